@@ -1,0 +1,7 @@
+//! The two programs.
+
+pub mod completions;
+pub mod explain;
+pub mod flags;
+pub mod leaderctl;
+pub mod leaderrun;

@@ -1,0 +1,199 @@
+//! `leaderctl`: the operator's tool.
+
+use super::completions::{self, Program};
+use super::flags;
+use crate::exit;
+use crate::lease::{Shard, show};
+use crate::store::{Finding, Report, Store, StoreError, Verdict};
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use serde::Serialize;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PROGRAM: &str = "leaderctl";
+
+/// See and prepare the stores of leaderrun
+#[derive(Debug, Parser)]
+#[command(name = PROGRAM, version, after_help = "See leaderctl(1).")]
+pub struct Flags {
+    #[command(flatten)]
+    store: flags::StoreFlags,
+
+    /// The most that one request to the store may take
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", default_value = "5s",
+          value_parser = flags::duration, global = true)]
+    request_timeout: Duration,
+
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Who leads SHARD
+    Status(StatusFlags),
+    /// Prepare and examine a store
+    #[command(subcommand)]
+    Store(StoreVerb),
+    /// Print shell completions
+    Completions {
+        #[arg(value_enum)]
+        program: Program,
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+struct StatusFlags {
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Shard,
+
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum StoreVerb {
+    /// Make what the store needs; harmless when it exists
+    Init,
+    /// Say what is wrong with the store, and how fast it is
+    Check,
+}
+
+pub fn main() -> ExitCode {
+    let flags: Flags = match flags::parse(PROGRAM, std::env::args_os()) {
+        Ok(flags) => flags,
+        Err(status) => return status,
+    };
+    if let Verb::Completions { program, shell } = flags.verb {
+        return printed(completions::print(program, shell, &mut stdout()));
+    }
+    let location = match flags.store.location() {
+        Ok((location, _)) => location,
+        Err(message) => return flags::usage(PROGRAM, &message),
+    };
+    if flags.request_timeout.is_zero() {
+        return flags::usage(PROGRAM, "--request-timeout 0s leaves no time for an answer");
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(exit::OS_ERROR, &format!("the operating system refused: {error}")),
+    };
+    let answer = runtime.block_on(async {
+        let store = location.open(flags.request_timeout).await?;
+        match &flags.verb {
+            Verb::Status(status) => show_status(&*store, status, flags.request_timeout).await,
+            Verb::Store(StoreVerb::Init) => init(store).await,
+            Verb::Store(StoreVerb::Check) => check(store).await,
+            Verb::Completions { .. } => unreachable!("needs no store"),
+        }
+    });
+    answer.unwrap_or_else(|error| fail(exit::of_store(&error), &error.message))
+}
+
+/// What `status --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Status<'a> {
+    shard: &'a str,
+    held: bool,
+    owner: Option<&'a str>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    term: Option<u64>,
+    /// RFC 3339.
+    since: Option<String>,
+    /// None where it does not expire.
+    expires_in_seconds: Option<f64>,
+    last_term: Option<u64>,
+}
+
+async fn show_status(store: &dyn Store, flags: &StatusFlags, timeout: Duration) -> Result<ExitCode, StoreError> {
+    let report = match tokio::time::timeout(timeout, store.inspect(&flags.shard)).await {
+        Ok(report) => report?,
+        Err(_) => return Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
+    };
+    let text = if flags.json { as_json(&flags.shard, &report) } else { as_text(&flags.shard, &report) };
+    Ok(printed(writeln!(stdout(), "{text}")))
+}
+
+fn as_json(shard: &Shard, report: &Report) -> String {
+    let holder = report.holder.as_ref();
+    let status = Status {
+        shard: shard.as_str(),
+        held: holder.is_some(),
+        owner: holder.map(|holder| holder.owner.as_str()),
+        host: holder.and_then(|holder| holder.host.as_deref()),
+        pid: holder.and_then(|holder| holder.pid),
+        term: holder.and_then(|holder| holder.term).map(|term| term.0),
+        since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
+        expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
+        last_term: report.last_term.map(|term| term.0),
+    };
+    serde_json::to_string(&status).expect("a status is plain data")
+}
+
+fn as_text(shard: &Shard, report: &Report) -> String {
+    let Some(holder) = &report.holder else {
+        let last = report.last_term.map(|term| format!(" (last term {term})")).unwrap_or_default();
+        return format!("{shard}: free{last}");
+    };
+    let mut text = format!("{shard}: led by {}", holder.owner);
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            text.push_str(&format!("\n  {name:<11}{value}"));
+        }
+    };
+    add("host", holder.host.clone());
+    add("pid", holder.pid.map(|pid| pid.to_string()));
+    add("term", holder.term.map(|term| term.to_string()));
+    add("since", holder.since_millis.map(rfc3339));
+    add("expires in", holder.expires_in.map(show));
+    text
+}
+
+async fn init(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
+    let mut out = stdout();
+    let done = store.prepare().await?;
+    Ok(printed(done.iter().try_for_each(|line| writeln!(out, "{line}"))))
+}
+
+async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
+    let findings = store.check().await?;
+    let mut out = stdout();
+    let written = findings.iter().try_for_each(|Finding { verdict, text }| {
+        let verdict = match verdict {
+            Verdict::Good => "good",
+            Verdict::Doubtful => "doubtful",
+            Verdict::Bad => "bad",
+        };
+        writeln!(out, "{verdict:<9} {text}")
+    });
+    let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
+    Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
+}
+
+fn rfc3339(millis: u64) -> String {
+    let at = std::time::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+    // A record may say anything; humantime ends with the year 9999.
+    at.filter(|_| millis < 253_402_300_800_000)
+        .map_or_else(|| format!("{millis} ms since 1970"), |at| humantime::format_rfc3339_millis(at).to_string())
+}
+
+fn printed(written: std::io::Result<()>) -> ExitCode {
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that closed the pipe has read enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => fail(exit::OS_ERROR, &format!("cannot write: {error}")),
+    }
+}
+
+fn fail(status: u8, message: &str) -> ExitCode {
+    eprintln!("{PROGRAM}: {}", message.replace(['\n', '\r'], " "));
+    ExitCode::from(status)
+}

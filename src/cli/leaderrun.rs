@@ -1,0 +1,350 @@
+//! `leaderrun SHARD COMMAND`.
+
+use super::{explain, flags};
+use crate::custody::Command;
+use crate::driver;
+use crate::election::{OnLoss, Outcome, Patience, Settings, StartError};
+use crate::guard;
+use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
+use crate::log::{self, Format};
+use crate::store::Location;
+use crate::exit;
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Parser, ValueEnum};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{AccessFlags, Pid, access, getpgrp};
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+const PROGRAM: &str = "leaderrun";
+
+/// Run COMMAND on exactly one of many hosts: the one that holds the lease on SHARD
+#[derive(Debug, Parser)]
+#[command(
+    name = PROGRAM,
+    version,
+    override_usage = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]\n       leaderrun [OPTIONS] -c STRING SHARD",
+    after_help = "Durations are like 15s or 1m30s; a bare number is seconds. See leaderrun(1) and leaderrun(7)."
+)]
+pub struct Flags {
+    #[command(flatten)]
+    store: flags::StoreFlags,
+
+    /// Do not wait: exit 75 when somebody else leads
+    #[arg(short = 'n', long, visible_alias = "nonblock", env = "LEADERRUN_NO_WAIT",
+          value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
+    no_wait: bool,
+
+    /// Wait at most so long, then exit 75
+    #[arg(short, long, value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
+          conflicts_with = "no_wait", allow_hyphen_values = true)]
+    wait: Option<Duration>,
+
+    /// Exit with this status instead of 75 when not acquired
+    #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
+          default_value_t = exit::NOT_ACQUIRED, allow_hyphen_values = true)]
+    conflict_exit_code: u8,
+
+    /// Run STRING with /bin/sh -c instead of COMMAND
+    #[arg(short, long, value_name = "STRING", env = "LEADERRUN_COMMAND")]
+    command: Option<OsString>,
+
+    /// Ask COMMAND to stop with this signal
+    #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
+          value_parser = signal)]
+    signal: Signal,
+
+    /// From the stop signal to SIGKILL when the lease is slipping away
+    #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
+          default_value = "5s", value_parser = flags::duration, allow_hyphen_values = true)]
+    grace: Duration,
+
+    /// From the stop signal to SIGKILL in an orderly stop; renewed all the while [default: for ever]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    drain: Option<Duration>,
+
+    /// How long the store keeps a lease that is not renewed
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    lease: Duration,
+
+    /// From one renewal to the next
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", default_value = "5s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    renew: Duration,
+
+    /// From one look of a standby to the next, where the store cannot push
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", default_value = "2s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    retry: Duration,
+
+    /// The most that one request may take [default: what the other durations leave, at most 10s]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    request_timeout: Option<Duration>,
+
+    /// From SIGKILL to the end of the lease [default: 600ms and 1 % of the lease]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MARGIN", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    margin: Option<Duration>,
+
+    /// The name to show as the leader [default: HOST-PID-UUID]
+    #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
+    owner: Option<String>,
+
+    /// What to do when leadership is lost
+    #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, default_value_t = AfterLoss::Standby)]
+    on_loss: AfterLoss,
+
+    /// Print the timing budget of these flags and exit
+    #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
+    explain: bool,
+
+    /// How log lines look
+    #[arg(long, value_name = "FORMAT", env = "LEADERRUN_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
+    log_format: Format,
+
+    /// Say more; twice for still more
+    #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count)]
+    verbose: u8,
+
+    /// Say nothing but errors
+    #[arg(short, long, env = "LEADERRUN_QUIET", value_parser = FalseyValueParser::new(),
+          action = ArgAction::SetTrue, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// SHARD, then COMMAND and its arguments
+    #[arg(value_name = "SHARD COMMAND", trailing_var_arg = true, hide = true)]
+    operands: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AfterLoss {
+    /// Wait to lead again
+    Standby,
+    /// Exit with status 79
+    Exit,
+}
+
+/// Everything that is known before the store is asked.
+struct Job {
+    shard: Shard,
+    timing: Timing,
+    location: Location,
+    by_default: bool,
+    words: Vec<OsString>,
+}
+
+pub fn main() -> ExitCode {
+    if let Some(status) = guard::run_if_respawned() {
+        return status;
+    }
+    let flags: Flags = match flags::parse(PROGRAM, std::env::args_os()) {
+        Ok(flags) => flags,
+        Err(status) => return status,
+    };
+    let job = match flags.job() {
+        Ok(job) => job,
+        Err(message) => return flags::usage(PROGRAM, &message),
+    };
+    if flags.explain {
+        print!("{}", explain::budget(&job.shard, &job.location, &job.timing, flags.drain));
+        return ExitCode::SUCCESS;
+    }
+    if let Err(error) = find(&job.words[0]) {
+        return not_started(&job.words[0], error);
+    }
+    log::begin(PROGRAM, flags.log_format, flags.verbose, flags.quiet);
+    if job.by_default {
+        let Location::File { directory } = &job.location else { unreachable!("the default is a directory") };
+        tracing::info!(
+            "no store named: using file:{}, which excludes processes on this machine only \
+             (name another with --store or LEADERRUN_STORE)",
+            directory.display()
+        );
+    }
+    match run(&flags, job) {
+        Ok(status) => status,
+        Err(error) => fail(exit::OS_ERROR, &format!("the operating system refused: {error:#}")),
+    }
+}
+
+impl Flags {
+    fn job(&self) -> Result<Job, String> {
+        let mut operands = self.operands.iter().cloned();
+        let shard = operands.next().ok_or("no SHARD: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]")?;
+        let shard = shard.to_str().ok_or("the shard is not UTF-8: use letters, digits and . _ - / :")?;
+        let shard = Shard::from_str(shard)?;
+        let mut words: Vec<OsString> = operands.collect();
+        if words.first().is_some_and(|word| word == "--") {
+            words.remove(0);
+        }
+        // As flock(1) is used: SHARD -c STRING.
+        let trailing = words.len() == 2 && words[0] == "-c";
+        match (&self.command, trailing) {
+            (Some(_), _) if !words.is_empty() => return Err("-c STRING and a COMMAND: give one of them".to_owned()),
+            (Some(string), _) => words = through_shell(string.clone()),
+            (None, true) => words = through_shell(words.remove(1)),
+            (None, false) if self.explain && words.is_empty() => words = through_shell(OsString::new()),
+            (None, false) if words.is_empty() => return Err(format!("no COMMAND to run under the shard {shard}")),
+            (None, false) if words[0].is_empty() => return Err("COMMAND is empty".to_owned()),
+            (None, false) => {}
+        }
+        let timing = Timing::new(TimingRequest {
+            lease: self.lease,
+            renew_interval: self.renew,
+            retry_interval: self.retry,
+            stop_grace: self.grace,
+            request_timeout: self.request_timeout,
+            margin: self.margin,
+        })?;
+        let (location, by_default) = self.store.location()?;
+        Ok(Job { shard, timing, location, by_default, words })
+    }
+
+    fn patience(&self) -> Patience {
+        match self.wait {
+            _ if self.no_wait => Patience::Once,
+            None => Patience::Forever,
+            Some(Duration::ZERO) => Patience::Once,
+            Some(wait) => Patience::AtMost(wait),
+        }
+    }
+}
+
+fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
+    let session = Session::random()?;
+    let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
+    let pid = std::process::id();
+    let owner = flags.owner.clone().unwrap_or_else(|| format!("{host}-{pid}-{}", session.as_str()));
+    let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
+    let terminal_group = std::io::stdin().is_terminal().then(getpgrp);
+    let command = Command {
+        words: job.words,
+        environment: Vec::new(),
+        stop_signal: flags.signal,
+        grace: flags.grace,
+        terminal_group,
+    };
+    let program = command.words[0].clone();
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed)?;
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let store = match job.location.open(job.timing.request_timeout).await {
+            Ok(store) => store,
+            Err(error) => return Ok(Outcome::Refused(error)),
+        };
+        let settings = Settings {
+            timing: job.timing,
+            expires: store.expires(),
+            delivery: store.delivery(),
+            patience: flags.patience(),
+            on_loss: match flags.on_loss {
+                AfterLoss::Standby => OnLoss::Standby,
+                AfterLoss::Exit => OnLoss::Exit,
+            },
+            drain: flags.drain,
+        };
+        driver::run(settings, candidate, store, command, u64::from_le_bytes(seed)).await
+    })?;
+    pass_on_interrupt(&outcome, terminal_group);
+    let status = exit::of_outcome(&outcome, flags.conflict_exit_code);
+    Ok(match outcome {
+        Outcome::Ended(_) | Outcome::Interrupted(_) | Outcome::Lost(_) => ExitCode::from(status),
+        Outcome::NotStarted(error) => not_started(&program, error),
+        Outcome::NotAcquired(holder) => {
+            let who = holder.map_or_else(|| "somebody else".to_owned(), |holder| holder.to_string());
+            tracing::debug!("not acquired: {who} leads");
+            ExitCode::from(status)
+        }
+        Outcome::Unreachable(message) => fail(status, &message),
+        Outcome::Refused(error) => fail(status, &error.message),
+    })
+}
+
+/// Ctrl-C at the terminal goes to its foreground group, which was COMMAND's alone. Where we are not alone in ours (a
+/// script runs us), the others would have got it as well had COMMAND run without us.
+fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
+    use crate::election::CommandEnd::Signalled;
+    if let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group)
+        && matches!(Signal::try_from(*signal), Ok(Signal::SIGINT | Signal::SIGQUIT))
+        && group != Pid::this()
+    {
+        let _ = kill(Pid::from_raw(-group.as_raw()), Signal::try_from(*signal).ok());
+    }
+}
+
+fn through_shell(string: OsString) -> Vec<OsString> {
+    vec!["/bin/sh".into(), "-c".into(), string]
+}
+
+fn fail(status: u8, message: &str) -> ExitCode {
+    eprintln!("{PROGRAM}: {}", message.replace(['\n', '\r'], " "));
+    ExitCode::from(status)
+}
+
+fn not_started(program: &OsStr, error: StartError) -> ExitCode {
+    let status = exit::of_start(error);
+    let name = program.to_string_lossy();
+    fail(
+        status,
+        &match status {
+            // The file was there a moment ago, so what execve(2) misses is what its first line names.
+            exit::NOT_FOUND if find(program).is_ok() => {
+                format!("{name}: cannot be executed: its interpreter is missing")
+            }
+            exit::NOT_FOUND => format!("{name}: command not found"),
+            exit::NOT_EXECUTABLE => format!("{name}: cannot be executed: {}", nix::errno::Errno::from_raw(error.0).desc()),
+            _ => format!("cannot start {name}: {}", nix::errno::Errno::from_raw(error.0).desc()),
+        },
+    )
+}
+
+/// Looks COMMAND up as execvp(3) will, so that a name that is not there is refused before anything is acquired.
+fn find(program: &OsStr) -> Result<(), StartError> {
+    let runnable = |path: &Path| {
+        if !path.is_file() {
+            let missing = std::fs::metadata(path).err().and_then(|error| error.raw_os_error());
+            return Err(StartError(missing.unwrap_or(libc::EACCES)));
+        }
+        access(path, AccessFlags::X_OK).map_err(|error| StartError(error as i32))
+    };
+    if program.as_bytes().contains(&b'/') {
+        return runnable(Path::new(program));
+    }
+    // What glibc searches where PATH is not set.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut error = StartError(libc::ENOENT);
+    for directory in std::env::split_paths(&path) {
+        match runnable(&directory.join(program)) {
+            Ok(()) => return Ok(()),
+            Err(StartError(libc::EACCES)) => error = StartError(libc::EACCES),
+            Err(_) => {}
+        }
+    }
+    Err(error)
+}
+
+fn signal(text: &str) -> Result<Signal, String> {
+    let upper = text.to_ascii_uppercase();
+    let by_number = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
+    by_number
+        .or_else(|| Signal::from_str(&upper).ok())
+        .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
+        .ok_or_else(|| "write a signal like TERM, SIGINT or 15".to_owned())
+}
+
+fn owner(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
+        return Err("write 1 to 256 printable bytes".to_owned());
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,241 @@
+//! The candidate's hold on a tree: it starts guard and backstop, talks to them, and is the last of the three
+//! that can kill the tree.
+//!
+//! The hazard: what the guard says last and what the kernel says of its end arrive on different ways, in any
+//! order. The tree counts as dead on one of two grounds only: the backstop said so (it has no descendant left,
+//! and the guard was one), or the candidate itself, a subreaper above both, has no descendant left.
+
+use crate::election::{Stop, TreeEvent};
+use crate::guard::policy::Order;
+use crate::guard::tree::{Tree, children, wait_any};
+use crate::guard::wire::{Heard, Line, Report};
+use crate::guard::{Charge, GUARD_NAME};
+use crate::lease::Deadline;
+use crate::sys::{self, Owned};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus};
+use nix::unistd::Pid;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+
+/// A tree that is being killed is looked at again after so long.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// One tree, from the start of its guard to the proof of its end.
+#[derive(Debug)]
+pub struct Custody {
+    guard: AsyncFd<Owned<Line>>,
+    backstop: AsyncFd<Owned<Line>>,
+    /// Some while the backstop has not been reaped.
+    backstop_pid: Option<Pid>,
+    /// Everything below this process that was not there before.
+    tree: Tree,
+    /// We are killing it ourselves.
+    seized: bool,
+    guard_closed: bool,
+    backstop_closed: bool,
+    /// The backstop said that it has no descendant left.
+    proven: bool,
+    /// [`TreeEvent::Dead`] was told.
+    dead: bool,
+    news: VecDeque<News>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    Tree(TreeEvent),
+    /// COMMAND runs as this process.
+    Started { pid: i32 },
+    /// The terminal stopped COMMAND.
+    Paused,
+}
+
+/// What is to run, and how it is to be stopped.
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub words: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+    pub stop_signal: Signal,
+    pub grace: Duration,
+    /// Our process group, when COMMAND may have the terminal.
+    pub terminal_group: Option<Pid>,
+}
+
+impl Custody {
+    /// Starts backstop, guard and COMMAND. `tenure` stays open in guard and backstop, and nowhere below them.
+    ///
+    /// # Errors
+    /// The kernel's; then nothing was started.
+    pub fn start(
+        command: &Command,
+        shard: &str,
+        deadline: Deadline,
+        tenure: &[BorrowedFd<'_>],
+    ) -> io::Result<Self> {
+        nix::sys::prctl::set_child_subreaper(true)?;
+        let charge = write_charge(&Charge {
+            command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            deadline,
+            grace: command.grace,
+            stop_signal: command.stop_signal as i32,
+            terminal_group: command.terminal_group.map(Pid::as_raw),
+        })?;
+        let tree = Tree::after(children());
+        let (guard, guards_end) = Line::pair()?;
+        let (backstop, backstops_end) = Line::pair()?;
+        let mut inherited = vec![charge.as_fd(), guards_end.as_fd(), backstops_end.as_fd()];
+        inherited.extend(tenure);
+        let mut arguments = vec![OsString::from(shard)];
+        arguments.extend(inherited.iter().map(|descriptor| descriptor.as_raw_fd().to_string().into()));
+        let (guard, backstop) = (sys::watch(guard)?, sys::watch(backstop)?);
+        let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), &inherited)?;
+        let backstop_pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
+        Ok(Self {
+            guard,
+            backstop,
+            backstop_pid: Some(backstop_pid),
+            tree,
+            seized: false,
+            guard_closed: false,
+            backstop_closed: false,
+            proven: false,
+            dead: false,
+            news: VecDeque::new(),
+        })
+    }
+
+    pub fn extend(&self, deadline: Deadline) {
+        self.guard.get_ref().0.order(Order::Extend(deadline));
+        self.backstop.get_ref().0.order(Order::Extend(deadline));
+    }
+
+    pub fn stop(&self, stop: Stop) {
+        self.order(match stop {
+            Stop::Orderly { kill_after } => Order::Stop { kill_after },
+            Stop::Losing => Order::Lose,
+            Stop::Kill => Order::Kill,
+        });
+    }
+
+    /// Passes a signal on to COMMAND.
+    pub fn signal(&self, signal: i32) {
+        self.order(Order::Signal(signal));
+    }
+
+    /// Lets COMMAND go on that the terminal had stopped.
+    pub fn resume(&self) {
+        self.order(Order::Continue);
+    }
+
+    /// Kills backstop, guard and tree by our own hand, from here on until nothing is left.
+    pub fn seize(&mut self) {
+        if let Some(backstop) = self.backstop_pid {
+            let _ = kill(backstop, Signal::SIGKILL);
+        }
+        self.seized = true;
+    }
+
+    /// Waits for the next news. Cancelling it loses none.
+    pub async fn news(&mut self) -> News {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return news;
+            }
+            if self.seized && !self.dead {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                self.tree.kill();
+                self.reap();
+                continue;
+            }
+            let (guard_closed, backstop_closed) = (self.guard_closed, self.backstop_closed);
+            tokio::select! {
+                Ok(mut ready) = self.guard.readable(), if !guard_closed => ready.clear_ready(),
+                Ok(mut ready) = self.backstop.readable(), if !backstop_closed => ready.clear_ready(),
+                else => std::future::pending().await,
+            }
+            self.listen();
+        }
+    }
+
+    /// Reaps what ended; called when SIGCHLD came.
+    pub fn reap(&mut self) {
+        while let Some(status) = self.tree.reap(WaitPidFlag::WEXITED) {
+            if status.pid() == self.backstop_pid {
+                self.backstop_pid = None;
+            }
+        }
+        if self.backstop_pid.is_some() || self.dead {
+            return;
+        }
+        // Its last words may not have been heard yet.
+        self.listen();
+        if !self.proven && !self.seized {
+            self.seized = true;
+            self.tell(TreeEvent::GuardFailed);
+        }
+        if self.proven || self.tree.is_empty() {
+            self.dead = true;
+            self.tell(TreeEvent::Dead);
+        }
+    }
+
+    fn listen(&mut self) {
+        while !self.guard_closed {
+            match self.guard.get_ref().0.hear_report() {
+                Heard::Message(report) => self.hear(&report),
+                Heard::Silence => break,
+                Heard::Closed => self.guard_closed = true,
+            }
+        }
+        while !self.backstop_closed {
+            match self.backstop.get_ref().0.hear_report() {
+                Heard::Message(report) => self.hear(&report),
+                Heard::Silence => break,
+                Heard::Closed => self.backstop_closed = true,
+            }
+        }
+    }
+
+    fn hear(&mut self, report: &Report) {
+        match *report {
+            Report::Started { pid } => self.news.push_back(News::Started { pid }),
+            Report::Paused { .. } => self.news.push_back(News::Paused),
+            Report::NotStarted(error) => self.tell(TreeEvent::NotStarted(error)),
+            Report::Ended(end) => self.tell(TreeEvent::Ended(end)),
+            Report::DeadlineReached => self.tell(TreeEvent::DeadlineReached),
+            Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
+            // While we are killing it ourselves we also see for ourselves that it is dead.
+            Report::Dead if self.seized => {}
+            // Told on when the backstop itself has been reaped: until then it is a process of ours.
+            Report::Dead => self.proven = true,
+        }
+    }
+
+    fn tell(&mut self, event: TreeEvent) {
+        self.news.push_back(News::Tree(event));
+    }
+
+    fn order(&self, order: Order) {
+        self.guard.get_ref().0.order(order);
+    }
+}
+
+/// Reaps the children that became ours because we are PID 1 or a subreaper; for when there is no tree.
+pub fn reap_strangers() {
+    while let Ok(Some(WaitStatus::Exited(..) | WaitStatus::Signaled(..))) = wait_any(WaitPidFlag::WEXITED) {}
+}
+
+fn write_charge(charge: &Charge) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"leaderrun charge", MFdFlags::MFD_CLOEXEC)?);
+    serde_json::to_writer(&mut file, charge).map_err(io::Error::other)?;
+    file.flush()?;
+    file.rewind()?;
+    Ok(file)
+}

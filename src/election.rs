@@ -1,0 +1,952 @@
+//! The election: a pure machine. Events go in, actions come out; it does no I/O, reads no clock and draws its
+//! random numbers from a seed, so the same inputs give the same outputs.
+//!
+//! The hazards it is built around:
+//!
+//! - An answer may be lost after its request was applied. A claim or renewal without an answer is therefore
+//!   neither a leadership nor a loss: the machine asks again (the store recognises the session), and before it
+//!   leaves for good after a doubtful claim it releases, in case it had been granted.
+//! - An answer may be late. A renewal counts from when it was *sent*; a later answer never moves the end of the
+//!   lease backwards.
+//! - The lease may be granted to us while we are asked to stop. Then COMMAND is not started; the lease goes back.
+//! - The lease may be released only when the tree is known to be dead. There is one place that goes to
+//!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
+
+use crate::lease::{Deadline, Term, Timing, show};
+use crate::store::{Claim, Conclusion, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
+use crate::time::BootInstant;
+use std::time::Duration;
+
+/// At the most so many renewals are under way at once. Later ones overtake those that hang on a dead connection.
+const MOST_RENEWALS_IN_FLIGHT: u32 = 8;
+/// How long somebody who wants to leave waits for the answer to a claim that is under way.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
+/// The first pause after an error; it doubles up to the retry interval.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+/// Between two lines about the same trouble.
+const TROUBLE_EVERY: Duration = Duration::from_secs(30);
+
+/// What an election is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub timing: Timing,
+    /// False where the lease lasts while it is held open (see `Store::expires`).
+    pub expires: bool,
+    pub delivery: Delivery,
+    pub patience: Patience,
+    pub on_loss: OnLoss,
+    /// How long COMMAND may take in an orderly stop; None is for ever.
+    pub drain: Option<Duration>,
+}
+
+/// How long a standby waits for its leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    Forever,
+    /// One answer decides.
+    Once,
+    AtMost(Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Become a standby again.
+    Standby,
+    Exit,
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Time has passed: the instant of [`Election::wake_at`] was reached, or any other.
+    Tick,
+    Claimed { sent: BootInstant, answer: Result<Claim, StoreError> },
+    Observed { answer: Result<Observation, StoreError> },
+    /// The store says that something changed (or that it could not go on watching).
+    Changed(Result<(), StoreError>),
+    Renewed { sent: BootInstant, answer: Result<Renewal, StoreError> },
+    Released { answer: Result<Release, StoreError> },
+    Tree(TreeEvent),
+    /// Somebody asked us to stop, by this signal.
+    Asked { signal: i32 },
+}
+
+/// What becomes of COMMAND and its descendants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeEvent {
+    /// COMMAND was not started; [`TreeEvent::Dead`] follows.
+    NotStarted(StartError),
+    /// COMMAND itself ended. What descended from it may live on until [`TreeEvent::Dead`].
+    Ended(CommandEnd),
+    /// The guard reached its `term_at` and sent the stop signal.
+    DeadlineReached,
+    /// The guard did not do its work; the tree is being killed without it, and [`TreeEvent::Dead`] follows.
+    GuardFailed,
+    /// Shown: no process of the tree is left.
+    Dead,
+}
+
+/// Why COMMAND was not started: the kernel's error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartError(pub i32);
+
+/// How COMMAND ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandEnd {
+    Exited(i32),
+    Signalled(i32),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Claim,
+    Observe,
+    Renew { term: Term, beat: u64 },
+    Release { term: Term },
+    /// Start the guard, and with it COMMAND.
+    Start { term: Term, deadline: Deadline },
+    /// Tell the guard that the lease was prolonged.
+    Extend(Deadline),
+    /// Have the guard stop the tree.
+    Stop(Stop),
+    /// The guard missed its deadline: kill it, and then the tree, by our own hand.
+    Seize,
+    /// A leadership is over: answers to its renewals are of no interest any more.
+    ForgetRenewals,
+    Say(Notice),
+    End(Outcome),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Stop signal, and SIGKILL after `kill_after` where there is one.
+    Orderly { kill_after: Option<Duration> },
+    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first.
+    Losing,
+    /// SIGKILL now.
+    Kill,
+}
+
+/// Why a leadership ended against our will.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    TakenBy(Holder),
+    RecordGone,
+    /// The store could not be asked in time.
+    DeadlinePassed,
+    GuardFailed,
+}
+
+/// What people may want to read about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    Waiting(Holder),
+    Leading(Term),
+    /// The lease is ours, but a tree of an earlier leadership may be alive for so long.
+    HoldingBack(Duration),
+    Trouble { message: String, lasting: Duration },
+    TroubleOver,
+    Stopping { signal: i32 },
+    Killing,
+    Lost(Loss),
+    Released(Term),
+    NotReleased(String),
+}
+
+/// How the election ended, for the exit status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Ended(CommandEnd),
+    NotStarted(StartError),
+    /// Stopped by this signal before COMMAND was started.
+    Interrupted(i32),
+    NotAcquired(Option<Holder>),
+    Unreachable(String),
+    Refused(StoreError),
+    Lost(Loss),
+}
+
+#[derive(Debug)]
+pub struct Election {
+    settings: Settings,
+    random: Random,
+    state: State,
+    /// True once the store has answered: from then on a denied permission is an outage like any other.
+    worked: bool,
+    /// True from a claim without an answer to the next answer: we may hold the lease without knowing it.
+    claim_in_doubt: bool,
+    waiting: Waiting,
+    trouble: Option<Trouble>,
+}
+
+#[derive(Debug)]
+enum State {
+    Standby(Standby),
+    /// We are leaving, and a claim is under way that may yet be granted.
+    Withdrawing { outcome: Outcome, until: BootInstant },
+    Leading(Leadership),
+    Releasing(Releasing),
+    Ended,
+}
+
+#[derive(Debug)]
+struct Standby {
+    /// Some while a request is under way.
+    request: Option<Request>,
+    /// What to ask next, at `next`.
+    intent: Request,
+    next: BootInstant,
+    failures: u32,
+    /// News came while a request was under way: its answer may be older than they are.
+    news: bool,
+}
+
+impl Standby {
+    fn about_to(intent: Request, next: BootInstant) -> Self {
+        Self { request: None, intent, next, failures: 0, news: false }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Claim,
+    Look,
+}
+
+/// One wait for leadership, from becoming a standby to leading or leaving.
+#[derive(Debug)]
+struct Waiting {
+    /// When `-w` runs out.
+    until: BootInstant,
+    /// The last answer, if it was an error.
+    error: Option<StoreError>,
+    holder: Option<Holder>,
+}
+
+#[derive(Debug)]
+struct Leadership {
+    term: Term,
+    /// Sent plus lease of the latest granted request. Never goes back.
+    valid_until: BootInstant,
+    next_renewal: BootInstant,
+    last_sent: BootInstant,
+    in_flight: u32,
+    failures: u32,
+    beat: u64,
+    tree: Tree,
+    /// The first thing that ended it; None while it goes on.
+    ending: Option<Ending>,
+    /// Some once somebody asked us to stop: we leave when the tree is dead.
+    asked: Option<i32>,
+    /// Some once COMMAND itself has been reaped.
+    end: Option<CommandEnd>,
+}
+
+#[derive(Debug)]
+enum Tree {
+    /// COMMAND was not started; it may be from this instant on (None: it has passed).
+    Idle { not_before: Option<BootInstant> },
+    Alive,
+    /// The guard was told to kill, or passed over: nothing more can be asked for.
+    Seized,
+}
+
+#[derive(Clone, Debug)]
+enum Ending {
+    ByItself(CommandEnd),
+    NotStarted(StartError),
+    Asked,
+    Lost(Loss),
+}
+
+#[derive(Debug)]
+struct Releasing {
+    term: Option<Term>,
+    then: Then,
+    /// The lease has ended by itself then.
+    give_up: BootInstant,
+    in_flight: bool,
+    next: BootInstant,
+    failures: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Then {
+    End(Outcome),
+    Standby { pause: Duration },
+}
+
+#[derive(Debug)]
+struct Trouble {
+    since: BootInstant,
+    said: Option<BootInstant>,
+}
+
+impl Election {
+    #[must_use]
+    pub fn new(settings: Settings, now: BootInstant, seed: u64) -> Self {
+        let mut election = Self {
+            settings,
+            random: Random(seed),
+            state: State::Ended,
+            worked: false,
+            claim_in_doubt: false,
+            waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None },
+            trouble: None,
+        };
+        election.become_standby(now);
+        election
+    }
+
+    /// The next instant at which [`Event::Tick`] is due.
+    #[must_use]
+    pub fn wake_at(&self) -> BootInstant {
+        match &self.state {
+            State::Standby(standby) => {
+                let next = if standby.request.is_some() { BootInstant::NEVER } else { standby.next };
+                next.min(self.waiting.until)
+            }
+            State::Withdrawing { until, .. } => *until,
+            State::Leading(leadership) => {
+                let deadline = self.deadline(leadership);
+                match leadership.tree {
+                    Tree::Idle { not_before } => {
+                        let start = not_before.unwrap_or(BootInstant::NEVER);
+                        self.renewal_due(leadership).min(start).min(deadline.kill_at)
+                    }
+                    Tree::Alive => {
+                        let losing = if leadership.ending.is_none() { deadline.term_at } else { BootInstant::NEVER };
+                        self.renewal_due(leadership).min(losing).min(deadline.backstop_at)
+                    }
+                    Tree::Seized => self.renewal_due(leadership),
+                }
+            }
+            State::Releasing(releasing) => {
+                if releasing.in_flight { releasing.give_up } else { releasing.next.min(releasing.give_up) }
+            }
+            State::Ended => BootInstant::NEVER,
+        }
+    }
+
+    /// Whether to begin waiting for the store's news ([`Event::Changed`]), unless that has begun already: only once
+    /// a claim was refused, for until then there is nothing to wait for.
+    #[must_use]
+    pub fn wants_news(&self) -> bool {
+        match &self.state {
+            State::Standby(standby) => {
+                self.settings.delivery != Delivery::Poll
+                    && standby.request.is_none()
+                    && standby.intent == Request::Look
+                    && self.waiting.holder.is_some()
+            }
+            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => false,
+        }
+    }
+
+    #[must_use]
+    pub fn is_standby(&self) -> bool {
+        matches!(self.state, State::Standby(_))
+    }
+
+    /// Takes in one event at `now` and answers what is to be done, in this order.
+    #[must_use]
+    pub fn handle(&mut self, now: BootInstant, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Tick => {}
+            Event::Claimed { sent, answer } => self.claimed(now, sent, answer, &mut actions),
+            Event::Observed { answer } => self.observed(now, answer, &mut actions),
+            Event::Changed(news) => self.changed(now, news, &mut actions),
+            Event::Renewed { sent, answer } => self.renewed(now, sent, answer, &mut actions),
+            Event::Released { answer } => self.released(now, answer, &mut actions),
+            Event::Tree(event) => self.tree(now, event, &mut actions),
+            Event::Asked { signal } => self.asked(now, signal, &mut actions),
+        }
+        self.pass_time(now, &mut actions);
+        actions
+    }
+
+    fn pass_time(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+        let (timing, hedge) = (self.settings.timing, self.hedge());
+        match &mut self.state {
+            State::Standby(standby) => {
+                if now >= self.waiting.until {
+                    let outcome = self.waiting_in_vain();
+                    self.leave(now, outcome, actions);
+                } else if standby.request.is_none() && now >= standby.next {
+                    standby.request = Some(standby.intent);
+                    actions.push(match standby.intent {
+                        Request::Claim => Action::Claim,
+                        Request::Look => Action::Observe,
+                    });
+                }
+            }
+            State::Withdrawing { outcome, until } => {
+                if now >= *until {
+                    let outcome = outcome.clone();
+                    actions.push(Action::Say(Notice::NotReleased("a claim went unanswered".to_owned())));
+                    self.end(outcome, actions);
+                }
+            }
+            State::Leading(leadership) => {
+                let deadline = if self.settings.expires {
+                    timing.deadline(leadership.valid_until)
+                } else {
+                    Deadline::NONE
+                };
+                let lost = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
+                if !lost
+                    && now >= leadership.next_renewal
+                    && now < leadership.valid_until
+                    && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
+                {
+                    leadership.in_flight += 1;
+                    leadership.beat += 1;
+                    leadership.last_sent = now;
+                    leadership.next_renewal = now.plus(hedge);
+                    actions.push(Action::Renew { term: leadership.term, beat: leadership.beat });
+                }
+                match &mut leadership.tree {
+                    Tree::Idle { not_before } => {
+                        *not_before = not_before.filter(|&not_before| now < not_before);
+                        if now >= deadline.kill_at {
+                            self.lost(now, Loss::DeadlinePassed, actions);
+                        } else if not_before.is_none()
+                            && leadership.valid_until.since(now) >= timing.least_to_start()
+                        {
+                            leadership.tree = Tree::Alive;
+                            actions.push(Action::Start { term: leadership.term, deadline });
+                        }
+                    }
+                    Tree::Alive => {
+                        if now >= deadline.backstop_at {
+                            leadership.tree = Tree::Seized;
+                            actions.push(Action::Seize);
+                        }
+                        if now >= deadline.term_at && leadership.ending.is_none() {
+                            self.lost(now, Loss::DeadlinePassed, actions);
+                        }
+                    }
+                    Tree::Seized => {}
+                }
+            }
+            State::Releasing(releasing) => {
+                if now >= releasing.give_up {
+                    let then = releasing.then.clone();
+                    let why = "the store did not answer; the lease ends by itself".to_owned();
+                    actions.push(Action::Say(Notice::NotReleased(why)));
+                    self.go_on(now, then, actions);
+                } else if !releasing.in_flight && now >= releasing.next {
+                    releasing.in_flight = true;
+                    actions.push(Action::Release { term: releasing.term.unwrap_or(Term(0)) });
+                }
+            }
+            State::Ended => {}
+        }
+    }
+
+    fn claimed(
+        &mut self,
+        now: BootInstant,
+        sent: BootInstant,
+        answer: Result<Claim, StoreError>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.claim_in_doubt = matches!(&answer, Err(error) if error.conclusion == Conclusion::Unknown)
+            || (self.claim_in_doubt && answer.is_err());
+        match &mut self.state {
+            State::Standby(standby) => {
+                standby.request = None;
+                match answer {
+                    Ok(Claim::Granted(grant)) => self.lead(now, sent, &grant, actions),
+                    Ok(Claim::Refused(holder)) => self.held_by(now, holder, actions),
+                    Err(error) => self.standby_failed(now, Request::Claim, error, actions),
+                }
+            }
+            State::Withdrawing { outcome, .. } => {
+                let outcome = outcome.clone();
+                match answer {
+                    Ok(Claim::Granted(grant)) => self.release(now, Some(grant.term), Then::End(outcome), WITHDRAWAL),
+                    Ok(Claim::Refused(_)) => self.end(outcome, actions),
+                    Err(_) => self.leave_for_good(now, outcome, actions),
+                }
+            }
+            // Only a standby claims, and it stays one until the claim is answered or given up.
+            State::Leading(_) | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    fn observed(
+        &mut self,
+        now: BootInstant,
+        answer: Result<Observation, StoreError>,
+        actions: &mut Vec<Action>,
+    ) {
+        match &mut self.state {
+            State::Standby(standby) => {
+                standby.request = None;
+                match answer {
+                    Ok(Observation::Free) => {
+                        *standby = Standby::about_to(Request::Claim, now);
+                        self.store_answered(actions);
+                    }
+                    Ok(Observation::Held(holder)) => self.held_by(now, holder, actions),
+                    Err(error) => self.standby_failed(now, Request::Look, error, actions),
+                }
+            }
+            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    fn changed(&mut self, now: BootInstant, news: Result<(), StoreError>, actions: &mut Vec<Action>) {
+        match &mut self.state {
+            State::Standby(standby) => match news {
+                Ok(()) if standby.request.is_some() => standby.news = true,
+                Ok(()) => *standby = Standby::about_to(Request::Claim, now),
+                Err(error) => self.standby_failed(now, Request::Look, error, actions),
+            },
+            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    fn renewed(
+        &mut self,
+        now: BootInstant,
+        sent: BootInstant,
+        answer: Result<Renewal, StoreError>,
+        actions: &mut Vec<Action>,
+    ) {
+        let (timing, hedge) = (self.settings.timing, self.hedge());
+        let expires = self.settings.expires;
+        match &mut self.state {
+            State::Leading(leadership) => {
+                leadership.in_flight = leadership.in_flight.saturating_sub(1);
+                match answer {
+                    Ok(Renewal::Renewed) => {
+                        leadership.failures = 0;
+                        if expires {
+                            leadership.valid_until = leadership.valid_until.max(sent.plus(timing.lease));
+                        }
+                        // While later renewals are under way the pace is theirs.
+                        let due = sent.plus(timing.renew_interval);
+                        leadership.next_renewal =
+                            if leadership.in_flight > 0 { due.max(leadership.last_sent.plus(hedge)) } else { due };
+                        if expires && matches!(leadership.tree, Tree::Alive) {
+                            actions.push(Action::Extend(timing.deadline(leadership.valid_until)));
+                        }
+                        self.store_answered(actions);
+                    }
+                    Ok(Renewal::Overtaken) => {}
+                    Ok(Renewal::Lost(holder)) => {
+                        self.lost(now, holder.map_or(Loss::RecordGone, Loss::TakenBy), actions);
+                    }
+                    Err(error) => {
+                        leadership.failures += 1;
+                        let most = timing.retry_interval.min(timing.renew_interval);
+                        let pause = self.random.backoff(leadership.failures, most);
+                        leadership.next_renewal = leadership.next_renewal.min(now.plus(pause));
+                        let say = leadership.failures > 1;
+                        self.in_trouble(now, error.message, say, actions);
+                    }
+                }
+            }
+            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    fn released(&mut self, now: BootInstant, answer: Result<Release, StoreError>, actions: &mut Vec<Action>) {
+        match &mut self.state {
+            State::Releasing(releasing) => {
+                releasing.in_flight = false;
+                let then = releasing.then.clone();
+                match answer {
+                    Ok(Release::Released | Release::NotHeld) => {
+                        self.claim_in_doubt = false;
+                        if let Some(term) = releasing.term {
+                            actions.push(Action::Say(Notice::Released(term)));
+                        }
+                        self.go_on(now, then, actions);
+                    }
+                    Err(error) => match error.conclusion {
+                        Conclusion::NotApplied | Conclusion::Unknown => {
+                            releasing.failures += 1;
+                            let pause = self.random.backoff(releasing.failures, self.settings.timing.retry_interval);
+                            releasing.next = now.plus(pause);
+                            self.in_trouble(now, error.message, true, actions);
+                        }
+                        Conclusion::Denied | Conclusion::Misconfigured => {
+                            actions.push(Action::Say(Notice::NotReleased(error.message)));
+                            self.go_on(now, then, actions);
+                        }
+                    },
+                }
+            }
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Ended => {}
+        }
+    }
+
+    fn tree(&mut self, now: BootInstant, event: TreeEvent, actions: &mut Vec<Action>) {
+        match &mut self.state {
+            State::Leading(leadership) => match event {
+                TreeEvent::NotStarted(error) => {
+                    leadership.ending.get_or_insert(Ending::NotStarted(error));
+                }
+                TreeEvent::Ended(end) => {
+                    leadership.end = Some(end);
+                    leadership.ending.get_or_insert(Ending::ByItself(end));
+                }
+                TreeEvent::DeadlineReached => {
+                    if leadership.ending.is_none() {
+                        self.lost(now, Loss::DeadlinePassed, actions);
+                    }
+                }
+                TreeEvent::GuardFailed => {
+                    leadership.tree = Tree::Seized;
+                    if leadership.ending.is_none() {
+                        leadership.ending = Some(Ending::Lost(Loss::GuardFailed));
+                        actions.push(Action::Say(Notice::Lost(Loss::GuardFailed)));
+                    }
+                }
+                TreeEvent::Dead => self.tree_dead(now, actions),
+            },
+            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {
+                assert!(event != TreeEvent::Dead, "only a leadership has a tree");
+            }
+        }
+    }
+
+    fn asked(&mut self, now: BootInstant, signal: i32, actions: &mut Vec<Action>) {
+        let drain = self.settings.drain;
+        match &mut self.state {
+            State::Standby(_) => self.leave(now, Outcome::Interrupted(signal), actions),
+            State::Withdrawing { outcome, .. } => {
+                let outcome = outcome.clone();
+                self.end(outcome, actions);
+            }
+            State::Leading(leadership) => {
+                let again = leadership.asked.is_some();
+                leadership.asked = Some(signal);
+                match leadership.tree {
+                    Tree::Idle { .. } => {
+                        let (term, left) = (leadership.term, leadership.valid_until.since(now));
+                        self.end_leadership(actions);
+                        self.release(now, Some(term), Then::End(Outcome::Interrupted(signal)), left);
+                    }
+                    Tree::Alive if again => {
+                        actions.push(Action::Say(Notice::Killing));
+                        actions.push(Action::Stop(Stop::Kill));
+                    }
+                    Tree::Alive => {
+                        actions.push(Action::Say(Notice::Stopping { signal }));
+                        if leadership.ending.is_none() {
+                            leadership.ending = Some(Ending::Asked);
+                            actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));
+                        }
+                    }
+                    Tree::Seized => {}
+                }
+            }
+            State::Releasing(releasing) => match releasing.then.clone() {
+                // Somebody who asks while the lease is being given back does not want to wait for that.
+                Then::End(outcome) => {
+                    actions.push(Action::Say(Notice::NotReleased("asked to leave at once".to_owned())));
+                    self.end(outcome, actions);
+                }
+                Then::Standby { .. } => releasing.then = Then::End(Outcome::Interrupted(signal)),
+            },
+            State::Ended => {}
+        }
+    }
+
+    fn become_standby(&mut self, now: BootInstant) {
+        let until = match self.settings.patience {
+            Patience::Forever | Patience::Once => BootInstant::NEVER,
+            Patience::AtMost(wait) => now.plus(wait),
+        };
+        self.waiting = Waiting { until, error: None, holder: None };
+        self.state = State::Standby(Standby::about_to(Request::Claim, now));
+    }
+
+    fn lead(&mut self, now: BootInstant, sent: BootInstant, grant: &Grant, actions: &mut Vec<Action>) {
+        let timing = self.settings.timing;
+        let valid_until = if self.settings.expires { sent.plus(timing.lease) } else { BootInstant::NEVER };
+        let not_before = grant.start_after.filter(|&not_before| now < not_before);
+        // Too little may be left when the answer was slow: then renew at once, and start on that.
+        let next_renewal =
+            if valid_until.since(now) < timing.least_to_start() { now } else { sent.plus(timing.renew_interval) };
+        self.store_answered(actions);
+        actions.push(Action::Say(Notice::Leading(grant.term)));
+        if let Some(not_before) = not_before {
+            actions.push(Action::Say(Notice::HoldingBack(not_before.since(now))));
+        }
+        self.state = State::Leading(Leadership {
+            term: grant.term,
+            valid_until,
+            next_renewal,
+            last_sent: sent,
+            in_flight: 0,
+            failures: 0,
+            beat: 0,
+            tree: Tree::Idle { not_before },
+            ending: None,
+            asked: None,
+            end: None,
+        });
+    }
+
+    fn held_by(&mut self, now: BootInstant, holder: Holder, actions: &mut Vec<Action>) {
+        self.store_answered(actions);
+        if self.settings.patience == Patience::Once {
+            return self.leave(now, Outcome::NotAcquired(Some(holder)), actions);
+        }
+        let State::Standby(standby) = &mut self.state else { unreachable!("only a standby is refused") };
+        let pause = match self.settings.delivery {
+            Delivery::Poll => Some(self.random.about(self.settings.timing.retry_interval)),
+            Delivery::Push => Some(self.settings.timing.lease),
+            Delivery::Kernel => None,
+        };
+        *standby = match pause {
+            _ if standby.news => Standby::about_to(Request::Claim, now),
+            Some(pause) => Standby::about_to(Request::Look, now.plus(pause)),
+            None => Standby::about_to(Request::Look, BootInstant::NEVER),
+        };
+        let known = self.waiting.holder.as_ref();
+        if known.map(|known| (&known.owner, known.term)) != Some((&holder.owner, holder.term)) {
+            actions.push(Action::Say(Notice::Waiting(holder.clone())));
+        }
+        self.waiting.holder = Some(holder);
+        self.waiting.error = None;
+    }
+
+    fn standby_failed(&mut self, now: BootInstant, asked: Request, error: StoreError, actions: &mut Vec<Action>) {
+        let final_word = match error.conclusion {
+            Conclusion::Denied | Conclusion::Misconfigured => !self.worked,
+            Conclusion::NotApplied | Conclusion::Unknown => false,
+        };
+        if final_word {
+            return self.leave(now, Outcome::Refused(error), actions);
+        }
+        if self.settings.patience == Patience::Once {
+            return self.leave(now, Outcome::Unreachable(error.message), actions);
+        }
+        let State::Standby(standby) = &mut self.state else { unreachable!("only a standby asks this") };
+        standby.failures += 1;
+        standby.news = false;
+        standby.intent = asked;
+        standby.next = now.plus(self.random.backoff(standby.failures, self.settings.timing.retry_interval));
+        self.waiting.error = Some(error.clone());
+        self.in_trouble(now, error.message, true, actions);
+    }
+
+    fn waiting_in_vain(&self) -> Outcome {
+        match &self.waiting.error {
+            Some(error) => Outcome::Unreachable(error.message.clone()),
+            None if !self.worked => Outcome::Unreachable("the store did not answer in time".to_owned()),
+            None => Outcome::NotAcquired(self.waiting.holder.clone()),
+        }
+    }
+
+    fn lost(&mut self, now: BootInstant, loss: Loss, actions: &mut Vec<Action>) {
+        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader loses") };
+        let definite = matches!(loss, Loss::TakenBy(_) | Loss::RecordGone);
+        let known = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
+        if known {
+            return;
+        }
+        actions.push(Action::Say(Notice::Lost(loss.clone())));
+        match leadership.tree {
+            Tree::Idle { .. } => {
+                self.end_leadership(actions);
+                let then = self.after_loss(loss);
+                self.go_on(now, then, actions);
+            }
+            Tree::Alive | Tree::Seized => {
+                // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
+                match &mut leadership.ending {
+                    None => leadership.ending = Some(Ending::Lost(loss)),
+                    Some(Ending::Lost(cause)) if definite => *cause = loss,
+                    Some(Ending::Lost(_) | Ending::ByItself(_) | Ending::NotStarted(_) | Ending::Asked) => {}
+                }
+                if definite {
+                    leadership.next_renewal = BootInstant::NEVER;
+                    actions.push(Action::Stop(Stop::Losing));
+                }
+            }
+        }
+    }
+
+    fn tree_dead(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
+        let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
+        let (term, asked, end) = (leadership.term, leadership.asked, leadership.end);
+        let left = leadership.valid_until.since(now);
+        let when_asked = asked.map(|signal| Outcome::Ended(end.unwrap_or(CommandEnd::Signalled(signal))));
+        self.end_leadership(actions);
+        let (then, ours) = match ending {
+            Ending::ByItself(end) => (Then::End(Outcome::Ended(end)), true),
+            Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
+            Ending::Asked => (Then::End(when_asked.expect("asked is set before the ending")), true),
+            Ending::Lost(loss) => {
+                let ours = matches!(loss, Loss::DeadlinePassed | Loss::GuardFailed);
+                (when_asked.map_or_else(|| self.after_loss(loss), Then::End), ours)
+            }
+        };
+        if ours {
+            self.release(now, Some(term), then, left);
+        } else {
+            self.go_on(now, then, actions);
+        }
+    }
+
+    fn after_loss(&mut self, loss: Loss) -> Then {
+        match self.settings.on_loss {
+            // Something here kills guards: somebody else shall try, and we not in a hot loop.
+            OnLoss::Standby if loss == Loss::GuardFailed => {
+                Then::Standby { pause: self.random.about(self.settings.timing.retry_interval) }
+            }
+            OnLoss::Standby => Then::Standby { pause: Duration::ZERO },
+            OnLoss::Exit => Then::End(Outcome::Lost(loss)),
+        }
+    }
+
+    fn end_leadership(&mut self, actions: &mut Vec<Action>) {
+        self.trouble = None;
+        actions.push(Action::ForgetRenewals);
+    }
+
+    fn release(&mut self, now: BootInstant, term: Option<Term>, then: Then, at_most: Duration) {
+        let give_up = now.plus(at_most.max(WITHDRAWAL));
+        self.state =
+            State::Releasing(Releasing { term, then, give_up, in_flight: false, next: now, failures: 0 });
+    }
+
+    fn go_on(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) {
+        match then {
+            Then::End(outcome) => self.end(outcome, actions),
+            Then::Standby { pause } => {
+                self.become_standby(now);
+                if let State::Standby(standby) = &mut self.state {
+                    standby.next = now.plus(pause);
+                }
+            }
+        }
+    }
+
+    /// A standby leaves: at once, unless a claim of ours is under way or in doubt.
+    fn leave(&mut self, now: BootInstant, outcome: Outcome, actions: &mut Vec<Action>) {
+        let State::Standby(standby) = &self.state else { unreachable!("only a standby just leaves") };
+        if standby.request == Some(Request::Claim) {
+            self.state = State::Withdrawing { outcome, until: now.plus(WITHDRAWAL) };
+        } else {
+            self.leave_for_good(now, outcome, actions);
+        }
+    }
+
+    fn leave_for_good(&mut self, now: BootInstant, outcome: Outcome, actions: &mut Vec<Action>) {
+        if self.claim_in_doubt {
+            self.release(now, None, Then::End(outcome), WITHDRAWAL);
+        } else {
+            self.end(outcome, actions);
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome, actions: &mut Vec<Action>) {
+        self.state = State::Ended;
+        actions.push(Action::End(outcome));
+    }
+
+    fn store_answered(&mut self, actions: &mut Vec<Action>) {
+        self.worked = true;
+        if self.trouble.take().is_some_and(|trouble| trouble.said.is_some()) {
+            actions.push(Action::Say(Notice::TroubleOver));
+        }
+    }
+
+    fn in_trouble(&mut self, now: BootInstant, message: String, say: bool, actions: &mut Vec<Action>) {
+        let trouble = self.trouble.get_or_insert(Trouble { since: now, said: None });
+        let due = trouble.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY);
+        if say && due {
+            trouble.said = Some(now);
+            actions.push(Action::Say(Notice::Trouble { message, lasting: now.since(trouble.since) }));
+        }
+    }
+
+    fn deadline(&self, leadership: &Leadership) -> Deadline {
+        if self.settings.expires { self.settings.timing.deadline(leadership.valid_until) } else { Deadline::NONE }
+    }
+
+    /// How long a renewal may go unanswered before another one is sent beside it.
+    fn hedge(&self) -> Duration {
+        self.settings.timing.renew_interval.min(self.settings.timing.retry_interval)
+    }
+
+    fn renewal_due(&self, leadership: &Leadership) -> BootInstant {
+        if leadership.in_flight < MOST_RENEWALS_IN_FLIGHT && leadership.next_renewal < leadership.valid_until {
+            leadership.next_renewal
+        } else {
+            BootInstant::NEVER
+        }
+    }
+}
+
+/// `SplitMix64` (Steele, Lea, Flood 2014): small, seeded, good enough to spread requests.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Between three and five quarters of `mean`, evenly.
+    fn about(&mut self, mean: Duration) -> Duration {
+        mean.mul_f64(0.75 + 0.5 * self.fraction())
+    }
+
+    /// The pause after so many failures in a row: doubling, between half of it and all of it, at most `most`.
+    fn backoff(&mut self, failures: u32, most: Duration) -> Duration {
+        let doubled = FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        doubled.min(most).mul_f64(0.5 + 0.5 * self.fraction())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are all that is wanted")]
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TakenBy(holder) => write!(f, "{holder} holds the lease"),
+            Self::RecordGone => f.write_str("the store has no record of it any more"),
+            Self::DeadlinePassed => f.write_str("the lease could not be renewed in time"),
+            Self::GuardFailed => f.write_str("the guard was killed or did not answer"),
+        }
+    }
+}
+
+impl std::fmt::Display for Notice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Waiting(holder) => write!(f, "waiting: {holder} leads"),
+            Self::Leading(_) => f.write_str("leading"),
+            Self::HoldingBack(wait) => write!(
+                f,
+                "holding the lease and starting the command in {}: the store cannot show that the last one was stopped",
+                show(*wait)
+            ),
+            Self::Trouble { message, lasting } if lasting.is_zero() => write!(f, "{message}; retrying"),
+            Self::Trouble { message, lasting } => write!(f, "{message}; retrying since {}", show(*lasting)),
+            Self::TroubleOver => f.write_str("the store answers again"),
+            Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
+            Self::Killing => f.write_str("asked again to stop: killing the command"),
+            Self::Lost(loss) => write!(f, "lost: {loss}"),
+            Self::Released(_) => f.write_str("released"),
+            Self::NotReleased(why) => write!(f, "not released: {why}"),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The guard: the small process that owns COMMAND and everything descended from it, and sees it dead in time.
+//!
+//! ```text
+//! leaderrun            the candidate: elects, renews, forwards signals
+//! └─ leaderrun-guard   the backstop: does the guard's work when the guard does not
+//!    └─ ...            the guard
+//!       └─ COMMAND ... the tree
+//! ```
+//!
+//! The hazards, and what stands against each:
+//!
+//! - *The candidate is killed, frozen or hangs.* The guard knows the deadline and needs nobody to tell it. When
+//!   its line closes, the candidate is gone, and the tree goes within the grace.
+//! - *The guard is killed.* COMMAND dies with it (`PR_SET_PDEATHSIG`); what outlives COMMAND lands on the
+//!   backstop, the next subreaper up, which kills it.
+//! - *The guard is frozen.* At `backstop_at` the backstop and the candidate, each by itself, kill the guard
+//!   (SIGKILL ends a stopped process as well), and the tree lands on them.
+//! - *Two of the three* are killed or frozen: the third is enough, for each of them knows the deadline and
+//!   inherits what the others leave. (All three killed in the same instant: COMMAND itself still dies, but what
+//!   it forked lives on. Only a PID namespace could close that.)
+//! - *A descendant hides* in its own session or process group, or double-forks: the guard is a subreaper, so
+//!   every descendant becomes its child at the latest when its own parent dies. "No child left" is the proof.
+//! - *A process number is reused* between looking and killing: see [`tree`].
+//!
+//! All three leave the terminal's signals and systemd's to the candidate: guard and backstop block every signal,
+//! and have process groups of their own.
+
+mod backstop;
+pub mod policy;
+mod terminal;
+pub mod tree;
+pub mod wire;
+
+use crate::election::{CommandEnd, StartError};
+use crate::lease::Deadline;
+use crate::sys;
+use crate::time::BootInstant;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::sys::wait::{WaitPidFlag, WaitStatus};
+use nix::unistd::Pid;
+use policy::{Effect, Input, Policy};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+use std::time::Duration;
+use terminal::Terminal;
+use tree::Tree;
+use wire::{Heard, Line};
+
+/// What a respawned process finds as its name when it is to be backstop and guard.
+pub const GUARD_NAME: &str = "leaderrun-guard";
+
+/// What the candidate tells its guard before it starts. It travels through memory, not through arguments, so
+/// that `pkill -f COMMAND` does not name the guard as well.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Charge {
+    pub command: Vec<Vec<u8>>,
+    pub deadline: Deadline,
+    pub grace: Duration,
+    pub stop_signal: i32,
+    /// The candidate's process group, when COMMAND may have the terminal.
+    pub terminal_group: Option<i32>,
+}
+
+/// Becomes backstop and guard if this process was respawned to be them. The first thing that `main` does.
+#[must_use]
+pub fn run_if_respawned() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    if arguments.next()? != GUARD_NAME {
+        return None;
+    }
+    Some(match backstop::run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{GUARD_NAME}: {error}: this program is started by leaderrun alone");
+            ExitCode::from(crate::exit::USAGE)
+        }
+    })
+}
+
+/// The guard's main loop. Returns once no descendant is left.
+fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
+    nix::sys::prctl::set_child_subreaper(true)?;
+    let _ = nix::sys::prctl::set_name(c"leaderrun-guard");
+    nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
+    let mut watch = Watch::new()?;
+    let mut guard = Guard {
+        policy: Policy::new(charge.deadline, charge.grace),
+        tree: Tree::new(),
+        command: None,
+        group: None,
+        stop_signal: Signal::try_from(charge.stop_signal).unwrap_or(Signal::SIGTERM),
+        terminal: charge.terminal_group.and_then(|group| Terminal::open(Pid::from_raw(group))),
+        line: Some(line),
+        killing: false,
+    };
+    guard.start(charge.command, mask);
+    loop {
+        guard.reap();
+        if guard.tree.is_empty() {
+            if let Some(terminal) = &guard.terminal {
+                terminal.take_back();
+            }
+            return Ok(());
+        }
+        while let Some(input) = guard.hear() {
+            guard.take(input);
+        }
+        guard.take(Input::Tick);
+        if guard.killing {
+            guard.tree.kill();
+        }
+        // While it is killed, the tree is looked at again at once: it may be forking as fast as it dies.
+        let wake_at = if guard.killing { tree::next_look() } else { guard.policy.wake_at() };
+        watch.wait(guard.line.as_ref(), wake_at)?;
+    }
+}
+
+struct Guard {
+    policy: Policy,
+    tree: Tree,
+    /// Some while COMMAND has not been reaped.
+    command: Option<Pid>,
+    /// COMMAND's process group: safe to signal while COMMAND has not been reaped.
+    group: Option<Pid>,
+    stop_signal: Signal,
+    terminal: Option<Terminal>,
+    /// None once the candidate is gone.
+    line: Option<Line>,
+    killing: bool,
+}
+
+impl Guard {
+    fn start(&mut self, command: Vec<Vec<u8>>, mask: SigSet) {
+        let mut words = command.into_iter().map(OsString::from_vec);
+        let program = words.next().unwrap_or_default();
+        let arguments: Vec<OsString> = words.collect();
+        let terminal = self.terminal.as_ref().and_then(Terminal::to_hand_over);
+        match sys::start_command(&program, &arguments, mask, terminal) {
+            Ok(child) => {
+                let pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
+                self.command = Some(pid);
+                self.group = Some(pid);
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.set_borrower(pid);
+                }
+                self.report(&wire::Report::Started { pid: pid.as_raw() });
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+                self.report(&wire::Report::NotStarted(StartError(errno)));
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        for effect in self.policy.handle(BootInstant::now(), input) {
+            match effect {
+                Effect::AskTree => self.ask(),
+                Effect::KillTree => self.killing = true,
+                Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),
+                Effect::Signal(signal) => {
+                    if let (Some(command), Ok(signal)) = (self.command, Signal::try_from(signal)) {
+                        let _ = nix::sys::signal::kill(command, signal);
+                    }
+                }
+                Effect::Continue => {
+                    if let Some(terminal) = &self.terminal {
+                        terminal.hand_over();
+                    }
+                    self.signal_group(Signal::SIGCONT);
+                }
+            }
+        }
+    }
+
+    /// The stop signal once to every process; SIGCONT after it, for what is stopped cannot obey.
+    fn ask(&self) {
+        let others = self.tree.outside_of(self.group);
+        for signal in [self.stop_signal, Signal::SIGCONT] {
+            self.signal_group(signal);
+            for process in &others {
+                process.signal(signal);
+            }
+        }
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            let _ = nix::sys::signal::killpg(group, signal);
+        }
+    }
+
+    /// Reaps every child that ended and looks after COMMAND's stops.
+    fn reap(&mut self) {
+        loop {
+            match self.tree.reap(WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED) {
+                Some(WaitStatus::Exited(pid, status)) => self.ended(pid, CommandEnd::Exited(status)),
+                Some(WaitStatus::Signaled(pid, signal, _)) => self.ended(pid, CommandEnd::Signalled(signal as i32)),
+                Some(WaitStatus::Stopped(pid, signal)) if Some(pid) == self.command => self.stopped(signal),
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+
+    fn ended(&mut self, pid: Pid, end: CommandEnd) {
+        if self.command == Some(pid) {
+            self.report(&wire::Report::Ended(end));
+            // From here on the group's number may become somebody else's.
+            (self.command, self.group) = (None, None);
+            if !self.tree.is_empty() {
+                self.take(Input::CommandEnded);
+            }
+        }
+    }
+
+    /// COMMAND was stopped. Only what a terminal did concerns us: a SIGSTOP is somebody's own business.
+    fn stopped(&mut self, signal: Signal) {
+        let Some(terminal) = &self.terminal else { return };
+        match signal {
+            Signal::SIGTTIN | Signal::SIGTTOU if terminal.hand_over() => {
+                self.signal_group(Signal::SIGCONT);
+            }
+            Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
+                terminal.take_back();
+                self.report(&wire::Report::Paused { signal: signal as i32 });
+            }
+            _ => {}
+        }
+    }
+
+    fn hear(&mut self) -> Option<Input> {
+        match self.line.as_ref()?.hear_order() {
+            Heard::Message(order) => Some(Input::Order(order)),
+            Heard::Silence => None,
+            Heard::Closed => {
+                self.line = None;
+                Some(Input::CandidateGone)
+            }
+        }
+    }
+
+    fn report(&self, report: &wire::Report) {
+        if let Some(line) = &self.line {
+            line.report(report);
+        }
+    }
+}
+
+/// What a guard or backstop sleeps on: its line, a child's end, an instant of `CLOCK_BOOTTIME`.
+struct Watch {
+    children: SignalFd,
+    timer: TimerFd,
+}
+
+impl Watch {
+    fn new() -> io::Result<Self> {
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGCHLD);
+        Ok(Self {
+            children: SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?,
+            timer: boot_timer()?,
+        })
+    }
+
+    fn wait(&mut self, line: Option<&Line>, wake_at: BootInstant) -> io::Result<()> {
+        set_boot_timer(&self.timer, wake_at)?;
+        let mut sources = vec![
+            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
+        ];
+        sources.extend(line.map(|line| PollFd::new(line.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut sources, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Ok(Some(_)) = self.children.read_signal() {}
+        Ok(())
+    }
+}
+
+/// A timer that goes on through a suspend.
+pub(crate) fn boot_timer() -> io::Result<TimerFd> {
+    Ok(TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?)
+}
+
+/// Has `timer` readable from `instant` on, also where that has passed.
+pub(crate) fn set_boot_timer(timer: &TimerFd, instant: BootInstant) -> io::Result<()> {
+    if instant == BootInstant::NEVER {
+        return Ok(timer.unset()?);
+    }
+    // Zero would disarm it.
+    let at = TimeSpec::from_duration(Duration::from_nanos(instant.as_nanos().clamp(1, i64::MAX.unsigned_abs())));
+    Ok(timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?)
+}
+
+/// The descriptors a respawned process finds under the numbers in its arguments.
+fn adopt_all(numbers: impl Iterator<Item = OsString>) -> io::Result<Vec<OwnedFd>> {
+    numbers
+        .map(|number| {
+            let number = number.to_str().and_then(|number| number.parse().ok());
+            sys::adopt(number.ok_or_else(|| io::Error::other("not a descriptor"))?)
+        })
+        .collect()
+}

@@ -1,0 +1,137 @@
+//! The backstop: the guard's parent. It does nothing but wait, and kills the tree when the guard does not.
+
+use super::tree::{Tree, next_look};
+use super::wire::{Heard, Line, Report};
+use super::{Charge, Watch, adopt_all, guard};
+use crate::election::StartError;
+use crate::sys;
+use crate::time::BootInstant;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus};
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// How long after its grace a guard whose candidate is gone may take to show that the tree is dead.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// `arguments`: the shard (for people who look at the process table), then the numbers of the charge, the
+/// guard's line, the backstop's line, and what else has to stay open while the tree lives.
+pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
+    let mut mask = SigSet::empty();
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
+    sys::default_sigchld();
+    arguments.next();
+    let mut descriptors = adopt_all(arguments)?.into_iter();
+    let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
+    let mut charge = Vec::new();
+    File::from(next()?).read_to_end(&mut charge)?;
+    let charge: Charge = serde_json::from_slice(&charge).map_err(io::Error::other)?;
+    let (guards_line, line) = (Line::adopt(next()?), Line::adopt(next()?));
+    let tenure: Vec<OwnedFd> = descriptors.collect();
+
+    let (limit, grace) = (charge.deadline.backstop_at, charge.grace);
+    let forked = nix::sys::prctl::set_child_subreaper(true)
+        .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
+        .map_err(io::Error::from)
+        .and_then(|()| sys::fork());
+    match forked {
+        Ok(None) => {
+            drop(line);
+            // The descriptors in `tenure` stay open until this process ends.
+            let ended = guard(charge, guards_line, mask);
+            std::process::exit(i32::from(ended.is_err()));
+        }
+        Ok(Some(guard)) => {
+            drop(guards_line);
+            let _ = nix::sys::prctl::set_name(c"lr-backstop");
+            Backstop { guard: Some(guard), tree: Tree::new(), line: Some(line), limit, grace }.run(tenure)
+        }
+        Err(error) => {
+            line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EAGAIN))));
+            line.report(&Report::Dead);
+            Ok(())
+        }
+    }
+}
+
+struct Backstop {
+    /// Some while the guard has not been reaped.
+    guard: Option<Pid>,
+    tree: Tree,
+    /// None once the candidate is gone.
+    line: Option<Line>,
+    limit: BootInstant,
+    grace: Duration,
+}
+
+impl Backstop {
+    fn run(mut self, tenure: Vec<OwnedFd>) -> io::Result<()> {
+        let mut watch = Watch::new()?;
+        let mut failed = false;
+        loop {
+            failed |= self.reap();
+            self.hear();
+            let wake_at = match self.guard {
+                Some(guard) if BootInstant::now() >= self.limit => {
+                    // SIGKILL ends a stopped process as well.
+                    let _ = kill(guard, Signal::SIGKILL);
+                    next_look()
+                }
+                Some(_) => self.limit,
+                None => {
+                    if failed {
+                        self.report(&Report::GuardFailed);
+                    }
+                    if self.tree.is_empty() {
+                        // What the lease hangs on is let go before anybody is told that it is free.
+                        drop(tenure);
+                        self.report(&Report::Dead);
+                        return Ok(());
+                    }
+                    self.tree.kill();
+                    next_look()
+                }
+            };
+            watch.wait(self.line.as_ref(), wake_at)?;
+        }
+    }
+
+    /// True when the guard ended otherwise than by its own decision.
+    fn reap(&mut self) -> bool {
+        let mut failed = false;
+        while let Some(status) = self.tree.reap(WaitPidFlag::WEXITED) {
+            if status.pid() == self.guard {
+                self.guard = None;
+                failed = !matches!(status, WaitStatus::Exited(_, 0));
+            }
+        }
+        failed
+    }
+
+    fn hear(&mut self) {
+        while let Some(line) = &self.line {
+            match line.hear_order() {
+                Heard::Message(super::policy::Order::Extend(deadline)) => {
+                    self.limit = self.limit.max(deadline.backstop_at);
+                }
+                // The rest is the guard's.
+                Heard::Message(_) => {}
+                Heard::Silence => return,
+                Heard::Closed => {
+                    self.line = None;
+                    self.limit = self.limit.min(BootInstant::now().plus(self.grace).plus(PATIENCE));
+                }
+            }
+        }
+    }
+
+    fn report(&self, report: &Report) {
+        if let Some(line) = &self.line {
+            line.report(report);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The tree: every process that descends from this one.
+//!
+//! The hazard: between reading a process's number in `/proc` and signalling it, the process may end and its
+//! number become a stranger's. A child that has not been reaped keeps its number, so children are safe. Every
+//! other descendant is pinned by a pidfd first, and then shown to be the one that was seen, by its start time.
+
+use crate::sys;
+use crate::time::BootInstant;
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// A tree that is being killed is looked at again after so long.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// This process's descendants, but for the children that it had before.
+#[derive(Debug)]
+pub struct Tree {
+    strangers: HashSet<Pid>,
+    empty: bool,
+}
+
+/// A process as `/proc` showed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: Pid,
+    parent: Pid,
+    group: Pid,
+    /// In ticks since boot: with the number it names a process for ever.
+    started: u64,
+    zombie: bool,
+}
+
+impl Tree {
+    /// Of a process that has no children yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { strangers: HashSet::new(), empty: true }
+    }
+
+    /// Of a process that may have children already, from before an exec or because it is PID 1: not ours to kill.
+    #[must_use]
+    pub fn after(strangers: HashSet<Pid>) -> Self {
+        Self { strangers, empty: false }
+    }
+
+    /// Reaps one child that has news. None when none has; then [`Tree::is_empty`] is up to date.
+    pub fn reap(&mut self, flags: WaitPidFlag) -> Option<WaitStatus> {
+        match wait_any(flags) {
+            Ok(Some(status)) => {
+                if matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)) {
+                    self.strangers.remove(&status.pid().expect("an ended child has a number"));
+                }
+                self.empty = false;
+                Some(status)
+            }
+            Ok(None) => {
+                self.empty = !self.strangers.is_empty() && children().is_subset(&self.strangers);
+                None
+            }
+            Err(Errno::ECHILD) => {
+                self.empty = true;
+                None
+            }
+            Err(error) => panic!("waitid: {error}"),
+        }
+    }
+
+    /// True when no descendant is left: the kernel says that there is no child, and every orphan would be one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.empty
+    }
+
+    /// SIGKILL to every descendant that can be seen now. What is forked meanwhile is there at the next look.
+    pub fn kill(&self) {
+        for process in self.descendants() {
+            process.signal(Signal::SIGKILL);
+        }
+    }
+
+    /// The descendants that are not in `group`.
+    #[must_use]
+    pub fn outside_of(&self, group: Option<Pid>) -> Vec<Process> {
+        self.descendants().into_iter().filter(|process| Some(process.group) != group).collect()
+    }
+
+    fn descendants(&self) -> Vec<Process> {
+        let mut by_parent: HashMap<Pid, Vec<Process>> = HashMap::new();
+        for process in processes() {
+            by_parent.entry(process.parent).or_default().push(process);
+        }
+        let mut found = Vec::new();
+        let mut parents = vec![Pid::this()];
+        while let Some(parent) = parents.pop() {
+            for process in by_parent.remove(&parent).unwrap_or_default() {
+                if !self.strangers.contains(&process.pid) {
+                    parents.push(process.pid);
+                    found.push(process);
+                }
+            }
+        }
+        found.retain(|process| !process.zombie);
+        found
+    }
+}
+
+impl Process {
+    pub fn signal(&self, signal: Signal) {
+        let Ok(pidfd) = sys::pidfd_open(self.pid) else { return };
+        if read(self.pid).is_some_and(|now| now.started == self.started) {
+            let _ = sys::pidfd_send_signal(pidfd.as_fd(), signal);
+        }
+    }
+}
+
+/// When to look again at a tree that is being killed.
+#[must_use]
+pub fn next_look() -> BootInstant {
+    BootInstant::now().plus(LOOK_AGAIN)
+}
+
+/// This process's children, ended ones included.
+#[must_use]
+pub fn children() -> HashSet<Pid> {
+    // Nearly always there is none, and asking the kernel is cheaper than reading all of /proc.
+    let any = waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT);
+    if any == Err(Errno::ECHILD) {
+        return HashSet::new();
+    }
+    processes().into_iter().filter(|process| process.parent == Pid::this()).map(|process| process.pid).collect()
+}
+
+/// Waits for any child without blocking. None when none has news.
+///
+/// # Errors
+/// ECHILD when there is no child.
+pub fn wait_any(flags: WaitPidFlag) -> Result<Option<WaitStatus>, Errno> {
+    loop {
+        match waitid(Id::All, flags | WaitPidFlag::WNOHANG) {
+            Ok(WaitStatus::StillAlive) => return Ok(None),
+            Ok(status) => return Ok(Some(status)),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.filter_map(|number| read(Pid::from_raw(number))).collect()
+}
+
+fn read(pid: Pid) -> Option<Process> {
+    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads a line of proc_pid_stat(5): `PID (COMM) STATE PPID PGRP ...`. COMM may have spaces and parentheses in it.
+fn parse(pid: Pid, line: &[u8]) -> Option<Process> {
+    let comm_end = line.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(&line[comm_end + 1..]).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse().ok().map(Pid::from_raw);
+    Some(Process {
+        pid,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        parent: number(1)?,
+        group: number(2)?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_command_name_with_spaces_and_parentheses_is_read() {
+        let line = b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
+        let process = parse(Pid::from_raw(42), line).unwrap();
+        assert_eq!((process.parent, process.group, process.started), (Pid::from_raw(7), Pid::from_raw(42), 987_654));
+        assert!(!process.zombie);
+    }
+
+    #[test]
+    fn this_process_is_found_below_its_parent() {
+        let me = read(Pid::this()).expect("/proc is mounted");
+        assert_eq!(me.parent, Pid::parent());
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_makes_the_parser_panic(line in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = parse(Pid::from_raw(1), &line);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What candidate, guard and backstop say to each other: messages of a fixed size over a sequenced-packet
+//! socketpair, so that none is ever seen in part. When it closes, the other side is gone.
+
+use super::policy::Order;
+use crate::election::{CommandEnd, StartError};
+use crate::lease::Deadline;
+use crate::time::BootInstant;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+const SIZE: usize = 32;
+type Packet = [u8; SIZE];
+
+/// From the guard or the backstop to the candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    Started { pid: i32 },
+    NotStarted(StartError),
+    Ended(CommandEnd),
+    /// The terminal stopped COMMAND by this signal, and has been taken back from it.
+    Paused { signal: i32 },
+    DeadlineReached,
+    /// From the backstop: the guard did not end as it should have.
+    GuardFailed,
+    /// From the backstop: it has no descendant left.
+    Dead,
+}
+
+/// One end of the conversation.
+#[derive(Debug)]
+pub struct Line(OwnedFd);
+
+/// What came over a line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard<T> {
+    Message(T),
+    /// Nothing for now.
+    Silence,
+    /// The other side is gone.
+    Closed,
+}
+
+impl Line {
+    /// Both ends of a new line.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((Self(one), Self(other)))
+    }
+
+    #[must_use]
+    pub fn adopt(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
+    /// A frozen listener's buffer may be full: the message is then lost, and its listener a matter for the deadline.
+    pub fn order(&self, order: Order) {
+        self.send(&encode_order(order));
+    }
+
+    pub fn report(&self, report: &Report) {
+        self.send(&encode_report(report));
+    }
+
+    #[must_use]
+    pub fn hear_order(&self) -> Heard<Order> {
+        self.hear(decode_order)
+    }
+
+    #[must_use]
+    pub fn hear_report(&self) -> Heard<Report> {
+        self.hear(decode_report)
+    }
+
+    fn send(&self, packet: &Packet) {
+        let _ = send(self.0.as_raw_fd(), packet, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    }
+
+    fn hear<T>(&self, decode: impl Fn(&Packet) -> Option<T>) -> Heard<T> {
+        loop {
+            let mut packet = [0; SIZE];
+            match recv(self.0.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Heard::Closed,
+                // Both sides are one executable, so what cannot be read does not occur; passing over it is safe,
+                // since deadlines need no message.
+                Ok(_) => {
+                    if let Some(message) = decode(&packet) {
+                        return Heard::Message(message);
+                    }
+                }
+                Err(Errno::EAGAIN) => return Heard::Silence,
+                Err(Errno::EINTR) => {}
+                Err(_) => return Heard::Closed,
+            }
+        }
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn packet(tag: u8, numbers: [u64; 3]) -> Packet {
+    let mut packet = [0; SIZE];
+    packet[0] = tag;
+    for (slot, number) in packet[8..].chunks_exact_mut(8).zip(numbers) {
+        slot.copy_from_slice(&number.to_le_bytes());
+    }
+    packet
+}
+
+fn unpack(packet: &Packet) -> (u8, [u64; 3]) {
+    let mut numbers = [0; 3];
+    for (number, slot) in numbers.iter_mut().zip(packet[8..].chunks_exact(8)) {
+        *number = u64::from_le_bytes(slot.try_into().expect("eight bytes"));
+    }
+    (packet[0], numbers)
+}
+
+fn encode_order(order: Order) -> Packet {
+    match order {
+        Order::Extend(Deadline { term_at, kill_at, backstop_at }) => {
+            packet(1, [term_at, kill_at, backstop_at].map(BootInstant::as_nanos))
+        }
+        Order::Stop { kill_after } => {
+            let nanos = kill_after.map_or(u64::MAX, |after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
+            packet(2, [nanos, 0, 0])
+        }
+        Order::Lose => packet(3, [0; 3]),
+        Order::Kill => packet(4, [0; 3]),
+        Order::Signal(signal) => packet(5, [u64::from(signal.unsigned_abs()), 0, 0]),
+        Order::Continue => packet(6, [0; 3]),
+    }
+}
+
+fn decode_order(packet: &Packet) -> Option<Order> {
+    let (tag, numbers) = unpack(packet);
+    Some(match tag {
+        1 => {
+            let [term_at, kill_at, backstop_at] = numbers.map(BootInstant::from_nanos);
+            Order::Extend(Deadline { term_at, kill_at, backstop_at })
+        }
+        2 => Order::Stop { kill_after: (numbers[0] != u64::MAX).then(|| Duration::from_nanos(numbers[0])) },
+        3 => Order::Lose,
+        4 => Order::Kill,
+        5 => Order::Signal(i32::try_from(numbers[0]).ok()?),
+        6 => Order::Continue,
+        _ => return None,
+    })
+}
+
+fn encode_report(report: &Report) -> Packet {
+    let number = |number: i32| u64::from(number.unsigned_abs());
+    match report {
+        Report::Started { pid } => packet(1, [number(*pid), 0, 0]),
+        Report::NotStarted(StartError(errno)) => packet(2, [number(*errno), 0, 0]),
+        Report::Ended(CommandEnd::Exited(status)) => packet(3, [0, number(*status), 0]),
+        Report::Ended(CommandEnd::Signalled(signal)) => packet(3, [1, number(*signal), 0]),
+        Report::Paused { signal } => packet(4, [number(*signal), 0, 0]),
+        Report::DeadlineReached => packet(5, [0; 3]),
+        Report::GuardFailed => packet(6, [0; 3]),
+        Report::Dead => packet(7, [0; 3]),
+    }
+}
+
+fn decode_report(packet: &Packet) -> Option<Report> {
+    let (tag, numbers) = unpack(packet);
+    let number = |index: usize| i32::try_from(numbers[index]).ok();
+    Some(match tag {
+        1 => Report::Started { pid: number(0)? },
+        2 => Report::NotStarted(StartError(number(0)?)),
+        3 if numbers[0] == 0 => Report::Ended(CommandEnd::Exited(number(1)?)),
+        3 => Report::Ended(CommandEnd::Signalled(number(1)?)),
+        4 => Report::Paused { signal: number(0)? },
+        5 => Report::DeadlineReached,
+        6 => Report::GuardFailed,
+        7 => Report::Dead,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_order_arrives_as_it_was_sent() {
+        let (here, there) = Line::pair().unwrap();
+        let at = BootInstant::from_nanos;
+        let deadline = Deadline { term_at: at(1), kill_at: at(2), backstop_at: at(3) };
+        let orders = [
+            Order::Extend(deadline),
+            Order::Extend(Deadline::NONE),
+            Order::Stop { kill_after: None },
+            Order::Stop { kill_after: Some(Duration::from_millis(1500)) },
+            Order::Lose,
+            Order::Kill,
+            Order::Signal(10),
+            Order::Continue,
+        ];
+        for order in orders {
+            here.order(order);
+            assert_eq!(there.hear_order(), Heard::Message(order));
+        }
+        assert_eq!(there.hear_order(), Heard::Silence);
+        drop(here);
+        assert_eq!(there.hear_order(), Heard::Closed);
+    }
+
+    #[test]
+    fn every_report_arrives_as_it_was_sent() {
+        let (here, there) = Line::pair().unwrap();
+        let reports = [
+            Report::Started { pid: 4_000_000 },
+            Report::NotStarted(StartError(libc::ENOENT)),
+            Report::Ended(CommandEnd::Exited(255)),
+            Report::Ended(CommandEnd::Signalled(9)),
+            Report::Paused { signal: 20 },
+            Report::DeadlineReached,
+            Report::GuardFailed,
+            Report::Dead,
+        ];
+        for report in &reports {
+            here.report(report);
+            assert_eq!(there.hear_report(), Heard::Message(report.clone()));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100_000))]
+        #[test]
+        fn no_packet_makes_the_decoders_panic(bytes in any::<[u8; SIZE]>()) {
+            let _ = (decode_order(&bytes), decode_report(&bytes));
+        }
+    }
+}

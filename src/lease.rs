@@ -1,0 +1,359 @@
+//! The words of the election: shard, owner, session, term, and the timing of a lease.
+//!
+//! The hazard: a holder that believes in its lease for longer than the store does runs beside its successor.
+//! [`Timing`] is the proof that it does not; nothing else in the crate does sums with leases.
+
+use crate::time::BootInstant;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The name that is led: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, without `.` or `..` between slashes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shard(String);
+
+impl Shard {
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        const ALPHABET: &str = "letters, digits and . _ - / :";
+        if name.is_empty() {
+            return Err(format!("the shard is empty: name it with 1 to 200 {ALPHABET}"));
+        }
+        if name.len() > 200 {
+            return Err(format!("the shard is {} bytes long: use 1 to 200 {ALPHABET}", name.len()));
+        }
+        if let Some(stranger) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
+            return Err(format!("the shard {name:?} has a {stranger:?} in it: use {ALPHABET}"));
+        }
+        if name.split('/').any(|part| part == "." || part == "..") {
+            return Err(format!("the shard {name:?} has a '.' or '..' between slashes: it is a name, not a path"));
+        }
+        Ok(Self(name.to_owned()))
+    }
+}
+
+/// A random number that tells this process from every other one, also from one with the same owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Session(String);
+
+impl Session {
+    /// 128 random bits in the form of a UUID, version 4 (RFC 9562).
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub fn random() -> std::io::Result<Self> {
+        let mut bytes = [0_u8; 16];
+        getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])))
+    }
+
+    #[must_use]
+    pub fn from_record(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The fencing token: it rises with every leadership of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Term(pub u64);
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who asks for a lease: what goes into the store's record.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub shard: Shard,
+    pub owner: String,
+    pub session: Session,
+    pub host: String,
+    pub pid: u32,
+    /// How long a granted lease lasts.
+    pub lease: Duration,
+}
+
+/// What somebody says who gives no timing flags.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
+pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
+pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+
+/// The kernel may take this long to schedule the guard, deliver SIGKILL and reap the tree; half of it is the
+/// guard's, the other half belongs to the processes that step in for a guard that does not act.
+const KILL_LATENCY: Duration = Duration::from_millis(600);
+/// The rates of two clocks differ by less than one part in this many (guarantee 1).
+const DRIFT_PARTS: u32 = 100;
+/// Below this a request would fail on a slow day for no other reason.
+const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
+/// A longer wait for one answer helps nobody: another attempt on another connection is more likely to be heard.
+const MOST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const LEAST_RETRY: Duration = Duration::from_millis(10);
+const MOST_RETRY: Duration = Duration::from_secs(3600);
+/// A crash blocks the shard for one lease, so a longer one is a mistake in the unit.
+const MOST_LEASE: Duration = Duration::from_secs(24 * 3600);
+
+/// The timing that somebody asked for; `None` where it follows from the rest.
+#[derive(Clone, Copy, Debug)]
+pub struct TimingRequest {
+    pub lease: Duration,
+    pub renew_interval: Duration,
+    pub retry_interval: Duration,
+    pub stop_grace: Duration,
+    pub request_timeout: Option<Duration>,
+    pub margin: Option<Duration>,
+}
+
+impl Default for TimingRequest {
+    fn default() -> Self {
+        Self {
+            lease: DEFAULT_LEASE,
+            renew_interval: DEFAULT_RENEW,
+            retry_interval: DEFAULT_RETRY,
+            stop_grace: DEFAULT_GRACE,
+            request_timeout: None,
+            margin: None,
+        }
+    }
+}
+
+/// The durations of an election, proven to fit into each other.
+///
+/// The argument. A renewal sent at `s` and granted moves the end of the lease, as the holder counts it, to
+/// `s + lease`. The next one is sent at `s + renew_interval`; should it go unanswered, that is known
+/// `request_timeout` later. The tree is asked to end at `s + lease - margin - stop_grace` and is killed at
+/// `s + lease - margin`. So a leadership survives one lost request, and a tree that ends in its grace is never
+/// killed, exactly when
+///
+/// ```text
+/// renew_interval + request_timeout + stop_grace + margin < lease
+/// ```
+///
+/// The store counts from when it *received* the request, which is after `s`; its clock's rate differs from ours
+/// by less than 1 %. The margin holds that 1 % of the lease and the time a kill takes, so the tree is dead
+/// before the store can give the lease to somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How long the store keeps a lease that is not renewed.
+    pub lease: Duration,
+    /// From sending one renewal to sending the next.
+    pub renew_interval: Duration,
+    /// From one look of a standby to the next, where the store cannot push; and the most between two attempts.
+    pub retry_interval: Duration,
+    /// The most that one request may take.
+    pub request_timeout: Duration,
+    /// From the stop signal to SIGKILL when the lease is slipping away.
+    pub stop_grace: Duration,
+    /// From SIGKILL to the end of the lease: clock drift and the time a kill takes.
+    pub margin: Duration,
+}
+
+impl Timing {
+    /// The only constructor: checks every part and the sum.
+    ///
+    /// # Errors
+    /// One line that names the flag, or shows the arithmetic, and says what to change.
+    pub fn new(asked: TimingRequest) -> Result<Self, String> {
+        let TimingRequest { lease, renew_interval, retry_interval, stop_grace, .. } = asked;
+        if lease.is_zero() || lease > MOST_LEASE {
+            return Err(format!("--lease {} is not between 1ms and {}", show(lease), show(MOST_LEASE)));
+        }
+        if renew_interval.is_zero() {
+            return Err("--renew 0s would never stop renewing: try a third of the lease".to_owned());
+        }
+        if !(LEAST_RETRY..=MOST_RETRY).contains(&retry_interval) {
+            let (least, most) = (show(LEAST_RETRY), show(MOST_RETRY));
+            return Err(format!("--retry {} is not between {least} and {most}", show(retry_interval)));
+        }
+        let drift = lease / DRIFT_PARTS;
+        let margin = asked.margin.unwrap_or(drift + KILL_LATENCY);
+        if margin <= drift {
+            return Err(format!(
+                "--margin {} does not cover 1 % of clock drift in a lease of {}: it must be more than {}",
+                show(margin),
+                show(lease),
+                show(drift)
+            ));
+        }
+        let fixed = renew_interval.saturating_add(stop_grace).saturating_add(margin);
+        // Every flag may be up to u64::MAX seconds, so the sum saturates instead of wrapping into a small one.
+        let room = lease.saturating_sub(fixed);
+        let request_timeout = asked.request_timeout.unwrap_or((room - room / 50).min(MOST_REQUEST_TIMEOUT));
+        let least = asked.request_timeout.map_or(LEAST_REQUEST_TIMEOUT, |asked| asked.max(Duration::from_millis(1)));
+        if request_timeout < least || request_timeout >= room {
+            return Err(format!(
+                "renew {} + request timeout {} + grace {} + margin {} = {} leaves no room in a lease of {}: \
+                 raise --lease, or lower --renew or --grace",
+                show(renew_interval),
+                show(request_timeout.max(least)),
+                show(stop_grace),
+                show(margin),
+                show(fixed.saturating_add(request_timeout.max(least))),
+                show(lease),
+            ));
+        }
+        Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin })
+    }
+
+    /// The deadline of a lease that ends, as its holder counts, at `valid_until`.
+    #[must_use]
+    pub fn deadline(&self, valid_until: BootInstant) -> Deadline {
+        let kill_at = valid_until.minus(self.margin);
+        let drift = self.lease / DRIFT_PARTS;
+        Deadline {
+            term_at: kill_at.minus(self.stop_grace),
+            kill_at,
+            backstop_at: kill_at.plus((self.margin - drift) / 2),
+        }
+    }
+
+    /// COMMAND is never started with less than this left of its lease.
+    #[must_use]
+    pub fn least_to_start(&self) -> Duration {
+        self.renew_interval + self.stop_grace + self.margin
+    }
+
+    /// How long after its last granted renewal was sent a leader asks COMMAND to end.
+    #[must_use]
+    pub fn term_after(&self) -> Duration {
+        self.lease - self.margin - self.stop_grace
+    }
+
+    /// How long after its last granted renewal was sent a leader kills what is left of COMMAND.
+    #[must_use]
+    pub fn kill_after(&self) -> Duration {
+        self.lease - self.margin
+    }
+}
+
+/// When a tree has to go, on this machine's `CLOCK_BOOTTIME`. Always `term_at <= kill_at <= backstop_at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deadline {
+    /// The stop signal goes to the tree.
+    pub term_at: BootInstant,
+    /// The guard kills the tree.
+    pub kill_at: BootInstant,
+    /// Whoever sees the tree alive now no longer trusts the guard, kills it, and then the tree.
+    pub backstop_at: BootInstant,
+}
+
+impl Deadline {
+    /// Of a lease that does not expire while somebody holds it open: the file store's.
+    pub const NONE: Self =
+        Self { term_at: BootInstant::NEVER, kill_at: BootInstant::NEVER, backstop_at: BootInstant::NEVER };
+}
+
+impl Serialize for BootInstant {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.as_nanos().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for BootInstant {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u64::deserialize(deserializer).map(Self::from_nanos)
+    }
+}
+
+/// A duration as people write it, to the millisecond: `9s 250ms`.
+#[must_use]
+pub fn show(duration: Duration) -> String {
+    let rounded = u64::try_from(duration.as_millis()).map_or(duration, Duration::from_millis);
+    humantime::format_duration(rounded).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_default_timing_has_room() {
+        let timing = Timing::new(TimingRequest::default()).expect("the defaults fit");
+        assert_eq!(timing.margin, Duration::from_millis(750));
+        assert!(timing.request_timeout > seconds(4), "{timing:?}");
+    }
+
+    #[test]
+    fn flags_without_room_are_refused_with_the_arithmetic() {
+        let asked = TimingRequest { lease: seconds(6), ..TimingRequest::default() };
+        let refusal = Timing::new(asked).unwrap_err();
+        assert!(refusal.contains("renew 5s") && refusal.contains("lease of 6s"), "{refusal}");
+    }
+
+    #[test]
+    fn a_margin_that_does_not_cover_the_drift_is_refused() {
+        let asked = TimingRequest { margin: Some(Duration::from_millis(150)), ..TimingRequest::default() };
+        assert!(Timing::new(asked).unwrap_err().contains("drift"));
+    }
+
+    #[test]
+    fn shards_are_names_and_not_paths() {
+        for good in ["a", "db/main:0", "A-Z_0.9", &"x".repeat(200), "..a/b.."] {
+            assert!(Shard::from_str(good).is_ok(), "{good}");
+        }
+        for bad in ["", "../x", "a/../b", "a/..", ".", "a b", "ä", "a\n", &"x".repeat(201)] {
+            assert!(Shard::from_str(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sessions_differ() {
+        let (one, two) = (Session::random().unwrap(), Session::random().unwrap());
+        assert_ne!(one, two);
+        assert_eq!(one.as_str().len(), 36);
+    }
+
+    proptest! {
+        #[test]
+        fn every_accepted_timing_satisfies_the_inequality(
+            lease in 0_u64..200_000, renew in 0_u64..100_000, retry in 0_u64..10_000, grace in 0_u64..100_000,
+            timeout in proptest::option::of(0_u64..20_000), margin in proptest::option::of(0_u64..5_000),
+        ) {
+            let ms = Duration::from_millis;
+            let asked = TimingRequest {
+                lease: ms(lease), renew_interval: ms(renew), retry_interval: ms(retry), stop_grace: ms(grace),
+                request_timeout: timeout.map(ms), margin: margin.map(ms),
+            };
+            if let Ok(t) = Timing::new(asked) {
+                prop_assert!(t.renew_interval + t.request_timeout + t.stop_grace + t.margin < t.lease);
+                prop_assert!(t.margin > t.lease / 100);
+                let end = BootInstant::from_nanos(u64::MAX / 2);
+                let deadline = t.deadline(end);
+                prop_assert!(deadline.term_at <= deadline.kill_at && deadline.kill_at <= deadline.backstop_at);
+                prop_assert!(end.since(deadline.backstop_at) >= t.lease / 100);
+            }
+        }
+    }
+}

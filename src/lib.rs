@@ -1,0 +1,42 @@
+//! Run something on exactly one of many hosts: the one that holds the lease.
+//!
+//! # What is not promised
+//!
+//! - Mutual exclusion holds while clock *rates* differ by less than 1 % and the kernel schedules the guard. A host
+//!   that was suspended, or whose processes were all frozen, may run COMMAND after it resumes for the time it takes
+//!   to schedule the guard. Only a fencing token closes that: COMMAND gets one, `LEADERRUN_TERM`.
+//! - A store that is wiped, or that loses acknowledged writes, has forgotten who leads. Each store says in its own
+//!   page what it does about that.
+//! - What COMMAND hands to others (a job queue, another host, a container daemon) is not its descendant.
+//!
+//! # Time
+//!
+//! A holder counts its lease from *before* it sent the request that was granted, on `CLOCK_BOOTTIME`
+//! ([`time::BootInstant`]). [`lease::Timing`] proves that the tree is dead before the store can give the lease away.
+//! No two hosts' clocks are ever compared.
+//!
+//! # Map
+//!
+//! | module | what is inside |
+//! | --- | --- |
+//! | [`lease`] | the words: shard, owner, session, term; timing and deadlines |
+//! | [`election`] | the pure machine that decides everything |
+//! | [`driver`] | the event loop that carries its actions out |
+//! | [`store`] | the trait, and a file for each store |
+//! | [`custody`] | the candidate's side of a tree |
+//! | [`guard`] | the processes that own the tree and enforce the deadline |
+//! | [`time`], [`signals`], [`sys`] | clocks, signals, and the only unsafe code |
+//! | [`cli`], [`log`], [`exit`] | the two programs |
+
+pub mod cli;
+pub mod custody;
+pub mod driver;
+pub mod election;
+pub mod exit;
+pub mod guard;
+pub mod lease;
+pub mod log;
+pub mod signals;
+pub mod store;
+pub mod sys;
+pub mod time;

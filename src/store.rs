@@ -1,0 +1,213 @@
+//! Where leases live: one trait, one file a store.
+//!
+//! The hazard: an answer can be lost after the request was applied. So a refusal is a value and not an error;
+//! an error says what may be concluded from it ([`Conclusion`]); and every method that writes is written so that
+//! asking again with the same session does no harm: a claim of a lease that is already mine is granted, a
+//! renewal is recognised however late it arrives, a release of what is not mine does nothing.
+
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::time::BootInstant;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
+pub mod file;
+pub mod memory;
+mod open;
+
+pub use open::{Location, SCHEMES};
+
+/// What can be done with the leases of a store, on behalf of one [`Candidate`].
+///
+/// Cancelling any of these (dropping its future) may leave the request applied, as a lost answer does.
+#[async_trait::async_trait]
+pub trait Store: Send + Sync {
+    /// Takes the lease if nobody holds it, or if the candidate's own session does.
+    ///
+    /// A grant counts from the instant before this call.
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError>;
+
+    /// Whether a claim is worth making. Never writes. May be a little behind.
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError>;
+
+    /// Prolongs the lease to a whole one, counted from the instant before this call.
+    ///
+    /// `beat` rises with every renewal of a leadership. A renewal that is overtaken by a later one changes nothing.
+    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError>;
+
+    /// Gives the lease back if the candidate's session holds it. The tree must be dead.
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError>;
+
+    /// Returns when [`Store::observe`] may answer differently than before; early for no reason is allowed.
+    /// Where [`Store::delivery`] is [`Delivery::Poll`] it never returns.
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError>;
+
+    /// What people want to know about a shard; strongly consistent.
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError>;
+
+    /// Makes what the store needs (a table, a bucket, a directory), harmless when it exists.
+    /// Answers what was done, a line each.
+    async fn prepare(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Tries everything that an election needs and answers what it found, a [`Finding`] each.
+    async fn check(&self) -> Result<Vec<Finding>, StoreError>;
+
+    /// How a standby hears of a change.
+    fn delivery(&self) -> Delivery;
+
+    /// False where a lease lasts for as long as somebody holds it open.
+    fn expires(&self) -> bool {
+        true
+    }
+
+    /// Calls `act` with the descriptors that must stay open for as long as the tree lives: the guard inherits them.
+    fn with_tenure(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        let _ = shard;
+        act(&[]);
+    }
+}
+
+/// How a standby hears that the lease may be free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It has to look every retry interval.
+    Poll,
+    /// The store tells. A message may be lost, so the standby looks once a lease all the same.
+    Push,
+    /// The kernel tells, without fail.
+    Kernel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    Granted(Grant),
+    Refused(Holder),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub term: Term,
+    /// Some when the store cannot show that the last tree was stopped (it forgot its records, or the record
+    /// vanished without a release): that tree is dead by then.
+    pub start_after: Option<BootInstant>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    Free,
+    Held(Holder),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    Renewed,
+    /// A later renewal of the same leadership was applied before: this one changed nothing.
+    Overtaken,
+    /// Definite: the lease is somebody else's (`Some`), or the record is gone.
+    Lost(Option<Holder>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Release {
+    Released,
+    /// There was nothing of this session to release.
+    NotHeld,
+}
+
+/// Who holds a lease, as far as the record tells. Other programs' records tell little.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    pub owner: String,
+    pub session: Option<Session>,
+    pub host: Option<String>,
+    pub pid: Option<u32>,
+    pub term: Option<Term>,
+    /// Milliseconds since 1970: when this leadership began.
+    pub since_millis: Option<u64>,
+    /// Until the store may give it to somebody else. None where it does not expire.
+    pub expires_in: Option<Duration>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.owner)?;
+        if let Some(term) = self.term {
+            write!(f, " (term {term})")?;
+        }
+        Ok(())
+    }
+}
+
+/// What [`Store::inspect`] tells of a shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// None when the shard is free.
+    pub holder: Option<Holder>,
+    /// The highest term that the store remembers.
+    pub last_term: Option<Term>,
+}
+
+/// One thing that [`Store::check`] looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub verdict: Verdict,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Good,
+    /// It works, with less than it could.
+    Doubtful,
+    /// An election cannot work, or not safely.
+    Bad,
+}
+
+/// A request that brought no answer to what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreError {
+    pub conclusion: Conclusion,
+    /// A lowercase fragment without secrets: `cannot reach redis at 10.0.0.5:6379: connection refused`.
+    pub message: String,
+}
+
+/// What may be concluded from an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conclusion {
+    /// It was not applied: never sent, or turned away for the moment (throttled).
+    NotApplied,
+    /// It may have been applied, or may yet be: look before you conclude anything.
+    Unknown,
+    /// It was not applied, and will not be before somebody grants the permission.
+    Denied,
+    /// It was not applied, and will not be before somebody mends the configuration or the record.
+    Misconfigured,
+}
+
+impl StoreError {
+    pub fn not_applied(message: impl Into<String>) -> Self {
+        Self { conclusion: Conclusion::NotApplied, message: message.into() }
+    }
+
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self { conclusion: Conclusion::Unknown, message: message.into() }
+    }
+
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self { conclusion: Conclusion::Denied, message: message.into() }
+    }
+
+    pub fn misconfigured(message: impl Into<String>) -> Self {
+        Self { conclusion: Conclusion::Misconfigured, message: message.into() }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoreError {}

@@ -1,0 +1,239 @@
+//! What DynamoDB's clock shows, as far as the `Date` headers of its answers tell.
+//!
+//! The hazard: DynamoDB evaluates no clock in a condition, and two hosts' wall clocks must never be compared. A
+//! holder that writes an expiry which is too early, or a candidate that believes it is later than it is, starts a
+//! second tree. So nobody here knows the time; everybody knows an interval that contains it. A holder writes from
+//! the upper end, a candidate judges by the lower end, and a wide interval only delays a takeover.
+//!
+//! An answer dated D, sent for at `s` and received at `r` on our own clock, says: at some instant of `[s, r]` the
+//! server's clock showed D and a fraction. Many servers render that header once a second on a timer of their own,
+//! so D may be a second old as well: the server's time was in `[D, D + 2)`. Two such intervals are intersected
+//! after the older one was widened by what the two clocks may have drifted apart meanwhile.
+//!
+//! When they do not meet, the server's clock was set, or another front end with another clock answered. Then
+//! neither is believed alone: the interval becomes both and all between, and no date proves anything until a whole
+//! lease has passed in agreement ([`Clock::settled`]).
+
+use crate::time::BootInstant;
+use std::time::Duration;
+
+/// How far D may lie behind the clock that it was taken from: a whole second that is shown for a second.
+const MOST_DATE_AGE: i128 = 2 * SECOND;
+/// Clock rates differ by less than one part in this many.
+const DRIFT_PARTS: i128 = 100;
+const SECOND: i128 = 1_000_000_000;
+const MILLISECOND: i128 = 1_000_000;
+
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    /// None until an answer had a date.
+    offset: Option<Offset>,
+    /// When two samples last contradicted each other.
+    contradicted: Option<BootInstant>,
+}
+
+/// Between which values, in nanoseconds, the server's clock minus ours lay at `as_of`. Always `low < high`.
+#[derive(Clone, Copy, Debug)]
+struct Offset {
+    low: i128,
+    high: i128,
+    as_of: BootInstant,
+}
+
+/// The server's clock shows something between these, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub lower: u64,
+    pub upper: u64,
+}
+
+impl Clock {
+    /// Takes in an answer dated `date` (whole seconds since 1970).
+    pub fn sample(&mut self, date: u64, sent: BootInstant, received: BootInstant) {
+        let (date, sent_at, received_at) = (i128::from(date) * SECOND, nanos(sent), nanos(received));
+        if received_at < sent_at {
+            return;
+        }
+        let sample = Offset {
+            low: date - received_at,
+            high: date + MOST_DATE_AGE - sent_at + (received_at - sent_at) / DRIFT_PARTS,
+            as_of: received,
+        };
+        let Some(known) = self.offset else {
+            self.offset = Some(sample);
+            return;
+        };
+        let as_of = known.as_of.max(received);
+        let (known, sample) = (known.at(as_of), sample.at(as_of));
+        let (low, high) = (known.low.max(sample.low), known.high.min(sample.high));
+        if low < high {
+            self.offset = Some(Offset { low, high, as_of });
+        } else {
+            self.contradicted = Some(received);
+            self.offset = Some(Offset { low: known.low.min(sample.low), high: known.high.max(sample.high), as_of });
+        }
+    }
+
+    /// None while no answer had a date.
+    pub fn bounds(&self, at: BootInstant) -> Option<Bounds> {
+        let offset = self.offset?.at(at);
+        let milliseconds = |nanos: i128| u64::try_from(nanos.div_euclid(MILLISECOND)).unwrap_or(0);
+        Some(Bounds {
+            lower: milliseconds(nanos(at) + offset.low),
+            upper: milliseconds(nanos(at) + offset.high + MILLISECOND - 1),
+        })
+    }
+
+    /// When the server's clock will show `millis` for certain. None while no answer had a date.
+    pub fn reaches(&self, millis: u64, now: BootInstant) -> Option<BootInstant> {
+        let lower = self.bounds(now)?.lower;
+        let missing = Duration::from_millis(millis.saturating_sub(lower));
+        // The lower end advances more slowly than our own clock, by the drift that has to be allowed for.
+        Some(now.plus(missing.saturating_add(missing / 50)))
+    }
+
+    /// Whether all dates of the last `period` agreed.
+    pub fn settled(&self, now: BootInstant, period: Duration) -> bool {
+        self.contradicted.is_none_or(|contradicted| now.since(contradicted) > period)
+    }
+}
+
+impl Offset {
+    /// The same knowledge at another instant: wider by the drift between the two.
+    fn at(self, at: BootInstant) -> Self {
+        let drift = (nanos(at) - nanos(self.as_of)).abs() / DRIFT_PARTS + 1;
+        Self { low: self.low - drift, high: self.high + drift, as_of: at }
+    }
+}
+
+fn nanos(instant: BootInstant) -> i128 {
+    i128::from(instant.as_nanos())
+}
+
+/// What lasts `duration` on somebody else's clock is over on ours after this.
+pub fn with_drift(duration: Duration) -> Duration {
+    duration.saturating_add(duration / 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EPOCH: u64 = 1_800_000_000;
+
+    fn at(millis: u64) -> BootInstant {
+        BootInstant::from_nanos(millis * 1_000_000)
+    }
+
+    /// A server whose clock shows `EPOCH` when ours shows zero.
+    fn date_at(millis: u64) -> u64 {
+        EPOCH + millis / 1000
+    }
+
+    #[test]
+    fn without_a_date_nothing_is_known() {
+        assert_eq!(Clock::default().bounds(at(5)), None);
+        assert_eq!(Clock::default().reaches(5, at(5)), None);
+    }
+
+    #[test]
+    fn one_answer_leaves_the_seconds_of_the_header_and_the_round_trip_open() {
+        let mut clock = Clock::default();
+        clock.sample(date_at(10_300), at(10_300), at(10_310));
+        let bounds = clock.bounds(at(10_310)).unwrap();
+        assert_eq!(bounds.lower, EPOCH * 1000 + 10_000 - 1);
+        assert!(bounds.upper - bounds.lower <= 2013, "{bounds:?}");
+    }
+
+    #[test]
+    fn after_some_polls_the_interval_is_little_wider_than_the_age_of_a_date() {
+        let mut clock = Clock::default();
+        for poll in 0..20 {
+            let now = 10_000 + poll * 437;
+            clock.sample(date_at(now), at(now), at(now + 4));
+        }
+        let bounds = clock.bounds(at(10_000 + 19 * 437)).unwrap();
+        assert!(bounds.upper - bounds.lower < 1300, "{bounds:?}");
+    }
+
+    #[test]
+    fn what_a_slow_answer_says_is_worth_less() {
+        let (mut quick, mut slow) = (Clock::default(), Clock::default());
+        quick.sample(date_at(10_000), at(10_000), at(10_001));
+        slow.sample(date_at(10_000), at(10_000), at(13_000));
+        let width = |clock: &Clock| clock.bounds(at(13_000)).map(|bounds| bounds.upper - bounds.lower).unwrap();
+        assert!(width(&slow) > width(&quick) + 2900);
+    }
+
+    #[test]
+    fn contradicting_dates_are_both_believed_and_prove_nothing_for_a_while() {
+        let mut clock = Clock::default();
+        clock.sample(date_at(10_000), at(10_000), at(10_001));
+        assert!(clock.settled(at(10_001), Duration::from_secs(15)));
+        clock.sample(date_at(10_000) + 3600, at(12_000), at(12_001));
+        let bounds = clock.bounds(at(12_001)).unwrap();
+        assert!(bounds.lower <= (EPOCH + 12) * 1000 && bounds.upper >= (EPOCH + 3610) * 1000, "{bounds:?}");
+        assert!(!clock.settled(at(27_000), Duration::from_secs(15)));
+        assert!(clock.settled(at(27_002), Duration::from_secs(15)));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_followed_after_two_answers() {
+        let mut clock = Clock::default();
+        clock.sample(date_at(10_000), at(10_000), at(10_001));
+        for now in [12_000, 14_000] {
+            clock.sample(date_at(now) + 3600, at(now), at(now + 1));
+        }
+        let bounds = clock.bounds(at(14_001)).unwrap();
+        assert!(bounds.lower >= (EPOCH + 3613) * 1000 && bounds.upper <= (EPOCH + 3617) * 1000, "{bounds:?}");
+    }
+
+    #[test]
+    fn the_promised_instant_is_not_before_the_lower_end_gets_there() {
+        let mut clock = Clock::default();
+        clock.sample(date_at(10_000), at(10_000), at(10_001));
+        let goal = (EPOCH + 40) * 1000;
+        let reached = clock.reaches(goal, at(10_001)).unwrap();
+        assert!(clock.bounds(reached).unwrap().lower >= goal);
+        assert!(reached < at(42_000), "{reached:?}");
+        assert_eq!(clock.reaches(goal - 3_600_000, at(10_001)), Some(at(10_001)));
+    }
+
+    proptest! {
+        /// The server's clock runs up to 1 % faster or slower than ours and its header is up to a second old.
+        #[test]
+        fn the_servers_time_is_always_within_the_interval(
+            start in 0_u64..5_000_000_000,
+            steps in proptest::collection::vec(
+                (0_u64..20_000_000_000, 0_u64..8_000_000_000, 0.0_f64..=1.0, 0_u64..1_000_000_000, -9_900_i64..=9_900),
+                1..60,
+            ),
+        ) {
+            let mut clock = Clock::default();
+            // Our clock and the server's, in nanoseconds; `ppm` is how much faster the server's runs in this step.
+            let mut ours: u64 = 1_000_000_000_000;
+            let mut theirs: i128 = i128::from(EPOCH) * SECOND + i128::from(start);
+            let elapsed = |ours: u64, ppm: i64| i128::from(ours) * (1_000_000 + i128::from(ppm)) / 1_000_000;
+            for (pause, round_trip, share, age, ppm) in steps {
+                let before = round_trip as f64 * share;
+                let before = before as u64;
+                let sent = ours + pause;
+                let answered = theirs + elapsed(pause + before, ppm);
+                let date = u64::try_from((answered - i128::from(age)) / SECOND).unwrap();
+                theirs += elapsed(pause + round_trip, ppm);
+                ours = sent + round_trip;
+                clock.sample(date, BootInstant::from_nanos(sent), BootInstant::from_nanos(ours));
+                let bounds = clock.bounds(BootInstant::from_nanos(ours)).unwrap();
+                prop_assert!(i128::from(bounds.lower) * MILLISECOND <= theirs, "{bounds:?} {theirs}");
+                prop_assert!(i128::from(bounds.upper) * MILLISECOND >= theirs, "{bounds:?} {theirs}");
+                prop_assert!(clock.contradicted.is_none());
+                // And later, without another answer.
+                let bounds = clock.bounds(BootInstant::from_nanos(ours + 60_000_000_000)).unwrap();
+                let later = theirs + elapsed(60_000_000_000, ppm);
+                prop_assert!(i128::from(bounds.lower) * MILLISECOND <= later);
+                prop_assert!(i128::from(bounds.upper) * MILLISECOND >= later);
+            }
+        }
+    }
+}

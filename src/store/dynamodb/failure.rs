@@ -1,0 +1,273 @@
+//! What may be concluded from a failed request, and how to say it in one line.
+//!
+//! The hazard: to call a write "not applied" that was applied is to lead twice or to lose a lease that is held. So
+//! everything is [`Conclusion::Unknown`](crate::store::Conclusion) but what shows by itself that DynamoDB never saw
+//! the request or turned it away.
+
+use crate::store::StoreError;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use std::error::Error;
+use std::io;
+
+/// Where a request was sent, for messages.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    pub table: &'a str,
+    /// `DynamoDB (eu-west-1)`, or `DynamoDB at http://127.0.0.1:8000` for an endpoint that was given.
+    pub server: &'a str,
+    /// `https://dynamodb.eu-west-1.amazonaws.com`.
+    pub endpoint: &'a str,
+    /// How far our wall clock is from the server's, in seconds, where that is known.
+    pub wall_clock_error: Option<i64>,
+}
+
+/// AWS refuses a signature that is older or newer than this.
+pub const MOST_SIGNATURE_AGE_SECONDS: i64 = 300;
+
+/// An error of `action` (`dynamodb:PutItem`), other than a condition that failed.
+pub fn failure<E>(place: &Place<'_>, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
+where
+    E: ProvideErrorMetadata + Error + 'static,
+{
+    match error {
+        SdkError::ConstructionFailure(_) => {
+            StoreError::not_applied(format!("cannot ask {}: {}", place.server, innermost(error)))
+        }
+        SdkError::TimeoutError(_) => {
+            StoreError::unknown(format!("cannot reach DynamoDB at {}: no answer in time", place.endpoint))
+        }
+        SdkError::DispatchFailure(failure) => undelivered(place, error, failure.is_timeout()),
+        SdkError::ResponseError(_) => StoreError::unknown(format!(
+            "cannot understand the answer of DynamoDB at {}: {}",
+            place.endpoint,
+            innermost(error)
+        )),
+        SdkError::ServiceError(answer) => {
+            refused(place, action, answer.err().code(), answer.err().message(), answer.raw().status().as_u16())
+        }
+        _ => StoreError::unknown(format!("cannot ask {}: {}", place.server, innermost(error))),
+    }
+}
+
+/// No response came.
+fn undelivered(place: &Place<'_>, error: &(dyn Error + 'static), timeout: bool) -> StoreError {
+    if let Some(failure) = without_credentials(place, error) {
+        return failure;
+    }
+    let cause = if timeout { "no answer in time".to_owned() } else { innermost(error) };
+    let message = format!("cannot reach DynamoDB at {}: {cause}", place.endpoint);
+    if never_connected(error) { StoreError::not_applied(message) } else { StoreError::unknown(message) }
+}
+
+/// True when the failure shows that no connection was made. The HTTP client tells that only in words; should they
+/// change, the answer is no, which is always safe.
+fn never_connected(error: &(dyn Error + 'static)) -> bool {
+    chain(error).any(|cause| {
+        let words = cause.to_string();
+        let refused = cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused);
+        refused || words == "client error (Connect)" || words.starts_with("HTTP connect timeout")
+    })
+}
+
+/// Some when the request was not sent because there was nothing to sign it with. The error's type belongs to a crate
+/// that the SDK does not re-export, so this, too, goes by the words.
+fn without_credentials(place: &Place<'_>, error: &(dyn Error + 'static)) -> Option<StoreError> {
+    let words = chain(error).map(ToString::to_string);
+    let (misconfigured, reason) = words.into_iter().find_map(|words| match words.as_str() {
+        "the credential provider was not enabled" => Some((true, "there are none")),
+        "the credentials provider was not properly configured" => Some((true, "their configuration is wrong")),
+        "an error occurred while loading credentials" | "unexpected credentials error" => {
+            Some((false, "their source failed"))
+        }
+        other if other.starts_with("credentials provider timed out") => Some((false, "their source does not answer")),
+        other if other.starts_with("failed to select an auth scheme") => Some((true, "there are none")),
+        _ => None,
+    })?;
+    let cause = innermost(error);
+    Some(if misconfigured {
+        StoreError::misconfigured(format!(
+            "no AWS credentials for {}: {reason} ({cause}): set AWS_PROFILE or AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY, or give the host a role",
+            place.server
+        ))
+    } else {
+        StoreError::not_applied(format!("no AWS credentials for {}: {reason}: {cause}", place.server))
+    })
+}
+
+/// An answer that is not a success.
+fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<&str>, status: u16) -> StoreError {
+    let Place { table, server, .. } = place;
+    let said = one_line(message.or(code).unwrap_or("no reason was given"));
+    let code = code.unwrap_or_default();
+    match code {
+        "ThrottlingException"
+        | "Throttling"
+        | "ThrottledException"
+        | "ProvisionedThroughputExceededException"
+        | "RequestLimitExceeded"
+        | "LimitExceededException"
+        | "ReplicatedWriteConflictException"
+        | "TransactionConflictException" => StoreError::not_applied(format!("{server} turned {action} away: {said}")),
+        "InvalidSignatureException" | "SignatureDoesNotMatch" | "RequestExpired" | "RequestTimeTooSkewed"
+            if place.wall_clock_error.is_some_and(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS) =>
+        {
+            let seconds = place.wall_clock_error.unwrap_or_default();
+            let direction = if seconds > 0 { "ahead of" } else { "behind" };
+            StoreError::denied(format!(
+                "{server} denied {action} on table {table}: this machine's clock is {} s {direction} DynamoDB's, and a \
+                 signature counts for {MOST_SIGNATURE_AGE_SECONDS} s: set the clock",
+                seconds.abs()
+            ))
+        }
+        _ if is_denial(code) => StoreError::denied(format!("{server} denied {action} on table {table}: {said}")),
+        "ResourceNotFoundException" | "TableNotFoundException" => {
+            StoreError::misconfigured(format!("no table {table} in {server}: make it with leaderctl store init"))
+        }
+        "ValidationException" if said.to_lowercase().contains("key") => StoreError::misconfigured(format!(
+            "table {table} in {server} does not have the keys pk and sk, both strings: use another table, or make one \
+             with leaderctl store init ({said})"
+        )),
+        "ValidationException" | "SerializationException" | "UnknownOperationException" => {
+            StoreError::misconfigured(format!("{server} rejected {action} on table {table}: {said}"))
+        }
+        _ if (400..500).contains(&status) => {
+            StoreError::not_applied(format!("{server} rejected {action} on table {table} with status {status}: {said}"))
+        }
+        _ => StoreError::unknown(format!("{server} failed at {action} on table {table} with status {status}: {said}")),
+    }
+}
+
+fn is_denial(code: &str) -> bool {
+    const DENIALS: [&str; 14] = [
+        "AccessDeniedException",
+        "AccessDenied",
+        "UnauthorizedOperation",
+        "NotAuthorized",
+        "OptInRequired",
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "IncompleteSignature",
+        "ExpiredTokenException",
+        "ExpiredToken",
+        "RequestExpired",
+        "MissingAuthenticationToken",
+    ];
+    let base = code.strip_suffix("Exception").unwrap_or(code);
+    DENIALS.iter().any(|&denial| denial == code || denial.strip_suffix("Exception").unwrap_or(denial) == base)
+}
+
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// What went wrong at the bottom of it, as a lowercase fragment.
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let bottom = chain(error).last().map(ToString::to_string).unwrap_or_default();
+    // io::Error ends in " (os error 111)", which tells people nothing.
+    let bottom = bottom.split(" (os error ").next().unwrap_or_default();
+    let mut letters = one_line(bottom).chars().collect::<Vec<_>>();
+    if letters.get(1).is_some_and(|second| second.is_lowercase()) {
+        letters[0] = letters[0].to_ascii_lowercase();
+    }
+    letters.into_iter().collect()
+}
+
+/// Servers and proxies send whole pages; a log line is one line.
+fn one_line(text: &str) -> String {
+    const MOST: usize = 400;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.trim_end_matches('.');
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Conclusion;
+
+    const PLACE: Place<'_> = Place {
+        table: "locks",
+        server: "DynamoDB (eu-west-1)",
+        endpoint: "https://dynamodb.eu-west-1.amazonaws.com",
+        wall_clock_error: Some(1),
+    };
+
+    fn conclusion(code: &str, status: u16) -> Conclusion {
+        refused(&PLACE, "dynamodb:PutItem", Some(code), Some("some words."), status).conclusion
+    }
+
+    #[test]
+    fn throttling_was_not_applied() {
+        for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"] {
+            assert_eq!(conclusion(code, 400), Conclusion::NotApplied, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_server_error_may_have_been_applied() {
+        for code in ["InternalServerError", "ServiceUnavailable", ""] {
+            assert_eq!(conclusion(code, 500), Conclusion::Unknown, "{code}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_denial_is_one() {
+        for code in [
+            "AccessDeniedException",
+            "AccessDenied",
+            "UnrecognizedClientException",
+            "InvalidSignatureException",
+            "ExpiredTokenException",
+            "ExpiredToken",
+            "MissingAuthenticationTokenException",
+            "MissingAuthenticationToken",
+            "IncompleteSignatureException",
+        ] {
+            assert_eq!(conclusion(code, 400), Conclusion::Denied, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_denial_names_the_action_and_the_table() {
+        let error = refused(&PLACE, "dynamodb:PutItem", Some("AccessDeniedException"), Some("not\nyours."), 400);
+        assert_eq!(error.message, "DynamoDB (eu-west-1) denied dynamodb:PutItem on table locks: not yours");
+    }
+
+    #[test]
+    fn a_signature_refused_for_a_wrong_clock_names_the_clock() {
+        let place = Place { wall_clock_error: Some(-3600), ..PLACE };
+        let error =
+            refused(&place, "dynamodb:GetItem", Some("InvalidSignatureException"), Some("Signature expired"), 400);
+        assert!(error.message.contains("3600 s behind DynamoDB's"), "{error}");
+        assert_eq!(error.conclusion, Conclusion::Denied);
+    }
+
+    #[test]
+    fn a_missing_table_says_how_to_make_it() {
+        let error = refused(&PLACE, "dynamodb:GetItem", Some("ResourceNotFoundException"), None, 400);
+        assert_eq!(error.message, "no table locks in DynamoDB (eu-west-1): make it with leaderctl store init");
+        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    }
+
+    #[test]
+    fn a_page_of_html_becomes_one_short_line() {
+        let page = "<html>\n".repeat(500);
+        assert!(one_line(&page).len() < 410 && !one_line(&page).contains('\n'));
+    }
+
+    #[test]
+    fn the_innermost_cause_is_a_lowercase_fragment() {
+        let refused = io::Error::from_raw_os_error(111);
+        assert_eq!(innermost(&refused), "connection refused");
+        assert!(never_connected(&refused));
+        assert_eq!(innermost(&io::Error::other("TLS is not spoken here.")), "TLS is not spoken here");
+        assert!(!never_connected(&io::Error::from(io::ErrorKind::ConnectionReset)));
+    }
+}

@@ -1,0 +1,224 @@
+//! The requests: each writes or reads one item, and a failed condition is an outcome and not an error.
+
+use super::client::{self, Watch};
+use super::failure::{self, Place};
+use super::record::{Item, LOCK, millis, n, partition};
+use super::{Address, WallClock};
+use crate::lease::Shard;
+use crate::store::StoreError;
+use crate::time::BootInstant;
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as ReturnOnFailure};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt::Display;
+use std::time::Duration;
+
+/// A table, the client to reach it, and what is known of its server's clock.
+pub struct Table {
+    pub client: Client,
+    pub name: String,
+    /// What messages call the server.
+    pub server: String,
+    pub watch: Watch,
+    wall_clock: WallClock,
+}
+
+/// What a conditional write came to.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Applied; the item as it was before.
+    Done(Option<Item>),
+    /// The condition failed; the item as it is, where there is one and the server tells.
+    Refused(Option<Item>),
+}
+
+/// An expression over attributes, written `#name`, and the values in it, written `:name`.
+pub struct Expression {
+    text: String,
+    values: HashMap<String, AttributeValue>,
+}
+
+impl Expression {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), values: HashMap::new() }
+    }
+
+    pub fn with(mut self, name: &str, value: AttributeValue) -> Self {
+        self.values.insert(name.to_owned(), value);
+        self
+    }
+
+    pub fn text(self, name: &str, value: &str) -> Self {
+        self.with(name, AttributeValue::S(value.to_owned()))
+    }
+
+    pub fn number(self, name: &str, value: impl Display + Copy) -> Self {
+        self.with(name, n(value))
+    }
+}
+
+/// Every `#name` in an expression stands for the attribute of that name: half of ours are reserved words.
+fn names(expressions: &[&str]) -> HashMap<String, String> {
+    let mut names = HashMap::new();
+    for part in expressions.iter().flat_map(|expression| expression.split('#').skip(1)) {
+        let end = part.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(part.len());
+        names.insert(format!("#{}", &part[..end]), part[..end].to_owned());
+    }
+    names
+}
+
+pub type Key = (AttributeValue, AttributeValue);
+
+pub fn lock_key(shard: &Shard) -> Key {
+    (AttributeValue::S(partition(shard)), AttributeValue::S(LOCK.to_owned()))
+}
+
+pub fn term_key(shard: &Shard) -> Key {
+    (AttributeValue::S(partition(shard)), AttributeValue::S("TERM".to_owned()))
+}
+
+/// Tells since when the table remembers.
+pub fn marker_key() -> Key {
+    (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S("TABLE".to_owned()))
+}
+
+impl Table {
+    pub async fn open(address: &Address, request_timeout: Duration, wall_clock: WallClock) -> Result<Self, StoreError> {
+        let watch = Watch::default();
+        let (client, server) = client::connect(address, request_timeout, &watch).await?;
+        Ok(Self { client, name: address.table.clone(), server, watch, wall_clock })
+    }
+
+    pub fn wall_clock_millis(&self) -> u64 {
+        (self.wall_clock)()
+    }
+
+    pub async fn get(&self, key: Key, consistent: bool) -> Result<Option<Item>, StoreError> {
+        let request = self.client.get_item().table_name(&self.name).key("pk", key.0).key("sk", key.1);
+        match request.consistent_read(consistent).send().await {
+            Ok(answer) => Ok(answer.item),
+            Err(error) => Err(self.failure("dynamodb:GetItem", &error)),
+        }
+    }
+
+    /// Replaces the whole item.
+    pub async fn put(&self, item: Item, condition: Expression) -> Result<Outcome, StoreError> {
+        let request = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(item))
+            .set_expression_attribute_names(Some(names(&[&condition.text])))
+            .set_expression_attribute_values(Some(condition.values).filter(|values| !values.is_empty()))
+            .condition_expression(condition.text)
+            .return_values(ReturnValue::AllOld)
+            .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
+        match request.send().await {
+            Ok(answer) => Ok(Outcome::Done(answer.attributes)),
+            Err(error) => match error.as_service_error() {
+                Some(PutItemError::ConditionalCheckFailedException(failed)) => {
+                    Ok(Outcome::Refused(present(failed.item())))
+                }
+                _ => Err(self.failure("dynamodb:PutItem", &error)),
+            },
+        }
+    }
+
+    /// Changes some attributes, and makes the item when the condition allows it to be absent.
+    pub async fn update(&self, key: Key, update: &str, condition: Expression) -> Result<Outcome, StoreError> {
+        let request = self
+            .client
+            .update_item()
+            .table_name(&self.name)
+            .key("pk", key.0)
+            .key("sk", key.1)
+            .set_expression_attribute_names(Some(names(&[update, &condition.text])))
+            .set_expression_attribute_values(Some(condition.values))
+            .update_expression(update)
+            .condition_expression(condition.text)
+            .return_values(ReturnValue::AllOld)
+            .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
+        match request.send().await {
+            Ok(answer) => Ok(Outcome::Done(answer.attributes)),
+            Err(error) => match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
+                    Ok(Outcome::Refused(present(failed.item())))
+                }
+                _ => Err(self.failure("dynamodb:UpdateItem", &error)),
+            },
+        }
+    }
+
+    pub async fn delete(&self, key: Key, condition: Expression) -> Result<Outcome, StoreError> {
+        let request = self
+            .client
+            .delete_item()
+            .table_name(&self.name)
+            .key("pk", key.0)
+            .key("sk", key.1)
+            .set_expression_attribute_names(Some(names(&[&condition.text])))
+            .set_expression_attribute_values(Some(condition.values).filter(|values| !values.is_empty()))
+            .condition_expression(condition.text)
+            .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
+        match request.send().await {
+            Ok(answer) => Ok(Outcome::Done(answer.attributes)),
+            Err(error) => match error.as_service_error() {
+                Some(DeleteItemError::ConditionalCheckFailedException(failed)) => {
+                    Ok(Outcome::Refused(present(failed.item())))
+                }
+                _ => Err(self.failure("dynamodb:DeleteItem", &error)),
+            },
+        }
+    }
+
+    pub fn failure<E>(&self, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
+    where
+        E: ProvideErrorMetadata + Error + 'static,
+    {
+        let place = Place {
+            table: &self.name,
+            server: &self.server,
+            endpoint: self.watch.endpoint(),
+            wall_clock_error: self.wall_clock_error(),
+        };
+        failure::failure(&place, action, error)
+    }
+
+    /// What the server's clock shows at an instant, at most; our wall clock's guess where its answers have no date.
+    pub fn server_millis(&self, at: BootInstant) -> u64 {
+        self.watch.clock().bounds(at).map_or_else(
+            || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),
+            |bounds| bounds.upper,
+        )
+    }
+
+    /// How far our wall clock is ahead of the server's, in seconds.
+    pub fn wall_clock_error(&self) -> Option<i64> {
+        let bounds = self.watch.clock().bounds(BootInstant::now())?;
+        let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);
+        i64::try_from((i128::from(self.wall_clock_millis()) - middle) / 1000).ok()
+    }
+}
+
+fn present(item: Option<&Item>) -> Option<Item> {
+    item.filter(|item| !item.is_empty()).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_an_expression_is_found_once() {
+        let names = names(&["SET #ttl = :ttl, #beat = :beat", "#session = :me AND #beat < :beat"]);
+        let mut found = names.iter().map(|(short, long)| format!("{short}={long}")).collect::<Vec<_>>();
+        found.sort();
+        assert_eq!(found, ["#beat=beat", "#session=session", "#ttl=ttl"]);
+    }
+}

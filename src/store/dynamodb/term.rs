@@ -1,0 +1,202 @@
+//! Terms, and how long a new leader has to wait for a tree that may still run.
+//!
+//! The hazard: a lock item that is absent does not say why. Released, never there, deleted by an operator, swept away
+//! by DynamoDB's TTL, gone with the whole table: in the last three its holder may not know yet, and its tree runs
+//! until its deadline. So beside the lock item lies the term item, which nothing expires. It names the last holder,
+//! and a release marks it before the lock item goes. An absent lock over an unmarked term item means waiting for one
+//! whole lease of that holder. Where the term item is absent too, the shard is new or the table was wiped: a marker
+//! item that is older than a lease shows which.
+//!
+//! A leader that has to wait may crash while it does, and whoever follows would not know. So the wait is written
+//! by the same update that takes the term, and every successor keeps it, whatever happened in between.
+
+use super::clock::with_drift;
+use super::record::{Item, millis, n, number, text};
+use super::table::{Expression, Outcome, Table, marker_key, term_key};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::{Grant, StoreError};
+use crate::time::BootInstant;
+use aws_sdk_dynamodb::types::AttributeValue;
+use std::time::Duration;
+
+/// On a server without dates a wall clock says whether something lies in the past. It may be this far off.
+const WALL_CLOCK_SLACK: Duration = Duration::from_mins(5);
+
+/// A term item changes only by the hand of who holds the lock, so one retry is a rare thing.
+const MOST_ATTEMPTS: usize = 4;
+
+/// The term item of a shard.
+struct LastTerm {
+    term: u64,
+    holder: Option<Session>,
+    lease: Option<Duration>,
+    wait: Option<Wait>,
+}
+
+/// No tree may start before this: a leader that forgot to say goodbye may still have one.
+struct Wait {
+    /// On the server's clock, in milliseconds since 1970.
+    until_millis: u64,
+    /// From when it was written.
+    duration: Duration,
+}
+
+/// Takes the next term for a candidate that holds the lock.
+///
+/// The trees of the sessions in `dead` are known to be gone, for the lock item that named them had expired.
+pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Result<Grant, StoreError> {
+    for _ in 0..MOST_ATTEMPTS {
+        let last = match take_after_a_known_end(table, candidate, dead).await? {
+            Outcome::Done(last) => {
+                let last = last.as_ref().map(|item| LastTerm::read(table, &candidate.shard, item)).transpose()?;
+                // The condition names attributes that an absent item does not have.
+                let last = last.ok_or_else(|| StoreError::unknown("the term item vanished while it was changed"))?;
+                let now = BootInstant::now();
+                let start_after = last.wait.and_then(|wait| wait.over_at(table, now));
+                return Ok(Grant { term: Term(last.term + 1), start_after });
+            }
+            // A server that does not return the item may have one.
+            Outcome::Refused(None) => table.get(term_key(&candidate.shard), true).await?,
+            Outcome::Refused(item) => item,
+        };
+        let last = last.as_ref().map(|item| LastTerm::read(table, &candidate.shard, item)).transpose()?;
+        if let Some(grant) = take_after_an_unknown_end(table, candidate, last).await? {
+            return Ok(grant);
+        }
+    }
+    Err(StoreError::unknown(format!("the term of shard {} changes faster than it can be taken", candidate.shard)))
+}
+
+/// Says that a leadership ended with its tree dead, so that nobody waits for it. To be done before the lock goes.
+///
+/// The term is in the condition so that a mark that arrives late does not end the session's next leadership; zero
+/// where it is not known.
+pub async fn mark_released(table: &Table, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
+    let condition = match term {
+        Term(0) => Expression::new("#holder = :me"),
+        term => Expression::new("#holder = :me AND #term = :term").number(":term", term),
+    };
+    let condition = condition.text(":me", candidate.session.as_str()).with(":true", AttributeValue::Bool(true));
+    // Refused: another session holds the term by now, and the mark is its own business.
+    table.update(term_key(&candidate.shard), "SET #released = :true", condition).await.map(drop)
+}
+
+pub async fn last(table: &Table, shard: &Shard) -> Result<Option<Term>, StoreError> {
+    let item = table.get(term_key(shard), true).await?;
+    item.map(|item| LastTerm::read(table, shard, &item).map(|last| Term(last.term))).transpose()
+}
+
+/// Writes down that the table remembers from now on. False when it did so before.
+pub async fn mark_table(table: &Table) -> Result<bool, StoreError> {
+    let created = table.server_millis(BootInstant::now());
+    let (pk, sk) = marker_key();
+    let item = Item::from([("pk".to_owned(), pk), ("sk".to_owned(), sk), ("createdMs".to_owned(), n(created))]);
+    let outcome = table.put(item, Expression::new("attribute_not_exists(#pk)")).await?;
+    Ok(matches!(outcome, Outcome::Done(_)))
+}
+
+/// Nearly always the only request: the last leadership was released, was our own, or is known to be dead.
+async fn take_after_a_known_end(table: &Table, candidate: &Candidate, dead: &[Session]) -> Result<Outcome, StoreError> {
+    let mut holders = vec![(":me".to_owned(), &candidate.session)];
+    holders.extend(dead.iter().enumerate().map(|(index, session)| (format!(":dead{index}"), session)));
+    let names = holders.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let mut condition = Expression::new(format!("#released = :true OR #holder IN ({names})"))
+        .with(":true", AttributeValue::Bool(true))
+        .number(":lease", millis(candidate.lease))
+        .number(":one", 1);
+    for (name, session) in &holders {
+        condition = condition.text(name, session.as_str());
+    }
+    let update = "SET #term = #term + :one, #holder = :me, #leaseMs = :lease REMOVE #released";
+    table.update(term_key(&candidate.shard), update, condition).await
+}
+
+/// `last` is None where the shard has no term item. Answers None when it has changed meanwhile.
+async fn take_after_an_unknown_end(
+    table: &Table,
+    candidate: &Candidate,
+    last: Option<LastTerm>,
+) -> Result<Option<Grant>, StoreError> {
+    let (mut condition, term, start_after) = if let Some(last) = last {
+        let now = BootInstant::now();
+        let dead_at = now.plus(with_drift(last.lease.unwrap_or(candidate.lease)));
+        let earlier = last.wait.and_then(|wait| wait.over_at(table, now));
+        let same = last.holder.as_ref().map_or_else(
+            || Expression::new("#term = :last AND attribute_not_exists(#holder)"),
+            |holder| Expression::new("#term = :last AND #holder = :holder").text(":holder", holder.as_str()),
+        );
+        (same.number(":last", last.term), last.term + 1, Some(earlier.map_or(dead_at, |earlier| earlier.max(dead_at))))
+    } else {
+        let start_after = wait_of_a_new_shard(table, candidate).await?;
+        // Seconds since 1970 rise faster than leaderships do: above every term of a table that was wiped.
+        let term = table.server_millis(BootInstant::now()) / 1000 + 1;
+        (Expression::new("attribute_not_exists(#pk)"), term, start_after)
+    };
+    condition = condition
+        .number(":term", term)
+        .text(":me", candidate.session.as_str())
+        .number(":lease", millis(candidate.lease));
+    let mut update = "SET #term = :term, #holder = :me, #leaseMs = :lease".to_owned();
+    if let Some(start_after) = start_after {
+        let wait = millis(start_after.since(BootInstant::now()));
+        condition = condition.number(":until", table.server_millis(start_after)).number(":wait", wait);
+        update.push_str(", #waitUntilMs = :until, #waitMs = :wait REMOVE #released");
+    } else {
+        update.push_str(" REMOVE #released, #waitUntilMs, #waitMs");
+    }
+    Ok(match table.update(term_key(&candidate.shard), &update, condition).await? {
+        Outcome::Done(_) => Some(Grant { term: Term(term), start_after }),
+        Outcome::Refused(_) => None,
+    })
+}
+
+/// A wiped table's leaders are dead one lease after the wipe; the marker tells when the table began.
+async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Option<BootInstant>, StoreError> {
+    let duration = with_drift(candidate.lease);
+    let Some(marker) = table.get(marker_key(), true).await? else {
+        mark_table(table).await?;
+        return Ok(Some(BootInstant::now().plus(duration)));
+    };
+    let created: u64 = number(&marker, "createdMs").ok_or_else(|| {
+        StoreError::misconfigured(format!(
+            "the marker of table {} was written by something else: delete the item pk=LEADERRUN, sk=TABLE or use \
+             another table",
+            table.name
+        ))
+    })?;
+    let wait = Wait { until_millis: created.saturating_add(millis(duration)), duration: candidate.lease };
+    Ok(wait.over_at(table, BootInstant::now()))
+}
+
+impl Wait {
+    /// None when it is over.
+    fn over_at(&self, table: &Table, now: BootInstant) -> Option<BootInstant> {
+        let clock = table.watch.clock();
+        // However wrong a clock was when it was written: from now it does not last longer than it did from then.
+        let at_most = now.plus(with_drift(self.duration));
+        let by_date = match clock.reaches(self.until_millis, now) {
+            Some(reached) if clock.settled(now, with_drift(self.duration)) => reached,
+            None if table.wall_clock_millis() > self.until_millis.saturating_add(millis(WALL_CLOCK_SLACK)) => now,
+            Some(_) | None => at_most,
+        };
+        Some(by_date.min(at_most)).filter(|&over| over > now)
+    }
+}
+
+impl LastTerm {
+    fn read(table: &Table, shard: &Shard, item: &Item) -> Result<Self, StoreError> {
+        let wait = number(item, "waitUntilMs").zip(number(item, "waitMs"));
+        Ok(Self {
+            term: number(item, "term").filter(|&term| term < u64::MAX).ok_or_else(|| {
+                StoreError::misconfigured(format!(
+                    "the term of shard {shard} in table {} was written by something else: delete the item \
+                     pk=SHARD#{shard}, sk=TERM or use another table",
+                    table.name
+                ))
+            })?,
+            holder: text(item, "holder").map(Session::from_record),
+            lease: number(item, "leaseMs").map(Duration::from_millis),
+            wait: wait.map(|(until_millis, wait)| Wait { until_millis, duration: Duration::from_millis(wait) }),
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! The reference: a store in memory that does exactly what the trait promises, judged by its own clock. For tests.
+
+use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::time::BootInstant;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+pub struct Memory {
+    shards: Mutex<HashMap<Shard, Entry>>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Of every leadership there was, the last one's.
+    term: u64,
+    lease: Option<Lease>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    owner: String,
+    session: Session,
+    beat: u64,
+    expires: BootInstant,
+}
+
+impl Memory {
+    fn shards(&self) -> MutexGuard<'_, HashMap<Shard, Entry>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn holder(&self) -> Option<Holder> {
+        let now = BootInstant::now();
+        let lease = self.lease.as_ref().filter(|lease| now < lease.expires)?;
+        Some(Holder {
+            owner: lease.owner.clone(),
+            session: Some(lease.session.clone()),
+            term: Some(Term(self.term)),
+            expires_in: Some(lease.expires.since(now)),
+            ..Holder::default()
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Memory {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let mut shards = self.shards();
+        let entry = shards.entry(candidate.shard.clone()).or_default();
+        let mine = entry.lease.as_ref().is_some_and(|lease| lease.session == candidate.session);
+        match entry.holder() {
+            Some(holder) if !mine => Ok(Claim::Refused(holder)),
+            Some(_) | None => {
+                entry.term += 1;
+                let expires = BootInstant::now().plus(candidate.lease);
+                let (owner, session) = (candidate.owner.clone(), candidate.session.clone());
+                entry.lease = Some(Lease { owner, session, beat: 0, expires });
+                Ok(Claim::Granted(Grant { term: Term(entry.term), start_after: None }))
+            }
+        }
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        let holder = self.shards().get(shard).and_then(Entry::holder);
+        Ok(holder.map_or(Observation::Free, Observation::Held))
+    }
+
+    async fn renew(&self, candidate: &Candidate, _term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        let mut shards = self.shards();
+        let entry = shards.entry(candidate.shard.clone()).or_default();
+        let holder = entry.holder();
+        match &mut entry.lease {
+            Some(lease) if lease.session == candidate.session && lease.beat >= beat => Ok(Renewal::Overtaken),
+            Some(lease) if lease.session == candidate.session => {
+                lease.beat = beat;
+                lease.expires = BootInstant::now().plus(candidate.lease);
+                Ok(Renewal::Renewed)
+            }
+            Some(_) | None => Ok(Renewal::Lost(holder)),
+        }
+    }
+
+    async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
+        let mut shards = self.shards();
+        let entry = shards.entry(candidate.shard.clone()).or_default();
+        if entry.lease.as_ref().is_none_or(|lease| lease.session != candidate.session) {
+            return Ok(Release::NotHeld);
+        }
+        entry.lease = None;
+        Ok(Release::Released)
+    }
+
+    async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
+        std::future::pending().await
+    }
+
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        let shards = self.shards();
+        let entry = shards.get(shard);
+        Ok(Report { holder: entry.and_then(Entry::holder), last_term: entry.map(|entry| Term(entry.term)) })
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Poll
+    }
+}

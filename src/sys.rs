@@ -1,0 +1,182 @@
+//! The only unsafe code: the few system calls that neither std nor nix offers in a safe form.
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::unistd::{Pid, getppid, tcsetpgrp};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use tokio::io::unix::AsyncFd;
+
+/// Forks. None in the child.
+///
+/// # Errors
+/// The kernel's, and when this process has more than one thread.
+pub fn fork() -> io::Result<Option<Pid>> {
+    // A directory has two links and one more for each directory in it: here, for each thread.
+    if std::fs::metadata("/proc/self/task")?.nlink() != 3 {
+        return Err(io::Error::other("cannot fork: this process has threads"));
+    }
+    // SAFETY: fork(2) allows a child everything when its parent had one thread, which was just shown; nobody
+    // else runs in between who could have started another.
+    match unsafe { nix::unistd::fork() }? {
+        nix::unistd::ForkResult::Parent { child } => Ok(Some(child)),
+        nix::unistd::ForkResult::Child => Ok(None),
+    }
+}
+
+/// Starts this very executable again under another `name`, with exactly `environment`, and with `inherited`
+/// open in it under the same numbers.
+///
+/// # Errors
+/// The kernel's; `/proc` must be mounted.
+pub fn respawn(
+    name: &str,
+    arguments: &[OsString],
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+    inherited: &[BorrowedFd<'_>],
+) -> io::Result<Child> {
+    let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(name).args(arguments).env_clear().envs(environment);
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)): fcntl is one,
+    // and nothing is allocated. The descriptors are open: `inherited` borrows them.
+    unsafe {
+        command.pre_exec(move || {
+            for &number in &numbers {
+                let flags = libc::fcntl(number, libc::F_GETFD);
+                if flags < 0 || libc::fcntl(number, libc::F_SETFD, flags & !libc::FD_CLOEXEC) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    command.spawn()
+}
+
+/// Starts COMMAND as the leader of a process group of its own, with the signal mask `mask`, bound to die with
+/// this process, and in the foreground of `terminal` where there is one.
+///
+/// # Errors
+/// The kernel's, those of exec(2) among them.
+pub fn start_command(
+    program: &OsStr,
+    arguments: &[OsString],
+    mask: SigSet,
+    terminal: Option<BorrowedFd<'_>>,
+) -> io::Result<Child> {
+    let guard = nix::unistd::getpid();
+    let terminal = terminal.map(|terminal| terminal.as_raw_fd());
+    let mut command = Command::new(program);
+    command.args(arguments).process_group(0);
+    // SAFETY: between fork and exec only async-signal-safe calls are made (signal-safety(7)): prctl, getppid,
+    // tcsetpgrp, getpid and sigprocmask are plain system calls, and nothing is allocated. The descriptor is open
+    // in the child as it is in the parent, which borrows it for longer than this call.
+    unsafe {
+        command.pre_exec(move || {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // The guard may have died before the line above took effect.
+            if getppid() != guard {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            if let Some(terminal) = terminal {
+                // All signals are blocked here, SIGTTOU among them, so this does not stop us. A terminal that
+                // went away meanwhile is no reason not to run.
+                let _ = tcsetpgrp(BorrowedFd::borrow_raw(terminal), nix::unistd::getpid());
+            }
+            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+            Ok(())
+        });
+    }
+    command.spawn()
+}
+
+/// Takes over a descriptor that this process inherited under `number`, and keeps it from being inherited on.
+///
+/// # Errors
+/// When no such descriptor is open, or it is one of the standard three.
+pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
+    if number <= 2 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: fcntl touches no memory, and fails for a number that is not open.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open (above), and the caller adopts each number once, at start, when nothing else owns any.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// A descriptor that stands for one process and is never another's, though its number may be.
+///
+/// # Errors
+/// The kernel's: ESRCH where there is no such process.
+pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes two integers and answers a descriptor that is ours alone, or -1.
+    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let number = RawFd::try_from(number).expect("a descriptor or -1");
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Sends `signal` to the process that `pidfd` stands for.
+///
+/// # Errors
+/// The kernel's: ESRCH where it has ended, EPERM where it may not be signalled.
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as i32, no_info, 0) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Something that owns the descriptor it answers, and answers always the same one.
+#[derive(Debug)]
+pub struct Owned<T: AsFd>(pub T);
+
+impl<T: AsFd> AsRawFd for Owned<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Has tokio's reactor watch `source`.
+///
+/// # Errors
+/// The kernel's.
+pub fn watch<T: AsFd + 'static>(source: T) -> io::Result<AsyncFd<Owned<T>>> {
+    // SAFETY: tokio asks that the descriptor stays open and the same until the AsyncFd is dropped. `source` is
+    // 'static and owned by the AsyncFd from here on, its `as_fd` borrows from it, and nobody replaces it: only a
+    // shared reference is given out.
+    Ok(unsafe { AsyncFd::register(Owned(source)) }?)
+}
+
+/// True when `signal` was ignored when this process began, as nohup(1) and a shell's `&` do.
+#[must_use]
+pub fn is_ignored(signal: Signal) -> bool {
+    let mut current = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: sigaction(2) with a null new action only writes the old one, for which there is room; all zeroes
+    // are a valid sigaction should it fail.
+    unsafe {
+        libc::sigaction(signal as i32, std::ptr::null(), current.as_mut_ptr());
+        current.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Has this process ignore `signal`.
+pub fn ignore(signal: Signal) {
+    // SAFETY: ignoring installs no handler, so no code of ours can run in a signal.
+    let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigIgn) };
+}
+
+/// Gives SIGCHLD its default action: where it is inherited as ignored, the kernel reaps children before we do.
+pub fn default_sigchld() {
+    // SAFETY: setting a default action installs no handler, so no code of ours can run in a signal.
+    let _ = unsafe { nix::sys::signal::signal(Signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl) };
+}

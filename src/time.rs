@@ -1,0 +1,88 @@
+//! Clocks. The only place where one is read.
+//!
+//! The hazard: `std::time::Instant` and tokio's stop while the machine is suspended, and the wall clock is
+//! set by people and by NTP. A lease goes on running through both. Everything that decides about a lease
+//! therefore counts on `CLOCK_BOOTTIME`, which runs through a suspend and is never set. Tokio's clock may
+//! wake us; it never decides.
+
+use nix::time::{ClockId, clock_gettime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// An instant on `CLOCK_BOOTTIME`, in nanoseconds since the machine started.
+///
+/// Comparable between processes of one machine, meaningless between machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootInstant(u64);
+
+impl BootInstant {
+    /// Later than every instant that is ever reached: "no deadline".
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The clock's present reading.
+    #[must_use]
+    pub fn now() -> Self {
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every Linux since 2.6.39 has CLOCK_BOOTTIME");
+        let seconds = u64::try_from(now.tv_sec()).expect("the time since boot is not negative");
+        let nanos = u64::try_from(now.tv_nsec()).expect("a fraction of a second is not negative");
+        Self(seconds * 1_000_000_000 + nanos)
+    }
+
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// `NEVER` stays `NEVER`, and what would overflow becomes it.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(duration)))
+    }
+
+    /// An instant before boot becomes boot. `NEVER` stays `NEVER`.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        if self == Self::NEVER { Self::NEVER } else { Self(self.0.saturating_sub(nanos(duration))) }
+    }
+
+    /// Zero where `earlier` is in truth later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970 by this machine's wall clock: for people to read, and for a first guess where a
+/// store has not told its time yet. No decision about a lease may rest on it.
+#[must_use]
+pub fn wall_clock_millis() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_is_not_moved_by_arithmetic() {
+        assert_eq!(BootInstant::NEVER.plus(Duration::from_secs(1)), BootInstant::NEVER);
+        assert_eq!(BootInstant::NEVER.minus(Duration::from_secs(1)), BootInstant::NEVER);
+        assert_eq!(BootInstant::from_nanos(5).plus(Duration::MAX), BootInstant::NEVER);
+    }
+
+    #[test]
+    fn the_clock_does_not_go_back() {
+        let earlier = BootInstant::now();
+        assert!(BootInstant::now() >= earlier);
+        assert_eq!(earlier.since(earlier.plus(Duration::from_secs(1))), Duration::ZERO);
+    }
+}

@@ -1,0 +1,453 @@
+//! Bad input gets one clear line and its own status, and COMMAND is never started.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::fleet::{leaderctl, leaderrun};
+use tempfile::TempDir;
+
+/// What a run came to: its status, its line on standard error, and whether COMMAND was started.
+struct Ran {
+    status: i32,
+    stderr: String,
+    started: bool,
+}
+
+impl Ran {
+    #[track_caller]
+    fn refused(&self, status: i32, words: &str) -> &Self {
+        assert_eq!(self.status, status, "{}", self.stderr);
+        assert!(!self.started, "COMMAND was started: {}", self.stderr);
+        assert_eq!(self.stderr.lines().count(), 1, "not one line: {}", self.stderr);
+        assert!(self.stderr.starts_with("leaderrun: ") && self.stderr.contains(words), "{}", self.stderr);
+        self
+    }
+}
+
+/// Runs `leaderrun FLAGS SHARD touch FILE`.
+fn run_with(flags: &[&str], shard: &str, prepare: impl Fn(&mut Command)) -> Ran {
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("started");
+    let mut command = leaderrun();
+    command.args(flags).arg(shard).arg("touch").arg(&file).stdin(Stdio::null());
+    prepare(&mut command);
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let stderr = String::from_utf8(stderr).expect("UTF-8");
+    Ran { status: status.code().expect("a status"), stderr, started: file.exists() }
+}
+
+fn run(flags: &[&str], shard: &str) -> Ran {
+    run_with(flags, shard, |_| {})
+}
+
+fn local(scratch: &TempDir) -> String {
+    format!("file:{}", scratch.path().display())
+}
+
+#[test]
+fn wrong_flags_are_usage_errors() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    for (flags, words) in [
+        (&["--no-such-flag"][..], "--no-such-flag"),
+        (&["-w", "soon"], "write a duration"),
+        (&["-w", "-5"], "write a duration"),
+        (&["-w", "99999999999999999999999999s"], "write a duration"),
+        (&["-n", "-w", "5"], "cannot be used with"),
+        (&["-q", "-v"], "cannot be used with"),
+        (&["-E", "256"], "0..=255"),
+        (&["-E", "-1"], "-1"),
+        (&["-E", "many"], "many"),
+        (&["-s", "NOSUCH"], "write a signal"),
+        (&["--lease", "0"], "--lease 0s"),
+        (&["--lease", "1000000h"], "--lease"),
+        (&["--renew", "0"], "--renew 0s"),
+        (&["--retry", "0"], "--retry 0s"),
+        (&["--retry", "3h"], "--retry 3h"),
+        (&["--margin", "0"], "--margin 0s"),
+        (&["--request-timeout", "0"], "leaves no room"),
+        (&["--lease", "6s", "--renew", "5s", "--grace", "5s"], "leaves no room in a lease of 6s"),
+        (&["--grace", "9999999999999999"], "leaves no room"),
+        (&["--grace", "18446744073709551615"], "write a duration"),
+        (&["--owner", ""], "printable"),
+        (&["--owner", "a\nb"], "printable"),
+        (&["--on-loss", "panic"], "possible values: standby, exit"),
+        (&["--log-format", "xml"], "possible values: text, json"),
+        (&["-c", "true"], "give one of them"),
+    ] {
+        run(&[&["--store", &store], flags].concat(), "shard").refused(64, words);
+    }
+    assert!(fs::read_dir(scratch.path()).unwrap().next().is_none(), "something was left in the store");
+}
+
+#[test]
+fn wrong_settings_in_the_environment_are_usage_errors() {
+    for (name, value, words) in [
+        ("LEADERRUN_LEASE", "long", "write a duration"),
+        ("LEADERRUN_CONFLICT_EXIT_CODE", "999", "0..=255"),
+        ("LEADERRUN_STORE", "", "--store is empty"),
+        ("LEADERRUN_ON_LOSS", "dance", "possible values"),
+    ] {
+        run_with(&[], "shard", |command| {
+            command.env(name, value);
+        }).refused(64, words);
+    }
+}
+
+#[test]
+fn shards_that_are_no_names_are_usage_errors() {
+    for (shard, words) in [
+        ("", "empty"),
+        ("../x", "not a path"),
+        ("a/../b", "not a path"),
+        ("a b", "has a ' ' in it"),
+        ("straße", "has a 'ß' in it"),
+        (&"x".repeat(201), "201 bytes"),
+    ] {
+        run(&[], shard).refused(64, words);
+    }
+}
+
+#[test]
+fn missing_operands_are_usage_errors() {
+    for words in [&[][..], &["shard"], &["shard", "--"], &["shard", ""], &["--"]] {
+        let output = leaderrun().args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{words:?}");
+    }
+}
+
+#[test]
+fn store_urls_that_cannot_be_read_are_usage_errors_without_their_secrets() {
+    for (url, words) in [
+        ("locks", "no scheme"),
+        ("zookeeper://user:hunter2@host/", "no store is called zookeeper"),
+        ("file:", "names no directory"),
+        ("file://host/dir", "takes no host"),
+        ("dynamodb:locks", "write dynamodb://TABLE"),
+        ("dynamodb://ab", "3 to 255"),
+        ("dynamodb://user:hunter2@locks", "3 to 255"),
+        ("dynamodb://locks?zone=1", "does not know the option"),
+        ("dynamodb://locks?region=", "is empty"),
+        ("dynamodb://locks?endpoint=here", "is not a URL"),
+    ] {
+        let ran = run(&["--store", url], "shard");
+        ran.refused(64, words);
+        assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
+    let scratch = TempDir::new().unwrap();
+    let plain = scratch.path().join("plain");
+    fs::write(&plain, "#!/bin/sh\n").unwrap();
+    for (command, status, words) in [
+        ("no-such-command", 127, "command not found"),
+        ("/no/such/command", 127, "command not found"),
+        (plain.to_str().unwrap(), 126, "cannot be executed: permission denied"),
+        ("/", 126, "cannot be executed"),
+    ] {
+        let store = scratch.path().join("store");
+        let output =
+            leaderrun().args(["--store", &format!("file:{}", store.display()), "shard", command]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).to_lowercase();
+        assert_eq!(output.status.code(), Some(status), "{stderr}");
+        assert!(stderr.contains(words) && stderr.lines().count() == 1, "{stderr}");
+        assert!(!store.exists(), "{command} led");
+    }
+}
+
+#[test]
+fn a_command_that_the_kernel_refuses_is_explained_and_gives_the_lease_back() {
+    let scratch = TempDir::new().unwrap();
+    let orphan = scratch.path().join("orphan");
+    fs::write(&orphan, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&orphan, fs::Permissions::from_mode(0o755)).unwrap();
+    let store = local(&scratch);
+    let output = leaderrun().args(["-q", "--store", &store, "shard"]).arg(&orphan).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(127), "{stderr}");
+    assert!(stderr.contains("its interpreter is missing") && stderr.lines().count() == 1, "{stderr}");
+    let next = leaderrun().args(["-n", "--store", &store, "shard", "true"]).output().unwrap();
+    assert_eq!(next.status.code(), Some(0));
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("file");
+    fs::write(&file, "").unwrap();
+    let below = format!("file:{}/store", file.display());
+    run(&["--store", &below], "shard").refused(78, "not a directory: name another directory");
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_is_a_denied_permission() {
+    // Root may write anywhere, so the program runs as nobody; for that it has to lie where nobody can reach it.
+    let scratch = TempDir::new().unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let closed = scratch.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
+    let program = scratch.path().join("leaderrun");
+    fs::copy(env!("CARGO_BIN_EXE_leaderrun"), &program).unwrap();
+    let store = format!("file:{}", closed.display());
+    let mut command = if nix::unistd::geteuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        command
+    } else {
+        Command::new(&program)
+    };
+    let output = command.args(["--store", &store, "shard", "true"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(77), "{stderr}");
+    assert!(stderr.contains("permission denied") && stderr.lines().count() == 1, "{stderr}");
+}
+
+#[test]
+fn a_record_that_something_else_wrote_is_not_overwritten() {
+    let scratch = TempDir::new().unwrap();
+    let record = scratch.path().join("shard.json");
+    fs::write(&record, "{\"mine\": true}").unwrap();
+    run(&["--store", &local(&scratch)], "shard").refused(78, "was written by something else");
+    assert_eq!(fs::read_to_string(&record).unwrap(), "{\"mine\": true}");
+}
+
+/// Somebody who leads until it is dropped.
+struct Leader(std::process::Child);
+
+impl Leader {
+    fn of(store: &str) -> Self {
+        let child = leaderrun().args(["-q", "--store", store, "shard", "sleep", "1000"]).spawn().unwrap();
+        let leads = || {
+            let output = leaderctl().args(["--store", store, "status", "shard"]).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).contains("led by")
+        };
+        support::fleet::wait_until("it leads", leads);
+        Self(child)
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let _leader = Leader::of(&store);
+    let begun = Instant::now();
+    for (flags, status) in [
+        (&["-n"][..], 75),
+        (&["-n", "-E", "0"], 0),
+        (&["-n", "-E", "255"], 255),
+        (&["-w", "0"], 75),
+        (&["-w", "0.3"], 75),
+        (&["--nonblock"], 75),
+    ] {
+        let ran = run(&[&["--store", &store], flags].concat(), "shard");
+        assert_eq!((ran.status, ran.started, ran.stderr.as_str()), (status, false, ""), "{flags:?}");
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    let ran = run_with(&["--store", &store], "shard", |command| {
+        command.env("LEADERRUN_NO_WAIT", "1");
+    });
+    assert_eq!(ran.status, 75);
+}
+
+#[test]
+fn log_lines_are_few_and_can_be_json() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let ran = run(&["--store", &store, "--owner", "me"], "shard");
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
+    assert!(lines[0].starts_with("leaderrun: leading shard=\"shard\" term=") && lines[0].ends_with("owner=\"me\""));
+    assert!(lines[1].starts_with("leaderrun: released shard=\"shard\" term="), "{}", lines[1]);
+    assert_eq!(run(&["-q", "--store", &store], "shard").stderr, "");
+    let ran = run(&["--log-format", "json", "--store", &store, "--owner", "me"], "shard");
+    for (line, message) in ran.stderr.lines().zip(["leading", "released"]) {
+        let object: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!((object["message"].as_str(), object["owner"].as_str()), (Some(message), Some("me")), "{line}");
+        assert!(object["term"].is_u64(), "{line}");
+    }
+}
+
+#[test]
+fn a_store_that_nobody_named_is_pointed_out() {
+    let scratch = TempDir::new().unwrap();
+    let home = |command: &mut Command| {
+        command.env("XDG_STATE_HOME", scratch.path()).env_remove("HOME");
+    };
+    if nix::unistd::geteuid().is_root() {
+        let ran = run_with(&["-q"], "test/default-store", home);
+        assert!(ran.started && Path::new("/var/lib/leaderrun").is_dir());
+        let ran = run_with(&[], "test/default-store", home);
+        assert!(ran.stderr.contains("using file:/var/lib/leaderrun, which excludes processes on this machine only"));
+    } else {
+        let ran = run_with(&[], "test/default-store", home);
+        assert!(ran.started && ran.stderr.contains("excludes processes on this machine only"), "{}", ran.stderr);
+        let ran = run_with(&[], "x", |command| {
+            command.env_remove("XDG_STATE_HOME").env_remove("HOME");
+        });
+        ran.refused(64, "name the store with --store");
+    }
+}
+
+#[test]
+fn the_timing_is_explained() {
+    let output = leaderrun()
+        .args(["--store", "dynamodb://locks", "--lease", "60s", "--renew", "10s", "--explain", "shard"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0));
+    for line in ["lease                1m", "stop signal          53s 800ms", "SIGKILL              58s 800ms"] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
+fn status_tells_who_leads() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let status = |flags: &[&str]| {
+        let output = leaderctl().args(["--store", &store, "status", "shard"]).args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(status(&[]), "shard: free\n");
+    {
+        let leader = Leader::of(&store);
+        let object: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+        assert_eq!(object["held"], true);
+        assert_eq!(object["pid"], leader.0.id());
+        assert!(object["term"].is_u64() && object["since"].as_str().unwrap().ends_with('Z'));
+        assert!(object["expires_in_seconds"].is_null());
+    }
+    support::fleet::wait_until("it is free", || status(&[]).starts_with("shard: free (last term "));
+    let object: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    assert_eq!((&object["held"], &object["owner"]), (&false.into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn operators_errors_are_one_line_with_a_status() {
+    for (words, status) in [
+        (&["status"][..], 64),
+        (&["status", "../x"], 64),
+        (&["no-such-verb"], 64),
+        (&["--store", "nonsense", "status", "x"], 64),
+        (&["--request-timeout", "0", "status", "x"], 64),
+        (&["--store", "file:/proc/nowhere", "store", "init"], 78),
+        (&["--store", "file:/proc/nowhere", "store", "check"], 78),
+    ] {
+        let output = leaderctl().args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let lines = [output.stdout, output.stderr].concat();
+        assert_eq!(String::from_utf8_lossy(&lines).lines().count(), 1, "{words:?}");
+    }
+}
+
+#[test]
+fn a_local_store_can_be_prepared_and_checked() {
+    let scratch = TempDir::new().unwrap();
+    let store = format!("file:{}", scratch.path().join("new").display());
+    for expected in ["created ", "exists"] {
+        let output = leaderctl().args(["--store", &store, "store", "init"]).output().unwrap();
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(expected));
+    }
+    let output = leaderctl().args(["--store", &store, "store", "check"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.lines().all(|line| line.starts_with("good ")), "{text}");
+    assert_eq!(fs::read_dir(scratch.path().join("new")).unwrap().count(), 0, "the check left something");
+}
+
+#[cfg(feature = "dynamodb")]
+mod dynamodb {
+    use super::*;
+    use support::dynamo::{Fate, Proxy, Response, Server};
+
+    fn with_credentials(command: &mut Command) {
+        command
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "hunter2")
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("AWS_CONFIG_FILE", "/dev/null");
+    }
+
+    fn url(port: u16) -> String {
+        format!("dynamodb://locks?region=eu-west-1&endpoint=http://127.0.0.1:{port}")
+    }
+
+    #[test]
+    fn a_missing_table_is_a_wrong_configuration() {
+        let server = Server::start();
+        run_with(&["--store", &url(server.port())], "shard", with_credentials).refused(78, "leaderctl store init");
+    }
+
+    #[test]
+    fn an_endpoint_that_does_not_answer_is_waited_for_as_long_as_was_asked() {
+        let port = support::dynamo::free_port();
+        let store = url(port);
+        run_with(&["-n", "--store", &store], "shard", with_credentials).refused(69, "cannot reach DynamoDB");
+        let ran = run_with(&["-q", "-w", "1", "--store", &store], "shard", with_credentials);
+        ran.refused(69, "cannot reach DynamoDB");
+        // Without a bound it is retried until it answers, and says so.
+        let mut command = leaderrun();
+        with_credentials(&mut command);
+        let mut child = command
+            .args(["--store", &store, "shard", "true"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+        std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+        assert!(line.contains("retrying"), "{line}");
+        assert!(child.try_wait().unwrap().is_none(), "it gave up");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_denied_permission_is_named() {
+        let server = Server::start();
+        let proxy = Proxy::before(&server);
+        proxy.rule(|request| {
+            let denied = "User: arn:aws:sts::123:assumed-role/r is not authorized to perform: dynamodb:PutItem";
+            if request.action == "PutItem" {
+                let body = format!(r#"{{"__type":"com.amazon.coral.service#AccessDeniedException","Message":"{denied}"}}"#);
+                Fate::Answer(Response { status: 400, headers: Vec::new(), body })
+            } else {
+                Fate::Pass
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(server.table("locks"));
+        run_with(&["--store", &url(proxy.port())], "shard", with_credentials).refused(77, "dynamodb:PutItem");
+    }
+
+    #[test]
+    fn no_region_and_no_credentials_are_wrong_configurations() {
+        let nothing = |command: &mut Command| {
+            for name in ["AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+                command.env_remove(name);
+            }
+            command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_CONFIG_FILE", "/dev/null");
+            command.env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+        };
+        run_with(&["--store", "dynamodb://locks"], "shard", nothing).refused(78, "region");
+        let server = Server::start();
+        run_with(&["--store", &url(server.port())], "shard", nothing).refused(78, "credentials");
+    }
+}

@@ -1,0 +1,280 @@
+//! What a store is: named cases that every store passes against its real server.
+
+mod support;
+
+use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::store::{Claim, Grant, Observation, Release, Renewal, Store};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::fleet::PATIENCE;
+
+/// Short, for expiry is waited for; whole seconds, for some stores count in them.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// The same store, opened several times, as other processes would.
+struct Bench(RefCell<Vec<Arc<dyn Store>>>);
+
+impl Bench {
+    fn of(stores: impl IntoIterator<Item = Arc<dyn Store>>) -> Self {
+        Self(RefCell::new(stores.into_iter().collect()))
+    }
+
+    /// Another one each time.
+    fn store(&self) -> Arc<dyn Store> {
+        self.0.borrow_mut().pop().expect("no case needs more than eight")
+    }
+}
+
+fn candidate(shard: &str, owner: &str) -> Candidate {
+    Candidate {
+        shard: shard.parse::<Shard>().unwrap(),
+        owner: owner.to_owned(),
+        session: Session::random().unwrap(),
+        host: "host".to_owned(),
+        pid: 7,
+        lease: LEASE,
+    }
+}
+
+async fn granted(store: &dyn Store, candidate: &Candidate) -> Grant {
+    match store.claim(candidate).await.expect("the store answers") {
+        Claim::Granted(grant) => grant,
+        Claim::Refused(holder) => panic!("refused: {holder} leads"),
+    }
+}
+
+/// Claims until it is granted, as a standby would after an expiry.
+async fn granted_in_time(store: &dyn Store, candidate: &Candidate) -> Grant {
+    let begun = Instant::now();
+    loop {
+        match store.claim(candidate).await.expect("the store answers") {
+            Claim::Granted(grant) => return grant,
+            Claim::Refused(_) => assert!(begun.elapsed() < PATIENCE, "it never expires"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn a_first_claim_is_granted(bench: &Bench) {
+    let store = bench.store();
+    let one = candidate("first", "one");
+    assert!(matches!(store.observe(&one.shard).await, Ok(Observation::Free)));
+    assert!(granted(&*store, &one).await.term > Term(0));
+}
+
+async fn a_claim_of_what_is_held_is_refused_with_its_holder(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("refused", "one"), candidate("refused", "two"));
+    let term = granted(&*store, &one).await.term;
+    store.renew(&one, term, 1).await.unwrap();
+    let Claim::Refused(holder) = other.claim(&two).await.unwrap() else { panic!("granted to two") };
+    assert_eq!((holder.owner.as_str(), holder.session.as_ref()), ("one", Some(&one.session)));
+    let report = other.inspect(&one.shard).await.unwrap();
+    let holder = report.holder.expect("one holds it");
+    assert_eq!((holder.owner.as_str(), holder.term), ("one", Some(term)));
+    assert_eq!(holder.expires_in.is_some(), store.expires());
+    assert!(matches!(other.observe(&one.shard).await.unwrap(), Observation::Held(holder) if holder.owner == "one"));
+    // Another shard has nothing to do with it.
+    granted(&*other, &candidate("refused/other", "two")).await;
+}
+
+async fn a_renewal_keeps_the_lease_beyond_its_first_end(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("renewed", "one"), candidate("renewed", "two"));
+    let term = granted(&*store, &one).await.term;
+    for beat in 1..=8 {
+        tokio::time::sleep(LEASE / 4).await;
+        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+        assert!(matches!(other.claim(&two).await, Ok(Claim::Refused(_))), "beat {beat}");
+    }
+}
+
+async fn a_stranger_cannot_renew(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    // The same owner in another process is a stranger as well.
+    let (one, two) = (candidate("strange", "same"), candidate("strange", "same"));
+    let term = granted(&*store, &one).await.term;
+    let Ok(Renewal::Lost(holder)) = other.renew(&two, term, 99).await else { panic!("a stranger renewed") };
+    assert_eq!(holder.expect("one holds it").session, Some(one.session.clone()));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+async fn a_renewal_of_what_nobody_holds_is_a_loss(bench: &Bench) {
+    let store = bench.store();
+    let one = candidate("nothing", "one");
+    assert_eq!(store.renew(&one, Term(1), 1).await, Ok(Renewal::Lost(None)));
+}
+
+async fn a_release_frees_the_lease_at_once(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("released", "one"), candidate("released", "two"));
+    let grant = granted(&*store, &one).await;
+    assert_eq!(store.release(&one, grant.term).await, Ok(Release::Released));
+    assert!(matches!(other.observe(&one.shard).await, Ok(Observation::Free)));
+    let report = other.inspect(&one.shard).await.unwrap();
+    assert_eq!((report.holder, report.last_term), (None, Some(grant.term)));
+    let next = granted(&*other, &two).await;
+    assert!(next.term > grant.term && next.start_after.is_none(), "{next:?}");
+    assert_eq!(store.release(&one, grant.term).await, Ok(Release::NotHeld));
+    assert_eq!(other.renew(&two, next.term, 1).await, Ok(Renewal::Renewed));
+}
+
+async fn a_stranger_cannot_release(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("kept", "same"), candidate("kept", "same"));
+    let term = granted(&*store, &one).await.term;
+    assert_eq!(other.release(&two, term).await, Ok(Release::NotHeld));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+async fn a_lease_that_is_not_renewed_expires_and_not_before(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    if !store.expires() {
+        return a_lease_ends_when_its_holder_is_gone(bench).await;
+    }
+    let (one, two) = (candidate("expired", "one"), candidate("expired", "two"));
+    let term = granted(&*store, &one).await.term;
+    let sent = Instant::now();
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let next = granted_in_time(&*other, &two).await;
+    assert!(sent.elapsed() >= LEASE, "given away after {:?}", sent.elapsed());
+    assert!(next.term > term && next.start_after.is_none(), "{next:?}");
+    // The old holder's late writes change nothing.
+    let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 2).await else { panic!("the old holder renewed") };
+    assert_eq!(holder.session, Some(two.session.clone()));
+    assert_eq!(store.release(&one, term).await, Ok(Release::NotHeld));
+    assert_eq!(other.renew(&two, next.term, 1).await, Ok(Renewal::Renewed));
+}
+
+async fn a_lease_ends_when_its_holder_is_gone(bench: &Bench) {
+    let (one, two) = (candidate("expired", "one"), candidate("expired", "two"));
+    let store = bench.store();
+    let term = granted(&*store, &one).await.term;
+    drop(store);
+    assert!(granted(&*bench.store(), &two).await.term > term);
+}
+
+async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("lost/claim", "one"), candidate("lost/claim", "two"));
+    let unheard = granted(&*store, &one).await;
+    let grant = granted(&*store, &one).await;
+    assert!(grant.term >= unheard.term);
+    assert!(matches!(other.claim(&two).await, Ok(Claim::Refused(_))));
+    assert_eq!(store.renew(&one, grant.term, 1).await, Ok(Renewal::Renewed));
+}
+
+async fn a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again(bench: &Bench) {
+    let store = bench.store();
+    let one = candidate("lost/renewal", "one");
+    let term = granted(&*store, &one).await.term;
+    let _unheard = store.renew(&one, term, 1).await;
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+}
+
+async fn a_claim_in_doubt_can_be_released_without_its_term(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("doubt", "one"), candidate("doubt", "two"));
+    let _unheard = granted(&*store, &one).await;
+    assert_eq!(store.release(&one, Term(0)).await, Ok(Release::Released));
+    granted(&*other, &two).await;
+}
+
+async fn of_eight_candidates_one_wins_every_one_of_200_races(bench: &Bench) {
+    let stores: Vec<_> = (0..8).map(|_| bench.store()).collect();
+    let mut last = Term(0);
+    for race in 0..200 {
+        let candidates: Vec<_> = (0..8).map(|number| candidate("raced", &format!("c{number}"))).collect();
+        let mut claims = tokio::task::JoinSet::new();
+        for (index, (store, candidate)) in stores.iter().zip(&candidates).enumerate() {
+            // A lease that outlasts the race, however slow the machine.
+            let (store, candidate) = (Arc::clone(store), Candidate { lease: LEASE * 60, ..candidate.clone() });
+            claims.spawn(async move { (index, store.claim(&candidate).await.expect("the store answers")) });
+        }
+        let mut winners = Vec::new();
+        while let Some(claim) = claims.join_next().await {
+            if let (index, Claim::Granted(grant)) = claim.unwrap() {
+                winners.push((index, grant.term));
+            }
+        }
+        assert_eq!(winners.len(), 1, "race {race}");
+        let (winner, term) = winners[0];
+        assert!(term > last, "race {race}: term {term} after {last}");
+        last = term;
+        assert_eq!(stores[winner].release(&candidates[winner], term).await, Ok(Release::Released));
+    }
+}
+
+/// The suite, a test for each case and store.
+macro_rules! suite {
+    ($store:ident, $bench:expr, [$($case:ident),* $(,)?]) => {
+        mod $store {
+            use super::*;
+            $(
+                #[test]
+                fn $case() {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        let (bench, _world) = $bench.await;
+                        super::$case(&bench).await;
+                    });
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! every_store {
+    ($($case:ident),* $(,)?) => {
+        suite!(memory, memory_bench(), [$($case),*]);
+        suite!(file, file_bench(), [$($case),*]);
+        #[cfg(feature = "dynamodb")]
+        suite!(dynamodb, dynamodb_bench(), [$($case),*]);
+    };
+}
+
+every_store!(
+    a_first_claim_is_granted,
+    a_claim_of_what_is_held_is_refused_with_its_holder,
+    a_renewal_keeps_the_lease_beyond_its_first_end,
+    a_stranger_cannot_renew,
+    a_renewal_of_what_nobody_holds_is_a_loss,
+    a_release_frees_the_lease_at_once,
+    a_stranger_cannot_release,
+    a_lease_that_is_not_renewed_expires_and_not_before,
+    a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again,
+    a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again,
+    a_claim_in_doubt_can_be_released_without_its_term,
+    of_eight_candidates_one_wins_every_one_of_200_races,
+);
+
+async fn memory_bench() -> (Bench, ()) {
+    let store: Arc<dyn Store> = Arc::new(leaderrun::store::memory::Memory::default());
+    (Bench::of(std::iter::repeat_n(store, 8)), ())
+}
+
+async fn file_bench() -> (Bench, tempfile::TempDir) {
+    let scratch = tempfile::TempDir::new().unwrap();
+    let directory = scratch.path().join("leases");
+    let open = |_| Arc::new(leaderrun::store::file::FileStore::open(&directory).unwrap()) as Arc<dyn Store>;
+    (Bench::of((0..8).map(open)), scratch)
+}
+
+#[cfg(feature = "dynamodb")]
+async fn dynamodb_bench() -> (Bench, support::dynamo::Server) {
+    use leaderrun::store::dynamodb::{Address, DynamoDb};
+    let server = support::dynamo::Server::start();
+    server.table("locks").await;
+    let address = Address {
+        table: "locks".to_owned(),
+        region: Some(support::dynamo::REGION.to_owned()),
+        endpoint: Some(server.endpoint()),
+        profile: None,
+    };
+    let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+    for _ in 0..8 {
+        stores.push(Arc::new(DynamoDb::open(&address, Duration::from_secs(10)).await.unwrap()));
+    }
+    (Bench::of(stores), server)
+}

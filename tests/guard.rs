@@ -1,0 +1,420 @@
+//! The tree is dead before the lease is free, whoever is killed, frozen or disobedient. On the file store, where
+//! "free" is exact: the next candidate is in as soon as the last of candidate, backstop and guard is gone.
+
+mod support;
+
+use leaderrun::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Stdio};
+use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
+use tempfile::TempDir;
+
+const GRACE: &[&str] = &["--grace", "300ms", "--drain", "300ms"];
+
+fn fleet(owners: &[&str], stamp_flags: &[&str]) -> Fleet {
+    let mut fleet = Fleet::new();
+    let store = format!("file:{}", fleet.scratch.path().join("store").display());
+    for owner in owners {
+        fleet.start(owner, &[GRACE, &["--store", &store]].concat(), stamp_flags, &[]);
+    }
+    fleet
+}
+
+/// Tells a story about a leader and its successor; `act` does harm to (candidate, backstop, guard).
+fn story(stamp_flags: &[&str], harm: impl Fn(&Fleet, &str, Pid, Pid)) {
+    let fleet = fleet(&["one", "two"], stamp_flags);
+    let leader = fleet.leader();
+    let begun = BootInstant::now().as_nanos();
+    let candidate = fleet.pid(&leader.owner);
+    let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
+    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+    harm(&fleet, &leader.owner, backstop, guard);
+    let next = fleet.leader_where(|life| life.term > leader.term);
+    assert!(next.first > begun);
+    conclude_after_harm(fleet, candidate);
+}
+
+/// A killed candidate cannot be stopped in order any more.
+fn conclude_after_harm(mut fleet: Fleet, candidate: Pid) {
+    let state = fs::read_to_string(format!("/proc/{candidate}/stat")).unwrap_or_default();
+    if state.rsplit_once(')').is_none_or(|(_, after)| after.trim_start().starts_with('Z')) {
+        let owner = ["one", "two"].into_iter().find(|owner| fleet.pid(owner) == candidate).expect("one of ours");
+        fleet.kill(owner);
+    }
+    fleet.conclude();
+}
+
+fn slay(pid: Pid) {
+    kill(pid, Signal::SIGKILL).expect("it is there");
+}
+
+#[test]
+fn a_killed_candidate_takes_its_tree_along() {
+    story(&[], |fleet, leader, _, _| slay(fleet.pid(leader)));
+}
+
+#[test]
+fn a_killed_candidate_takes_a_daemon_that_ignores_sigterm_along() {
+    story(&["ignore-term", "daemon"], |fleet, leader, _, _| slay(fleet.pid(leader)));
+}
+
+#[test]
+fn a_killed_guard_takes_its_tree_along() {
+    story(&[], |_, _, _, guard| slay(guard));
+}
+
+#[test]
+fn a_killed_guard_takes_a_daemon_that_ignores_sigterm_along() {
+    story(&["ignore-term", "daemon"], |_, _, _, guard| slay(guard));
+}
+
+#[test]
+fn a_killed_backstop_ends_the_leadership() {
+    story(&["ignore-term", "daemon"], |_, _, backstop, _| slay(backstop));
+}
+
+#[test]
+fn candidate_and_guard_killed_together_leave_nobody() {
+    story(&["ignore-term", "daemon"], |fleet, leader, _, guard| {
+        slay(fleet.pid(leader));
+        slay(guard);
+    });
+}
+
+#[test]
+fn candidate_and_backstop_killed_together_leave_nobody() {
+    story(&["ignore-term", "daemon"], |fleet, leader, backstop, _| {
+        slay(fleet.pid(leader));
+        slay(backstop);
+    });
+}
+
+#[test]
+fn backstop_and_guard_killed_together_leave_nobody() {
+    story(&["ignore-term", "daemon"], |_, _, backstop, guard| {
+        slay(backstop);
+        slay(guard);
+    });
+}
+
+#[test]
+fn a_candidate_killed_while_its_guard_is_frozen_leaves_nobody() {
+    story(&["ignore-term", "daemon"], |fleet, leader, _, guard| {
+        kill(guard, Signal::SIGSTOP).unwrap();
+        slay(fleet.pid(leader));
+    });
+}
+
+#[test]
+fn a_frozen_candidate_keeps_the_lock_and_nobody_else_leads() {
+    let mut fleet = fleet(&["one"], &[]);
+    let leader = fleet.leader();
+    fleet.signal(&leader.owner, Signal::SIGSTOP);
+    let store = format!("file:{}", fleet.scratch.path().join("store").display());
+    let status = leaderrun().args(["-n", "--store", &store, "shard", "true"]).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(75));
+    fleet.signal(&leader.owner, Signal::SIGCONT);
+    assert_eq!(fleet.stop("one").code(), Some(143));
+    fleet.conclude();
+}
+
+#[test]
+fn an_orderly_stop_hands_over() {
+    let mut fleet = fleet(&["one", "two"], &["daemon"]);
+    let leader = fleet.leader();
+    fleet.stop(&leader.owner);
+    fleet.leader_where(|life| life.term > leader.term);
+    let lives = fleet.conclude();
+    assert_eq!(lives.len(), 2, "{lives:?}");
+}
+
+#[test]
+fn deleted_files_do_not_let_two_lead() {
+    let mut fleet = fleet(&["one"], &[]);
+    let leader = fleet.leader();
+    fs::remove_dir_all(fleet.scratch.path().join("store")).unwrap();
+    let store = format!("file:{}", fleet.scratch.path().join("store").display());
+    fleet.start("two", &["--store", &store], &[], &[]);
+    // The first notices at its next renewal, and both try again; whoever is next, it is after the first.
+    fleet.leader_where(|life| life.term > leader.term);
+    fleet.conclude();
+}
+
+#[test]
+fn thirty_leaders_killed_among_twenty_candidates_never_overlap() {
+    let names: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
+    let mut fleet = fleet(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    let store = format!("file:{}", fleet.scratch.path().join("store").display());
+    let mut last = 0;
+    for _ in 0..30 {
+        let leader = fleet.leader_where(|life| life.term > last);
+        last = leader.term;
+        fleet.kill(&leader.owner);
+        fleet.start(&leader.owner, &[GRACE, &["--store", &store]].concat(), &[], &[]);
+    }
+    fleet.leader_where(|life| life.term > last);
+    let lives = fleet.conclude();
+    assert!(lives.len() > 30, "{}", lives.len());
+}
+
+/// A leader that runs a shell script with `FILE` naming a file in a scratch directory.
+struct Script {
+    scratch: TempDir,
+    child: Child,
+}
+
+impl Script {
+    fn start(flags: &[&str], script: &str) -> Self {
+        let scratch = TempDir::new().unwrap();
+        let store = format!("file:{}", scratch.path().join("store").display());
+        let child = leaderrun()
+            .args(["--store", &store])
+            .args(flags)
+            .args(["shard", "-c", &script])
+            .env("FILE", scratch.path().join("file"))
+            .stderr(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { scratch, child }
+    }
+
+    fn file(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("file")).unwrap_or_default()
+    }
+
+    fn wait_for(&self, text: &str) {
+        wait_until(text, || self.file().contains(text));
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    fn status(&mut self) -> Option<i32> {
+        let mut status = None;
+        wait_until("it ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+
+    fn output(&mut self) -> String {
+        let mut text = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+#[test]
+fn an_orderly_stop_sends_the_stop_signal_once_and_waits_for_the_drain() {
+    let script = "trap 'echo got >> $FILE; sleep 0.4; echo drained >> $FILE; exit 5' TERM; echo up > $FILE; \
+                  while :; do sleep 0.02; done";
+    let mut run = Script::start(&[], script);
+    run.wait_for("up");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(5));
+    assert_eq!(run.file(), "up\ngot\ndrained\n");
+}
+
+#[test]
+fn a_drain_that_takes_too_long_is_cut_short() {
+    let mut run = Script::start(&["--drain", "200ms"], "trap '' TERM; echo up > $FILE; while :; do sleep 0.02; done");
+    run.wait_for("up");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(137));
+}
+
+#[test]
+fn a_second_stop_is_impatient() {
+    let mut run = Script::start(&[], "trap 'echo got >> $FILE' TERM; echo up > $FILE; while :; do sleep 0.02; done");
+    run.wait_for("up");
+    run.signal(Signal::SIGTERM);
+    run.wait_for("got");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(137));
+    assert_eq!(run.file(), "up\ngot\n");
+}
+
+#[test]
+fn another_stop_signal_may_be_chosen() {
+    let script = "trap 'exit 9' USR2; echo up > $FILE; while :; do sleep 0.02; done";
+    let mut run = Script::start(&["-s", "usr2"], script);
+    run.wait_for("up");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(9));
+}
+
+#[test]
+fn a_stopped_command_can_obey() {
+    let mut run = Script::start(&[], "trap 'exit 6' TERM; echo $$ > $FILE; while :; do sleep 0.02; done");
+    wait_until("its number", || run.file().ends_with('\n'));
+    let command = Pid::from_raw(run.file().trim().parse().unwrap());
+    kill(command, Signal::SIGSTOP).unwrap();
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(6));
+}
+
+#[test]
+fn what_command_leaves_behind_is_stopped_before_the_release() {
+    let script = "(trap 'echo asked >> $FILE; exit' TERM; echo up > $FILE; while :; do sleep 0.02; done) & \
+                  while ! test -s $FILE; do sleep 0.01; done; exit 3";
+    let mut run = Script::start(&[], script);
+    assert_eq!(run.status(), Some(3));
+    assert_eq!(run.file(), "up\nasked\n");
+}
+
+#[test]
+fn a_deep_tree_that_ignores_sigterm_leaves_nobody() {
+    // Each generation starts the next in a session of its own and ends or stays; the marker is among its arguments.
+    let generation = r#"trap "" TERM; n=$1; if [ $n -gt 0 ]; then setsid -f sh "$0" $((n - 1)); sh "$0" $((n - 1)) & fi
+                        while :; do sleep 1; done"#;
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("generation");
+    fs::write(&file, generation).unwrap();
+    let script = format!("setsid -f sh {0} 3; sh {0} 3 & sleep 0.5; exit 0", file.display());
+    let mut run = Script::start(GRACE, &script);
+    wait_until("the tree has grown", || processes_naming(&file).len() > 8);
+    assert_eq!(run.status(), Some(0));
+    assert_eq!(processes_naming(&file), Vec::<i32>::new());
+}
+
+#[test]
+fn signals_for_command_reach_it() {
+    let script = "for s in HUP USR1 USR2 QUIT WINCH; do trap \"echo $s >> $FILE\" $s; done; echo up > $FILE; \
+                  while :; do sleep 0.02; done";
+    let mut run = Script::start(&[], script);
+    run.wait_for("up");
+    for (signal, name) in [
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
+        (Signal::SIGQUIT, "QUIT"),
+        (Signal::SIGWINCH, "WINCH"),
+    ] {
+        run.signal(signal);
+        run.wait_for(&format!("\n{name}\n"));
+    }
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(143));
+}
+
+#[test]
+fn the_statuses_of_command_pass_through() {
+    for status in [0, 1, 2, 64, 69, 75, 79, 124, 126, 127, 128, 255] {
+        assert_eq!(Script::start(&[], &format!("exit {status}")).status(), Some(status));
+    }
+    for signal in [1, 2, 3, 6, 9, 11, 15] {
+        assert_eq!(Script::start(&[], &format!("kill -{signal} $$")).status(), Some(128 + signal));
+    }
+}
+
+#[test]
+fn command_sees_no_settings_and_no_descriptors_of_ours() {
+    let count = "ls /proc/self/fd | wc -l";
+    let script = format!("env | grep ^LEADERRUN_ | sort; {count}");
+    let scratch = TempDir::new().unwrap();
+    let without = std::process::Command::new("/bin/sh").args(["-c", count]).output().unwrap();
+    let output = leaderrun()
+        .env("LEADERRUN_STORE", format!("file:{}", scratch.path().display()))
+        .env("LEADERRUN_OWNER", "me")
+        .env("LEADERRUN_LOG_FORMAT", "json")
+        .args(["shard", "-c", &script])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..2], ["LEADERRUN_OWNER=me", "LEADERRUN_SHARD=shard"], "{text}");
+    assert!(lines[2].starts_with("LEADERRUN_TERM="), "{text}");
+    assert_eq!(lines[3..], [String::from_utf8(without.stdout).unwrap().trim()], "{text}");
+}
+
+#[test]
+fn what_nohup_ignores_stays_ignored() {
+    let scratch = TempDir::new().unwrap();
+    let store = format!("file:{}", scratch.path().display());
+    let script = r#"trap "" HUP; exec "$0" --store "$1" shard grep SigIgn /proc/self/status"#;
+    let program = env!("CARGO_BIN_EXE_leaderrun");
+    let output = std::process::Command::new("sh").args(["-c", script, program, &store]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mask = u64::from_str_radix(text.split_whitespace().last().expect("a mask"), 16).unwrap();
+    assert_eq!(mask & 1, 1, "SIGHUP is not ignored: {text}");
+}
+
+#[test]
+fn command_has_our_input_and_output_untouched() {
+    let mut run = Script::start(&[], "head -c 100000 /dev/zero | tr '\\0' x; echo; echo end");
+    let output = run.output();
+    assert_eq!(output.len(), 100_005);
+    assert!(output.ends_with("x\nend\n"));
+    run.status();
+}
+
+#[test]
+fn as_the_first_process_of_a_container_it_reaps_strangers_and_passes_signals() {
+    let scratch = TempDir::new().unwrap();
+    let marker = scratch.path().join("up");
+    let script = format!(
+        // The stranger is orphaned by a process that is not below COMMAND: it has been put into the namespace.
+        "trap 'exit 4' TERM; echo up > {}; while :; do sleep 0.02; done",
+        marker.display()
+    );
+    let mut child = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(env!("CARGO_BIN_EXE_leaderrun"))
+        .args(["--store", &format!("file:{}", scratch.path().display()), "shard", "-c", &script])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("unshare runs");
+    wait_until("the command runs", || marker.exists());
+    let first = Pid::from_raw(children_of(child.id().cast_signed())[0]);
+    // A stranger: double-forked inside the namespace by a process that came from outside.
+    let entered = std::process::Command::new("nsenter")
+        .args(["--user", "--pid", "--mount", "--preserve-credentials", "-t", &first.to_string()])
+        .args(["sh", "-c", "sh -c 'sleep 0.1' & exit 0"])
+        .status()
+        .expect("nsenter runs");
+    assert!(entered.success());
+    wait_until("strangers are reaped", || {
+        let children = children_of(first.as_raw());
+        children.len() == 1
+    });
+    kill(first, Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+}
+
+#[test]
+fn a_candidate_that_is_asked_to_stop_while_it_waits_ends_at_once() {
+    let mut fleet = fleet(&["one"], &[]);
+    fleet.leader();
+    let store = format!("file:{}", fleet.scratch.path().join("store").display());
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut standby = leaderrun()
+            .args(["-v", "--store", &store, "shard", "--", "sh", "-c", "echo ran"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0; 64];
+        let _ = standby.stderr.as_mut().unwrap().read(&mut line).unwrap();
+        kill(Pid::from_raw(standby.id().cast_signed()), signal).unwrap();
+        let output = standby.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(128 + signal as i32));
+        assert!(output.stdout.is_empty());
+    }
+    fleet.stop("one");
+    fleet.conclude();
+}
+
+#[test]
+fn a_guard_started_by_hand_does_nothing() {
+    let script = r#"exec -a leaderrun-guard "$0" shard 99"#;
+    let program = env!("CARGO_BIN_EXE_leaderrun");
+    let output = std::process::Command::new("bash").args(["-c", script, program]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("by leaderrun alone"));
+}

@@ -1,0 +1,240 @@
+//! Several candidates of one shard, as real processes, and what their COMMANDs wrote down.
+
+use leaderrun::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Long enough for two slow cores; what ends sooner is not waited for.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+pub struct Fleet {
+    pub scratch: TempDir,
+    candidates: BTreeMap<String, Child>,
+}
+
+/// One line of a stamp.
+#[derive(Clone, Debug)]
+pub struct Stamp {
+    pub owner: String,
+    pub term: u64,
+    pub pid: i32,
+    pub at: u64,
+}
+
+/// From the first to the last sign of life of one term's tree.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub owner: String,
+    pub term: u64,
+    pub first: u64,
+    pub last: u64,
+}
+
+impl Fleet {
+    pub fn new() -> Self {
+        Self { scratch: TempDir::new().expect("a scratch directory"), candidates: BTreeMap::new() }
+    }
+
+    /// Starts a candidate with `flags` whose COMMAND is a stamp with `stamp_flags`.
+    pub fn start(&mut self, owner: &str, flags: &[&str], stamp_flags: &[&str], environment: &[(&str, &str)]) {
+        let mut command = leaderrun();
+        command.args(["--owner", owner]).args(flags).args(["shard", "--"]).arg(stamp_program());
+        command.arg(self.scratch.path().join("stamps")).args(stamp_flags);
+        command.envs(environment.iter().copied());
+        let log = fs::File::options().append(true).create(true).open(self.log(owner)).expect("a log");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().expect("leaderrun starts");
+        self.candidates.insert(owner.to_owned(), child);
+    }
+
+    fn log(&self, owner: &str) -> PathBuf {
+        self.scratch.path().join(format!("{owner}.log"))
+    }
+
+    pub fn pid(&self, owner: &str) -> Pid {
+        Pid::from_raw(i32::try_from(self.candidates[owner].id()).expect("fits"))
+    }
+
+    pub fn signal(&self, owner: &str, signal: Signal) {
+        kill(self.pid(owner), signal).expect("the candidate is there");
+    }
+
+    /// Kills it and reaps it.
+    pub fn kill(&mut self, owner: &str) {
+        let mut child = self.candidates.remove(owner).expect("it was started");
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be reaped");
+    }
+
+    /// Asks it to end and waits for that.
+    pub fn stop(&mut self, owner: &str) -> ExitStatus {
+        self.signal(owner, Signal::SIGTERM);
+        let mut child = self.candidates.remove(owner).expect("it was started");
+        let mut status = None;
+        wait_until("the candidate ends", || {
+            status = child.try_wait().expect("it can be waited for");
+            status.is_some()
+        });
+        status.expect("it ended")
+    }
+
+    pub fn stamps(&self) -> Vec<Stamp> {
+        let text = fs::read_to_string(self.scratch.path().join("stamps")).unwrap_or_default();
+        let lines = text.lines().filter(|line| line.split(' ').count() == 4);
+        lines
+            .map(|line| {
+                let mut words = line.split(' ');
+                let mut next = || words.next().expect("four words");
+                let (owner, term, pid, at) = (next().to_owned(), next(), next(), next());
+                let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("not a stamp: {line}"));
+                Stamp { owner, term: number(term), pid: i32::try_from(number(pid)).expect("a pid"), at: number(at) }
+            })
+            .collect()
+    }
+
+    /// The lives of all trees, in the order of their beginnings.
+    pub fn lives(&self) -> Vec<Life> {
+        let mut lives: BTreeMap<(u64, String), Life> = BTreeMap::new();
+        for Stamp { owner, term, at, .. } in self.stamps() {
+            let life = lives.entry((term, owner.clone())).or_insert(Life { owner, term, first: at, last: at });
+            life.first = life.first.min(at);
+            life.last = life.last.max(at);
+        }
+        let mut lives: Vec<Life> = lives.into_values().collect();
+        lives.sort_by_key(|life| life.first);
+        lives
+    }
+
+    /// Waits until some tree is alive and answers whose.
+    pub fn leader(&self) -> Life {
+        self.leader_where(|_| true)
+    }
+
+    /// Waits until a tree that fits is alive.
+    pub fn leader_where(&self, fits: impl Fn(&Life) -> bool) -> Life {
+        let mut found = None;
+        let begun = BootInstant::now().as_nanos();
+        wait_until_or(
+            "somebody leads",
+            || self.logs(),
+            || {
+                found = self.lives().into_iter().rfind(|life| life.last > begun && fits(life));
+                found.is_some()
+            },
+        );
+        found.expect("somebody leads")
+    }
+
+    /// Ends everything and checks what must hold after every story: no two trees at once, terms rising, nobody left.
+    pub fn conclude(mut self) -> Vec<Life> {
+        let owners: Vec<String> = self.candidates.keys().cloned().collect();
+        for owner in owners {
+            let _ = kill(self.pid(&owner), Signal::SIGCONT);
+            self.stop(&owner);
+        }
+        let marker = self.scratch.path().to_path_buf();
+        wait_until_or(
+            "nobody is left",
+            || format!("{:?}\n{}", processes_naming(&marker), self.logs()),
+            || processes_naming(&marker).is_empty(),
+        );
+        let lives = self.lives();
+        assert!(!lives.is_empty(), "nobody ever led\n{}", self.logs());
+        for pair in lives.windows(2) {
+            let (earlier, later) = (&pair[0], &pair[1]);
+            assert!(
+                earlier.last < later.first,
+                "two at once for {} ms: {earlier:?} {later:?}\n{}",
+                (earlier.last - later.first) / 1_000_000,
+                self.logs()
+            );
+            assert!(earlier.term < later.term, "terms do not rise: {earlier:?} {later:?}");
+        }
+        lives
+    }
+
+    pub fn logs(&self) -> String {
+        let entries = fs::read_dir(self.scratch.path()).expect("the scratch directory is there");
+        let logs =
+            entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"));
+        logs.map(|path| fs::read_to_string(path).unwrap_or_default()).collect()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for child in self.candidates.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A leaderrun without the environment's settings, quiet about its default store.
+pub fn leaderrun() -> Command {
+    program(env!("CARGO_BIN_EXE_leaderrun"))
+}
+
+pub fn leaderctl() -> Command {
+    program(env!("CARGO_BIN_EXE_leaderctl"))
+}
+
+fn program(path: &str) -> Command {
+    let mut command = Command::new(path);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Cargo builds examples beside the tests.
+pub fn stamp_program() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let path = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST").join("examples/stamp");
+    assert!(path.exists(), "{} is missing: cargo build --example stamp makes it", path.display());
+    path
+}
+
+/// The numbers of the processes that have `marker` in their arguments.
+pub fn processes_naming(marker: &Path) -> Vec<i32> {
+    let marker = marker.to_string_lossy();
+    let numbers = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter(|number| {
+            let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&*marker)
+        })
+        .collect()
+}
+
+/// The direct children of a process.
+pub fn children_of(parent: i32) -> Vec<i32> {
+    let numbers = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers
+        .filter(|number| {
+            let line = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+            let after = line.rsplit_once(')').map_or("", |(_, after)| after);
+            after.split_whitespace().nth(1) == Some(&parent.to_string())
+        })
+        .collect()
+}
+
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_until_or(what, String::new, condition);
+}
+
+pub fn wait_until_or(what: &str, explain: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}\n{}", explain());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

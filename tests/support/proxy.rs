@@ -1,0 +1,104 @@
+//! A TCP proxy that misbehaves on demand: one between each candidate and its store.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    Fair,
+    /// Nothing passes in either direction, and nobody is told.
+    BlackHole,
+    /// Every chunk is held for so long, in each direction for half of it.
+    Slow(Duration),
+    /// Connections are reset as soon as something is said on them.
+    Storm,
+}
+
+#[derive(Clone)]
+pub struct Proxy {
+    pub address: SocketAddr,
+    weather: Arc<Mutex<Weather>>,
+}
+
+impl Proxy {
+    pub fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let proxy = Self { address, weather: Arc::new(Mutex::new(Weather::Fair)) };
+        let this = proxy.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let this = this.clone();
+                thread::spawn(move || this.serve(client, target));
+            }
+        });
+        proxy
+    }
+
+    pub fn set(&self, weather: Weather) {
+        *self.weather.lock().expect("nobody panicked") = weather;
+    }
+
+    fn weather(&self) -> Weather {
+        *self.weather.lock().expect("nobody panicked")
+    }
+
+    fn serve(&self, client: TcpStream, target: SocketAddr) {
+        // A black hole accepts, as far as the client's kernel can tell.
+        let server = loop {
+            match self.weather() {
+                Weather::BlackHole => thread::sleep(Duration::from_millis(10)),
+                Weather::Storm => return reset(&client),
+                Weather::Fair | Weather::Slow(_) => match TcpStream::connect(target) {
+                    Ok(server) => break server,
+                    Err(_) => return reset(&client),
+                },
+            }
+        };
+        let (client_again, server_again) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        let this = self.clone();
+        let answers = thread::spawn(move || this.pump(server_again, client_again));
+        self.pump(client, server);
+        let _ = answers.join();
+    }
+
+    fn pump(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            let length = match from.read(&mut buffer) {
+                Ok(0) | Err(_) => {
+                    let _ = to.shutdown(Shutdown::Write);
+                    return;
+                }
+                Ok(length) => length,
+            };
+            if let Weather::Slow(latency) = self.weather() {
+                thread::sleep(latency / 2);
+            }
+            while self.weather() == Weather::BlackHole {
+                thread::sleep(Duration::from_millis(10));
+            }
+            if self.weather() == Weather::Storm {
+                reset(&from);
+                reset(&to);
+                return;
+            }
+            if to.write_all(&buffer[..length]).is_err() {
+                reset(&from);
+                return;
+            }
+        }
+    }
+}
+
+/// Closes with RST instead of FIN, whoever else has a handle.
+fn reset(stream: &TcpStream) {
+    use nix::sys::socket::{setsockopt, sockopt::Linger};
+    let _ = setsockopt(stream, Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
+    let _ = stream.as_raw_fd();
+    let _ = stream.shutdown(Shutdown::Both);
+}

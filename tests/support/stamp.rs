@@ -1,0 +1,39 @@
+//! A COMMAND that shows when it was alive: it appends a line to a file every two milliseconds until it dies.
+//!
+//! `stamp FILE [ignore-term] [daemon]`; each line is `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it starts a
+//! second one first, double-forked and in a session of its own.
+
+use leaderrun::sys::ignore;
+use leaderrun::time::BootInstant;
+use nix::sys::signal::Signal;
+use std::fs::File;
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let path = words.next().expect("a file");
+    let flags: Vec<String> = words.collect();
+    let has = |flag: &str| flags.iter().any(|word| word == flag);
+    if has("ignore-term") {
+        ignore(Signal::SIGTERM);
+    }
+    if has("daemon") {
+        let mut daemon = Command::new("setsid");
+        daemon.arg("--fork").arg(std::env::current_exe().expect("has a path")).arg(&path);
+        daemon.args(flags.iter().filter(|flag| *flag != "daemon"));
+        assert!(daemon.status().expect("setsid runs").success());
+    }
+    let mut file = File::options().append(true).create(true).open(path).expect("the file can be written");
+    let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "?".to_owned());
+    let (owner, term, pid) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"), std::process::id());
+    loop {
+        // One write, so that lines of several writers do not mix.
+        let line = format!("{owner} {term} {pid} {}\n", BootInstant::now().as_nanos());
+        if file.write_all(line.as_bytes()).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
