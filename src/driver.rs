@@ -92,7 +92,9 @@ impl Driver {
     /// Feeds the machine until nothing is left to feed it.
     fn settle(&mut self) {
         while let Some(event) = self.events.pop_front() {
+            tracing::trace!(?event);
             for action in self.election.handle(BootInstant::now(), event) {
+                tracing::trace!(?action);
                 self.carry_out(action);
             }
         }

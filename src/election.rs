@@ -25,6 +25,8 @@ const WITHDRAWAL: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Between two lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
+/// How much later than it should have a guard may do as it was told before it is passed over.
+const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What an election is to do.
 #[derive(Clone, Copy, Debug)]
@@ -241,11 +243,23 @@ struct Leadership {
     end: Option<CommandEnd>,
 }
 
+impl Leadership {
+    /// The guard has so long to show that the tree is dead.
+    fn seize_after(&mut self, now: BootInstant, time: Duration) {
+        if let Tree::Alive { seize_at } = &mut self.tree {
+            *seize_at = (*seize_at).min(now.plus(time).plus(GUARD_PATIENCE));
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Tree {
     /// COMMAND was not started; it may be from this instant on (None: it has passed).
     Idle { not_before: Option<BootInstant> },
-    Alive,
+    Alive {
+        /// A guard that was told to stop the tree, and works, has done so before this.
+        seize_at: BootInstant,
+    },
     /// The guard was told to kill, or passed over: nothing more can be asked for.
     Seized,
 }
@@ -313,9 +327,9 @@ impl Election {
                         let start = not_before.unwrap_or(BootInstant::NEVER);
                         self.renewal_due(leadership).min(start).min(deadline.kill_at)
                     }
-                    Tree::Alive => {
+                    Tree::Alive { seize_at } => {
                         let losing = if leadership.ending.is_none() { deadline.term_at } else { BootInstant::NEVER };
-                        self.renewal_due(leadership).min(losing).min(deadline.backstop_at)
+                        self.renewal_due(leadership).min(losing).min(deadline.backstop_at).min(seize_at)
                     }
                     Tree::Seized => self.renewal_due(leadership),
                 }
@@ -413,12 +427,12 @@ impl Election {
                         } else if not_before.is_none()
                             && leadership.valid_until.since(now) >= timing.least_to_start()
                         {
-                            leadership.tree = Tree::Alive;
+                            leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER };
                             actions.push(Action::Start { term: leadership.term, deadline });
                         }
                     }
-                    Tree::Alive => {
-                        if now >= deadline.backstop_at {
+                    Tree::Alive { seize_at } => {
+                        if now >= deadline.backstop_at.min(*seize_at) {
                             leadership.tree = Tree::Seized;
                             actions.push(Action::Seize);
                         }
@@ -530,7 +544,7 @@ impl Election {
                         let due = sent.plus(timing.renew_interval);
                         leadership.next_renewal =
                             if leadership.in_flight > 0 { due.max(leadership.last_sent.plus(hedge)) } else { due };
-                        if expires && matches!(leadership.tree, Tree::Alive) {
+                        if expires && matches!(leadership.tree, Tree::Alive { .. }) {
                             actions.push(Action::Extend(timing.deadline(leadership.valid_until)));
                         }
                         self.store_answered(actions);
@@ -585,6 +599,7 @@ impl Election {
     }
 
     fn tree(&mut self, now: BootInstant, event: TreeEvent, actions: &mut Vec<Action>) {
+        let grace = self.settings.timing.stop_grace;
         match &mut self.state {
             State::Leading(leadership) => match event {
                 TreeEvent::NotStarted(error) => {
@@ -592,6 +607,7 @@ impl Election {
                 }
                 TreeEvent::Ended(end) => {
                     leadership.end = Some(end);
+                    leadership.seize_after(now, grace);
                     leadership.ending.get_or_insert(Ending::ByItself(end));
                 }
                 TreeEvent::DeadlineReached => {
@@ -631,12 +647,16 @@ impl Election {
                         self.end_leadership(actions);
                         self.release(now, Some(term), Then::End(Outcome::Interrupted(signal)), left);
                     }
-                    Tree::Alive if again => {
+                    Tree::Alive { .. } if again => {
                         actions.push(Action::Say(Notice::Killing));
                         actions.push(Action::Stop(Stop::Kill));
+                        leadership.seize_after(now, Duration::ZERO);
                     }
-                    Tree::Alive => {
+                    Tree::Alive { .. } => {
                         actions.push(Action::Say(Notice::Stopping { signal }));
+                        if let Some(drain) = drain {
+                            leadership.seize_after(now, drain);
+                        }
                         if leadership.ending.is_none() {
                             leadership.ending = Some(Ending::Asked);
                             actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));
@@ -746,6 +766,7 @@ impl Election {
     }
 
     fn lost(&mut self, now: BootInstant, loss: Loss, actions: &mut Vec<Action>) {
+        let grace = self.settings.timing.stop_grace;
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader loses") };
         let definite = matches!(loss, Loss::TakenBy(_) | Loss::RecordGone);
         let known = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
@@ -759,7 +780,7 @@ impl Election {
                 let then = self.after_loss(loss);
                 self.go_on(now, then, actions);
             }
-            Tree::Alive | Tree::Seized => {
+            Tree::Alive { .. } | Tree::Seized => {
                 // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
                 match &mut leadership.ending {
                     None => leadership.ending = Some(Ending::Lost(loss)),
@@ -768,6 +789,7 @@ impl Election {
                 }
                 if definite {
                     leadership.next_renewal = BootInstant::NEVER;
+                    leadership.seize_after(now, grace);
                     actions.push(Action::Stop(Stop::Losing));
                 }
             }

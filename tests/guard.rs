@@ -418,3 +418,27 @@ fn a_guard_started_by_hand_does_nothing() {
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("by leaderrun alone"));
 }
+
+/// A frozen guard or backstop cannot keep a leader from leaving.
+fn a_frozen_process_is_passed_over(backstop: bool) {
+    let mut fleet = fleet(&["one"], &["daemon"]);
+    let leader = fleet.leader();
+    let mut frozen = Pid::from_raw(children_of(fleet.pid(&leader.owner).as_raw())[0]);
+    if !backstop {
+        frozen = Pid::from_raw(children_of(frozen.as_raw())[0]);
+    }
+    kill(frozen, Signal::SIGSTOP).unwrap();
+    // The drain is 300 ms, so one request is enough.
+    fleet.stop("one");
+    fleet.conclude();
+}
+
+#[test]
+fn a_frozen_guard_does_not_keep_a_leader_from_leaving() {
+    a_frozen_process_is_passed_over(false);
+}
+
+#[test]
+fn a_frozen_backstop_does_not_keep_a_leader_from_leaving() {
+    a_frozen_process_is_passed_over(true);
+}

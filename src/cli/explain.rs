@@ -10,7 +10,8 @@ use std::time::Duration;
 pub fn budget(shard: &Shard, location: &Location, timing: &Timing, drain: Option<Duration>) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String, meaning: &str| {
-        let _ = writeln!(text, "{name:<20} {value:<14} {meaning}");
+        let line = format!("{name:<20} {value:<14} {meaning}");
+        let _ = writeln!(text, "{}", line.trim_end());
     };
     line("shard", shard.to_string(), "");
     line("lease", show(timing.lease), "the store keeps a lease that is not renewed for so long");

@@ -2,7 +2,7 @@
 
 use crate::exit;
 use crate::store::{Location, SCHEMES};
-use clap::Parser;
+use clap::{ArgMatches, Parser};
 use clap::error::ErrorKind;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
     /// Where leases live: file:DIR or dynamodb://TABLE
-    #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", hide_env_values = true)]
+    #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", hide_env_values = true, global = true)]
     store: Option<String>,
 }
 
@@ -34,13 +34,21 @@ impl StoreFlags {
 ///
 /// # Errors
 /// The status to exit with: also after `--help` and `--version`.
-pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>) -> Result<T, ExitCode> {
-    T::try_parse_from(words).map_err(|error| match error.kind() {
+pub fn parse<T: Parser>(
+    program: &str,
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<(T, ArgMatches), ExitCode> {
+    let parsed = T::command().try_get_matches_from(words).and_then(|matches| {
+        let flags = T::from_arg_matches(&matches)?;
+        Ok((flags, matches))
+    });
+    parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader that closed the pipe has read enough.
             let _ = error.print();
             ExitCode::SUCCESS
         }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => usage(program, "a verb is missing"),
         _ => usage(program, &one_line(&error.render().to_string())),
     })
 }

@@ -49,6 +49,7 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct StatusFlags {
+    /// The name that is led
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
@@ -67,7 +68,7 @@ enum StoreVerb {
 
 pub fn main() -> ExitCode {
     let flags: Flags = match flags::parse(PROGRAM, std::env::args_os()) {
-        Ok(flags) => flags,
+        Ok((flags, _)) => flags,
         Err(status) => return status,
     };
     if let Verb::Completions { program, shell } = flags.verb {

@@ -10,7 +10,8 @@ use crate::log::{self, Format};
 use crate::store::Location;
 use crate::exit;
 use clap::builder::FalseyValueParser;
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Parser, ValueEnum};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
 use std::ffi::{OsStr, OsString};
@@ -42,7 +43,7 @@ pub struct Flags {
 
     /// Wait at most so long, then exit 75
     #[arg(short, long, value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
-          conflicts_with = "no_wait", allow_hyphen_values = true)]
+          allow_hyphen_values = true)]
     wait: Option<Duration>,
 
     /// Exit with this status instead of 75 when not acquired
@@ -116,7 +117,7 @@ pub struct Flags {
 
     /// Say nothing but errors
     #[arg(short, long, env = "LEADERRUN_QUIET", value_parser = FalseyValueParser::new(),
-          action = ArgAction::SetTrue, conflicts_with = "verbose")]
+          action = ArgAction::SetTrue)]
     quiet: bool,
 
     /// SHARD, then COMMAND and its arguments
@@ -145,10 +146,13 @@ pub fn main() -> ExitCode {
     if let Some(status) = guard::run_if_respawned() {
         return status;
     }
-    let flags: Flags = match flags::parse(PROGRAM, std::env::args_os()) {
-        Ok(flags) => flags,
+    let (mut flags, matches): (Flags, ArgMatches) = match flags::parse(PROGRAM, std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(status) => return status,
     };
+    if let Err(message) = flags.settle(&matches) {
+        return flags::usage(PROGRAM, &message);
+    }
     let job = match flags.job() {
         Ok(job) => job,
         Err(message) => return flags::usage(PROGRAM, &message),
@@ -176,17 +180,35 @@ pub fn main() -> ExitCode {
 }
 
 impl Flags {
+    /// Two flags that exclude each other are a mistake on the command line; there, each also overrules the other's
+    /// environment variable.
+    fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
+        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        match (given("no_wait"), given("wait")) {
+            (true, true) => return Err("-n and -w cannot be used with each other".to_owned()),
+            (false, true) => self.no_wait = false,
+            (_, false) => {}
+        }
+        match (given("quiet"), given("verbose")) {
+            (true, true) => return Err("-q and -v cannot be used with each other".to_owned()),
+            (false, true) => self.quiet = false,
+            (_, false) => {}
+        }
+        Ok(())
+    }
+
     fn job(&self) -> Result<Job, String> {
         let mut operands = self.operands.iter().cloned();
         let shard = operands.next().ok_or("no SHARD: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]")?;
         let shard = shard.to_str().ok_or("the shard is not UTF-8: use letters, digits and . _ - / :")?;
         let shard = Shard::from_str(shard)?;
         let mut words: Vec<OsString> = operands.collect();
-        if words.first().is_some_and(|word| word == "--") {
+        let separated = words.first().is_some_and(|word| word == "--");
+        if separated {
             words.remove(0);
         }
         // As flock(1) is used: SHARD -c STRING.
-        let trailing = words.len() == 2 && words[0] == "-c";
+        let trailing = !separated && words.len() == 2 && words[0] == "-c";
         match (&self.command, trailing) {
             (Some(_), _) if !words.is_empty() => return Err("-c STRING and a COMMAND: give one of them".to_owned()),
             (Some(string), _) => words = through_shell(string.clone()),

@@ -197,7 +197,8 @@ impl FileStore {
 impl Store for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        if let Some(held) = lock(&self.held).remove(shard)
+        let held = lock(&self.held).remove(shard);
+        if let Some(held) = held
             && is_named(&held.lock, &self.path(shard, "lock"))
             && let Some(term) = held.term
         {

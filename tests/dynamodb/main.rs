@@ -1,0 +1,111 @@
+//! The store `dynamodb://` against a real dynoxide: what is particular to it. What every store promises is tested by
+//! the conformance suite.
+
+#![cfg(feature = "dynamodb")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod faults;
+mod forgotten;
+mod neighbours;
+mod protocol;
+mod provision;
+mod skew;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::types::AttributeValue;
+use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::store::dynamodb::{Address, DynamoDb};
+use leaderrun::store::{Claim, Grant, Holder, Store};
+use std::collections::HashMap;
+use std::time::Duration;
+use support::dynamo::REGION;
+
+type Item = HashMap<String, AttributeValue>;
+
+const LEASE: Duration = Duration::from_secs(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+fn address(endpoint: &str, table: &str) -> Address {
+    Address {
+        table: table.to_owned(),
+        region: Some(REGION.to_owned()),
+        endpoint: Some(endpoint.to_owned()),
+        profile: None,
+    }
+}
+
+async fn store(endpoint: &str, table: &str) -> DynamoDb {
+    DynamoDb::open(&address(endpoint, table), REQUEST_TIMEOUT).await.expect("the address is right")
+}
+
+async fn store_with_wall_clock(endpoint: &str, table: &str, wall_clock: fn() -> u64) -> DynamoDb {
+    let address = address(endpoint, table);
+    DynamoDb::open_with_wall_clock(&address, REQUEST_TIMEOUT, wall_clock).await.expect("the address is right")
+}
+
+fn candidate(owner: &str) -> Candidate {
+    Candidate {
+        shard: shard(),
+        owner: owner.to_owned(),
+        session: Session::random().expect("the kernel has random bytes"),
+        host: "here".to_owned(),
+        pid: 7,
+        lease: LEASE,
+    }
+}
+
+fn with_lease(owner: &str, lease: Duration) -> Candidate {
+    Candidate { lease, ..candidate(owner) }
+}
+
+fn shard() -> Shard {
+    "db/main".parse().expect("a shard")
+}
+
+#[track_caller]
+fn granted(claim: Claim) -> Grant {
+    match claim {
+        Claim::Granted(grant) => grant,
+        Claim::Refused(holder) => panic!("refused, for {holder:?} holds it"),
+    }
+}
+
+#[track_caller]
+fn refused(claim: Claim) -> Holder {
+    match claim {
+        Claim::Refused(holder) => holder,
+        Claim::Granted(grant) => panic!("granted: {grant:?}"),
+    }
+}
+
+/// Claims, and expects no wait.
+async fn lead(store: &DynamoDb, candidate: &Candidate) -> Term {
+    let grant = granted(store.claim(candidate).await.expect("the store answers"));
+    assert_eq!(grant.start_after, None, "{grant:?}");
+    grant.term
+}
+
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
+fn number(number: impl std::fmt::Display + Copy) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+async fn item(client: &Client, table: &str, sort: &str) -> Option<Item> {
+    let request = client.get_item().table_name(table).consistent_read(true);
+    let request = request.key("pk", text("SHARD#db/main")).key("sk", text(sort));
+    request.send().await.expect("the server answers").item
+}
+
+async fn delete(client: &Client, table: &str, partition: &str, sort: &str) {
+    let request = client.delete_item().table_name(table).key("pk", text(partition)).key("sk", text(sort));
+    request.send().await.expect("the server answers");
+}
+
+fn millis_in(item: &Item, name: &str) -> u64 {
+    item[name].as_n().expect("a number").parse().expect("a whole number")
+}

@@ -1,0 +1,240 @@
+//! Other programs in the same table: the four requests of gurre/shardcoordinator, spoken by hand, and strangers.
+
+use super::*;
+use crate::support::dynamo::{Server, millis_now};
+use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+use std::time::Instant;
+use tokio::time::sleep;
+
+/// A candidate of the Go library. Its clock is the machine's, in whole seconds.
+struct Go {
+    client: Client,
+    table: String,
+    owner: String,
+}
+
+impl Go {
+    fn new(server: &Server, table: &str, owner: &str) -> Self {
+        Self { client: server.client(), table: table.to_owned(), owner: owner.to_owned() }
+    }
+
+    /// Takes the lock when it is absent or its `ttl` has passed. A negative lease is one that is over already.
+    async fn acquire(&self, lease: i64) -> bool {
+        let request = self
+            .client
+            .put_item()
+            .table_name(&self.table)
+            .item("pk", text("SHARD#db/main"))
+            .item("sk", text("LOCK"))
+            .item("ownerId", text(&self.owner))
+            .item("ttl", number(now() + lease))
+            .condition_expression("attribute_not_exists(pk) OR (attribute_exists(pk) AND #t < :now)")
+            .expression_attribute_names("#t", "ttl")
+            .expression_attribute_values(":now", number(now()));
+        match request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
+            Ok(_) => true,
+            Err(PutItemError::ConditionalCheckFailedException(_)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same by an update, which leaves the attributes alone that it does not know.
+    async fn acquire_by_update(&self, lease: i64) -> bool {
+        let request = self
+            .client
+            .update_item()
+            .table_name(&self.table)
+            .key("pk", text("SHARD#db/main"))
+            .key("sk", text("LOCK"))
+            .update_expression("SET ownerId = :me, #t = :n")
+            .condition_expression("attribute_not_exists(pk) OR #t < :now")
+            .expression_attribute_names("#t", "ttl")
+            .expression_attribute_values(":me", text(&self.owner))
+            .expression_attribute_values(":n", number(now() + lease))
+            .expression_attribute_values(":now", number(now()));
+        updated(request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error))
+    }
+
+    async fn renew(&self, lease: i64) -> bool {
+        let request = self
+            .client
+            .update_item()
+            .table_name(&self.table)
+            .key("pk", text("SHARD#db/main"))
+            .key("sk", text("LOCK"))
+            .update_expression("SET #t = :n")
+            .condition_expression("ownerId = :me AND #t >= :now")
+            .expression_attribute_names("#t", "ttl")
+            .expression_attribute_values(":n", number(now() + lease))
+            .expression_attribute_values(":me", text(&self.owner))
+            .expression_attribute_values(":now", number(now()));
+        updated(request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error))
+    }
+
+    async fn release(&self) -> bool {
+        let request = self
+            .client
+            .delete_item()
+            .table_name(&self.table)
+            .key("pk", text("SHARD#db/main"))
+            .key("sk", text("LOCK"))
+            .condition_expression("ownerId = :me")
+            .expression_attribute_values(":me", text(&self.owner));
+        match request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
+            Ok(_) => true,
+            Err(DeleteItemError::ConditionalCheckFailedException(_)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Who holds the lock, by the attributes that it knows.
+    async fn holder(&self) -> Option<String> {
+        let item = item(&self.client, &self.table, "LOCK").await?;
+        let alive = millis_in(&item, "ttl") >= u64::try_from(now()).unwrap();
+        alive.then(|| item["ownerId"].as_s().unwrap().clone())
+    }
+}
+
+fn updated<T>(answer: Result<T, UpdateItemError>) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(UpdateItemError::ConditionalCheckFailedException(_)) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn now() -> i64 {
+    i64::try_from(millis_now() / 1000).unwrap()
+}
+
+#[tokio::test]
+async fn while_we_lead_the_go_library_neither_acquires_nor_renews_nor_releases() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert!(!go.acquire(15).await);
+    assert!(!go.acquire_by_update(15).await);
+    assert!(!go.renew(15).await);
+    assert!(!go.release().await);
+    assert_eq!(go.holder().await.as_deref(), Some("one"));
+    assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
+    assert!(!go.acquire(15).await);
+}
+
+#[tokio::test]
+async fn while_the_go_library_leads_we_neither_claim_nor_renew_nor_release() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let one = candidate("one");
+    assert!(go.acquire(15).await);
+    let holder = refused(store.claim(&one).await.unwrap());
+    assert_eq!((holder.owner.as_str(), holder.session.clone()), ("go", None));
+    assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(13) && left < Duration::from_secs(20)));
+    assert!(matches!(store.observe(&one.shard).await.unwrap(), Observation::Held(_)));
+    assert!(
+        matches!(store.renew(&one, Term(1), 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "go")
+    );
+    assert_eq!(store.release(&one, Term(0)).await.unwrap(), Release::NotHeld);
+    assert!(go.renew(15).await);
+    assert_eq!(go.holder().await.as_deref(), Some("go"));
+}
+
+#[tokio::test]
+async fn what_either_side_released_the_other_takes_without_waiting() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let one = candidate("one");
+    for _ in 0..2 {
+        let term = lead(&store, &one).await;
+        assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
+        assert!(go.acquire(15).await);
+        assert!(go.renew(15).await);
+        assert!(go.release().await);
+    }
+}
+
+#[tokio::test]
+async fn our_expired_lease_is_acquired_by_the_go_library_and_not_a_moment_before() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let one = with_lease("one", Duration::from_secs(1));
+    let start = Instant::now();
+    let term = lead(&store, &one).await;
+    while !go.acquire(15).await {
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(matches!(store.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "go"));
+    assert_eq!(refused(store.claim(&one).await.unwrap()).owner, "go");
+}
+
+#[tokio::test]
+async fn an_expired_lease_of_the_go_library_is_taken_over_and_not_a_moment_before() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let one = candidate("one");
+    let ttl = now() + 1;
+    assert!(go.acquire(1).await);
+    let start = Instant::now();
+    while matches!(store.claim(&one).await.unwrap(), Claim::Refused(_)) {
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(now() > ttl);
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    assert!(!go.renew(15).await);
+    assert!(!go.release().await);
+}
+
+#[tokio::test]
+async fn a_neighbour_that_leaves_our_attributes_behind_is_still_its_own_holder() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let one = with_lease("one", Duration::from_millis(100));
+    let term = lead(&store, &one).await;
+    while !go.acquire_by_update(15).await {
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(matches!(store.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "go"));
+    assert_eq!(store.release(&one, term).await.unwrap(), Release::NotHeld);
+    assert_eq!(refused(store.claim(&one).await.unwrap()).session, None);
+    assert!(go.renew(-5).await);
+    // Its lease is over, and nothing of ours has stayed in the item but what a takeover of it has to compare. The
+    // last tree of ours that the term item knows may have outlived the neighbour, unless it was our own.
+    assert_eq!(granted(store.claim(&one).await.unwrap()).start_after, None);
+    assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
+}
+
+#[tokio::test]
+async fn a_record_that_nobody_can_read_is_named_and_left_alone() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let (leader, standby) = (store(&server.endpoint(), &table).await, store(&server.endpoint(), &table).await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&leader, &one).await;
+    let garbage = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("LOCK"));
+    garbage.item("ttl", text("tomorrow")).send().await.unwrap();
+
+    assert!(matches!(leader.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(_))));
+    for error in [
+        standby.claim(&two).await.unwrap_err(),
+        standby.observe(&two.shard).await.unwrap_err(),
+        standby.inspect(&two.shard).await.unwrap_err(),
+    ] {
+        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        let expected = "the record of shard db/main in table locks was written by something else";
+        assert!(error.message.starts_with(expected), "{error}");
+        assert!(error.message.contains("pk=SHARD#db/main, sk=LOCK"), "{error}");
+    }
+    assert_eq!(item(&client, &table, "LOCK").await.unwrap()["ttl"], text("tomorrow"));
+}

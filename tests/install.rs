@@ -1,0 +1,194 @@
+//! install.sh: what it installs, that it can be run again, and what it says when it cannot.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const FILES: [&str; 11] = [
+    "bin/leaderctl",
+    "bin/leaderrun",
+    "share/bash-completion/completions/leaderctl",
+    "share/bash-completion/completions/leaderrun",
+    "share/fish/vendor_completions.d/leaderctl.fish",
+    "share/fish/vendor_completions.d/leaderrun.fish",
+    "share/man/man1/leaderctl.1",
+    "share/man/man1/leaderrun.1",
+    "share/man/man7/leaderrun.7",
+    "share/zsh/site-functions/_leaderctl",
+    "share/zsh/site-functions/_leaderrun",
+];
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh")
+}
+
+fn binaries() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_leaderrun")).parent().expect("a program lies in a directory")
+}
+
+fn install(arguments: &[&str]) -> Output {
+    Command::new(script()).args(arguments).env_remove("DESTDIR").output().expect("sh is there")
+}
+
+fn install_below(prefix: &Path) -> Output {
+    let binaries = binaries().to_str().expect("the target directory has a name in UTF-8");
+    install(&["--prefix", name(prefix), "--binaries", binaries])
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().expect("temporary directories have names in UTF-8")
+}
+
+fn succeeded(output: &Output) {
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+/// It ended with `status`, said one line that has `part` in it, and printed nothing else.
+fn failed(output: &Output, status: i32, part: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    assert!(said.starts_with("install.sh: ") && said.contains(part), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+/// Every file below `directory`, by its path from there.
+fn files_below(directory: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(next) = directories.pop() {
+        for entry in fs::read_dir(next).expect("it is a directory") {
+            let path = entry.expect("it can be read").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                found.push(name(path.strip_prefix(directory).expect("it is below")).to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn it_installs_twice_without_harm_and_leaves_nothing_when_removed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let prefix = scratch.path().join("a prefix");
+    for _ in 0..2 {
+        succeeded(&install_below(&prefix));
+        assert_eq!(files_below(&prefix), FILES);
+    }
+    for file in FILES {
+        let metadata = fs::metadata(prefix.join(file)).unwrap();
+        let mode = if file.starts_with("bin/") { 0o755 } else { 0o644 };
+        assert_eq!(metadata.permissions().mode() & 0o777, mode, "{file}");
+        assert!(metadata.len() > 0, "{file} is empty");
+    }
+    for _ in 0..2 {
+        succeeded(&install(&["--prefix", name(&prefix), "--uninstall"]));
+        assert_eq!(files_below(&prefix), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn what_it_installed_runs() {
+    let prefix = tempfile::tempdir().unwrap();
+    succeeded(&install_below(prefix.path()));
+    let run = |program: &str, arguments: &[&str]| {
+        let store = format!("file:{}", name(&prefix.path().join("store")));
+        let program = prefix.path().join("bin").join(program);
+        Command::new(program).args(["--store", &store]).args(arguments).output().unwrap()
+    };
+    let leader = run("leaderrun", &["-q", "hello", "--", "echo", "I lead"]);
+    assert_eq!(String::from_utf8_lossy(&leader.stdout), "I lead\n", "{leader:?}");
+    let status = run("leaderctl", &["status", "hello"]);
+    assert!(String::from_utf8_lossy(&status.stdout).starts_with("hello: free (last term "), "{status:?}");
+}
+
+#[test]
+fn each_completion_is_of_its_program_and_its_shell() {
+    let prefix = tempfile::tempdir().unwrap();
+    succeeded(&install_below(prefix.path()));
+    let read = |file: &str| fs::read_to_string(prefix.path().join("share").join(file)).unwrap();
+    for program in ["leaderrun", "leaderctl"] {
+        assert!(read(&format!("bash-completion/completions/{program}")).contains(&format!("_{program}()")));
+        assert!(read(&format!("zsh/site-functions/_{program}")).starts_with(&format!("#compdef {program}\n")));
+        assert!(
+            read(&format!("fish/vendor_completions.d/{program}.fish")).contains(&format!("complete -c {program} "))
+        );
+    }
+}
+
+#[test]
+fn a_program_that_runs_is_replaced_and_goes_on() {
+    let prefix = tempfile::tempdir().unwrap();
+    succeeded(&install_below(prefix.path()));
+    let program = prefix.path().join("bin/leaderrun");
+    let store = format!("file:{}", name(&prefix.path().join("store")));
+    let before = fs::metadata(&program).unwrap().ino();
+    let mut leader = Command::new(&program).args(["--store", &store, "-q", "hello", "sleep", "1"]).spawn().unwrap();
+    succeeded(&install_below(prefix.path()));
+    assert_ne!(fs::metadata(&program).unwrap().ino(), before);
+    assert!(leader.wait().unwrap().success());
+}
+
+#[test]
+fn a_packager_gets_it_below_destdir() {
+    let scratch = tempfile::tempdir().unwrap();
+    let output = Command::new(script())
+        .args(["--binaries", name(binaries()), "--prefix=/usr"])
+        .env("DESTDIR", scratch.path())
+        .output()
+        .unwrap();
+    succeeded(&output);
+    assert_eq!(files_below(&scratch.path().join("usr")), FILES);
+}
+
+#[test]
+fn bad_arguments_are_named_in_one_line() {
+    for (arguments, part) in [
+        (&["--prefix"][..], "--prefix needs a directory"),
+        (&["--prefix="], "--prefix needs a directory"),
+        (&["--prefix", ""], "--prefix needs a directory"),
+        (&["--binaries"], "--binaries needs a directory"),
+        (&["--no-such-option"], "unknown argument --no-such-option"),
+        (&["operand"], "unknown argument operand"),
+        (&["--uninstall", "now"], "unknown argument now"),
+    ] {
+        failed(&install(arguments), 64, part);
+    }
+}
+
+#[test]
+fn a_directory_without_the_programs_is_refused_before_anything_is_installed() {
+    let prefix = tempfile::tempdir().unwrap();
+    let output = install(&["--prefix", name(prefix.path()), "--binaries", name(prefix.path())]);
+    failed(&output, 66, "no program leaderrun in ");
+    assert_eq!(files_below(prefix.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_prefix_that_cannot_be_written_is_named_in_one_line() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("file");
+    fs::write(&file, "").unwrap();
+    failed(&install_below(&file.join("below")), 73, "is not a directory");
+    // Not even root can make directories there.
+    failed(&install_below(Path::new("/proc/leaderrun")), 73, "cannot ");
+}
+
+#[test]
+fn help_is_no_error() {
+    let output = install(&["--help"]);
+    succeeded(&output);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("--uninstall"));
+}
+
+#[test]
+#[ignore = "needs shellcheck"]
+fn shellcheck_finds_nothing() {
+    let output = Command::new("shellcheck").arg(script()).output().expect("shellcheck is there");
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -1,0 +1,325 @@
+//! The manual says what the programs do: every option, variable and exit status, and no other. The pages are written
+//! by hand, so whatever is added, renamed or taken away has to be told here as well.
+
+use clap::{Arg, ArgAction, Command};
+use leaderrun::cli::completions::Program;
+use leaderrun::exit;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process;
+
+const PROGRAMS: [(Program, &str); 2] =
+    [(Program::Leaderrun, "man/leaderrun.1"), (Program::Leaderctl, "man/leaderctl.1")];
+const PAGES: [&str; 3] = ["man/leaderrun.1", "man/leaderctl.1", "man/leaderrun.7"];
+
+type Names = BTreeSet<String>;
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn declared(program: Program) -> Command {
+    let mut command = program.command();
+    command.build();
+    command
+}
+
+/// Of the program and all its verbs.
+fn arguments(command: &Command) -> Vec<Arg> {
+    let verbs = command.get_subcommands().filter(|verb| verb.get_name() != "help");
+    command.get_arguments().cloned().chain(verbs.flat_map(arguments)).collect()
+}
+
+/// `-n`, `--no-wait`, `--nonblock`.
+fn flags_of(argument: &Arg) -> Names {
+    let short = argument.get_short().map(|letter| format!("-{letter}"));
+    let long = argument.get_long().map(|name| format!("--{name}"));
+    let aliases = argument.get_visible_aliases().unwrap_or_default().into_iter().map(|name| format!("--{name}"));
+    short.into_iter().chain(long).chain(aliases).collect()
+}
+
+fn variable_of(argument: &Arg) -> Option<String> {
+    argument.get_env().map(|name| name.to_str().expect("our names are ASCII").to_owned())
+}
+
+fn takes_a_value(argument: &Arg) -> bool {
+    matches!(argument.get_action(), ArgAction::Set | ArgAction::Append)
+}
+
+/// The arguments of the macro `name` on a line of mdoc: up to the next macro or delimiter.
+fn arguments_of_macro(line: &str, name: &str) -> Vec<String> {
+    let Some(line) = line.strip_prefix('.') else { return Vec::new() };
+    let is_macro = |word: &str| word.len() == 2 && word.starts_with(|first: char| first.is_ascii_uppercase());
+    let mut found = Vec::new();
+    let mut within = false;
+    for word in line.split_whitespace() {
+        if is_macro(word) {
+            within = word == name;
+        } else if word.chars().all(|c| ".,:;()[]?!".contains(c)) {
+            within = false;
+        } else if within {
+            found.push(word.to_owned());
+        }
+    }
+    found
+}
+
+/// `.Fl` puts one hyphen before its arguments. A `--` alone ends options and is none.
+fn flags_in(lines: &str) -> Names {
+    let flags = lines.lines().flat_map(|line| arguments_of_macro(line, "Fl")).map(|flag| format!("-{flag}"));
+    flags.filter(|flag| flag != "--").collect()
+}
+
+/// Every word that begins with `LEADERRUN_` and goes on.
+fn variables_in(text: &str) -> Names {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("LEADERRUN_") && *word != "LEADERRUN_").map(str::to_owned).collect()
+}
+
+/// An entry of a list, head and body, with the lists in it.
+struct Item {
+    head: String,
+    body: String,
+}
+
+fn items(page: &str) -> Vec<Item> {
+    let mut finished = Vec::new();
+    let mut open: Vec<Option<Item>> = Vec::new();
+    for line in page.lines() {
+        if line.starts_with(".Bl ") {
+            open.push(None);
+        } else if line == ".El" {
+            finished.extend(open.pop().expect("a list ends that began"));
+        } else if let Some(head) = line.strip_prefix(".It ") {
+            let innermost = open.last_mut().expect("an item stands in a list");
+            finished.extend(innermost.replace(Item { head: format!(".It {head}"), body: String::new() }));
+        }
+        for item in open.iter_mut().flatten() {
+            item.body.push_str(line);
+            item.body.push('\n');
+        }
+    }
+    assert!(open.is_empty(), "every list ends");
+    finished
+}
+
+/// The lines from one `.Sh` to the next.
+fn section<'a>(page: &'a str, name: &str) -> &'a str {
+    let (_, rest) = page.split_once(&format!("\n.Sh {name}\n")).unwrap_or_else(|| panic!("no section {name}"));
+    rest.split("\n.Sh ").next().expect("a split has a first part")
+}
+
+#[test]
+fn a_page_has_every_flag_and_no_other() {
+    for (program, page) in PROGRAMS {
+        let declared: Names = arguments(&declared(program)).iter().flat_map(flags_of).collect();
+        assert_eq!(flags_in(&read(page)), declared, "{page}");
+    }
+}
+
+#[test]
+fn each_option_has_an_item_with_its_spellings_its_variable_its_default_and_its_values() {
+    for (program, page) in PROGRAMS {
+        let items = items(&read(page));
+        for argument in arguments(&declared(program)) {
+            let flags = flags_of(&argument);
+            if flags.is_empty() {
+                continue;
+            }
+            let item = items.iter().find(|item| flags_in(&item.head) == flags);
+            let Item { head, body } = item.unwrap_or_else(|| panic!("{page} has no item for {flags:?} together"));
+            let variable: Names = variable_of(&argument).into_iter().collect();
+            assert_eq!(variables_in(head), variable, "{page}, {flags:?}");
+            if !takes_a_value(&argument) {
+                continue;
+            }
+            let value = argument.get_value_names().expect("an option names its value")[0].as_str();
+            assert_eq!(arguments_of_macro(head, "Ar"), [value], "{page}, {flags:?}");
+            let words: Vec<&str> = body.split(|c: char| c.is_whitespace() || ",;".contains(c)).collect();
+            let said = |word: &str| words.iter().any(|&said| said == word || said.trim_end_matches('.') == word);
+            for default in argument.get_default_values() {
+                let default = default.to_str().expect("our defaults are ASCII");
+                assert!(said("default") && said(default), "{page}, {flags:?}: the default is {default}");
+            }
+            for possible in argument.get_possible_values() {
+                assert!(said(possible.get_name()), "{page}, {flags:?}: it takes {}", possible.get_name());
+            }
+        }
+    }
+}
+
+#[test]
+fn leaderctls_page_has_every_verb_and_what_it_takes() {
+    let page = read("man/leaderctl.1");
+    let command = declared(Program::Leaderctl);
+    let mut verbs = Names::new();
+    for verb in command.get_subcommands() {
+        let own: Vec<&str> = verb.get_subcommands().map(Command::get_name).filter(|&name| name != "help").collect();
+        if own.is_empty() || verb.get_name() == "help" {
+            verbs.insert(verb.get_name().to_owned());
+        }
+        verbs.extend(own.iter().filter(|_| verb.get_name() != "help").map(|own| format!("{} {own}", verb.get_name())));
+        for value in verb.get_arguments().flat_map(Arg::get_possible_values).filter(|_| verb.get_name() != "help") {
+            let word = value.get_name().to_owned();
+            let said = page.lines().any(|line| arguments_of_macro(line, "Cm").contains(&word));
+            assert!(said || matches!(word.as_str(), "true" | "false"), "{} takes {word}", verb.get_name());
+        }
+    }
+    let told: Names = items(&page)
+        .iter()
+        .map(|item| arguments_of_macro(&item.head, "Cm").join(" "))
+        .filter(|verb| !verb.is_empty() && !verb.contains(':'))
+        .filter(|verb| verb != "file")
+        .collect();
+    assert_eq!(told, verbs);
+}
+
+#[test]
+fn a_page_has_every_variable_and_no_other() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = format!("file:{}", scratch.path().display());
+    let output = process::Command::new(env!("CARGO_BIN_EXE_leaderrun"))
+        .args(["-q", "--store", &store, "shard", "env"])
+        .env("LEADERRUN_LEASE", "15s")
+        .output()
+        .unwrap();
+    let told_to_command = variables_in(&String::from_utf8_lossy(&output.stdout));
+    assert!(told_to_command.len() >= 3, "{output:?}");
+
+    for (program, page) in PROGRAMS {
+        let mut variables: Names = arguments(&declared(program)).iter().filter_map(variable_of).collect();
+        if program == Program::Leaderrun {
+            variables.extend(told_to_command.iter().cloned());
+        }
+        assert_eq!(variables_in(&read(page)), variables, "{page}");
+    }
+}
+
+#[test]
+fn the_other_texts_name_no_variable_that_is_not_there() {
+    let known = variables_in(&read("man/leaderrun.1"));
+    for text in
+        ["README.md", "man/leaderrun.7", "examples/leaderrun.service", "examples/crontab", "examples/Dockerfile"]
+    {
+        let named = variables_in(&read(text));
+        assert!(named.is_subset(&known), "{text}: {:?}", named.difference(&known));
+    }
+}
+
+/// From src/exit.rs, so that a new one is found without being told.
+fn exit_statuses() -> Names {
+    let source = read("src/exit.rs");
+    let constants = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(": u8 = "));
+    constants
+        .map(|(name, value)| match name {
+            "SIGNALLED" => format!("{}+N", value.trim_end_matches(';')),
+            _ => value.trim_end_matches(';').to_owned(),
+        })
+        .collect()
+}
+
+fn statuses_in(page: &str) -> Names {
+    let heads = section(page, "EXIT STATUS").lines().filter_map(|line| line.strip_prefix(".It "));
+    heads.filter(|head| head.starts_with(|first: char| first.is_ascii_digit())).map(str::to_owned).collect()
+}
+
+#[test]
+fn leaderruns_page_has_every_exit_status_and_no_other() {
+    assert_eq!(statuses_in(&read("man/leaderrun.1")), exit_statuses());
+}
+
+#[test]
+fn leaderctls_page_has_its_exit_statuses_and_no_other() {
+    let own = [0, exit::USAGE, exit::UNAVAILABLE, exit::OS_ERROR, exit::NO_PERMISSION, exit::CONFIGURATION];
+    assert_eq!(statuses_in(&read("man/leaderctl.1")), own.map(|status| status.to_string()).into());
+}
+
+#[test]
+fn the_table_in_the_readme_has_every_exit_status_and_no_other() {
+    let readme = read("README.md");
+    let (_, rest) = readme.split_once("\n## Exit statuses\n").expect("there is such a heading");
+    let table = rest.split("\n## ").next().expect("a split has a first part");
+    let first_cells = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let statuses = first_cells.filter(|cell| cell.starts_with(|first: char| first.is_ascii_digit()));
+    assert_eq!(statuses.map(str::to_owned).collect::<Names>(), exit_statuses());
+}
+
+#[test]
+fn the_schema_of_status_is_what_status_prints() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = format!("file:{}", scratch.path().display());
+    let output = process::Command::new(env!("CARGO_BIN_EXE_leaderctl"))
+        .args(["--store", &store, "status", "--json", "shard"])
+        .output()
+        .unwrap();
+    let printed: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let page = read("man/leaderctl.1");
+    let rows = section(&page, "STATUS AS JSON").lines().filter_map(|line| line.strip_prefix(".It Va "));
+    let told: Names = rows.map(|row| row.split(' ').next().expect("a row has a cell").to_owned()).collect();
+    assert_eq!(told, printed.keys().cloned().collect());
+}
+
+#[test]
+fn every_example_is_a_command_line_that_the_programs_take() {
+    let mut seen = 0;
+    let texts = ["README.md", "examples/leaderrun.service", "examples/crontab"].into_iter().chain(PAGES);
+    for text in texts {
+        let page = read(text).replace("\\e\n", " ").replace("\\\n", " ");
+        for (line, words) in literals(&page, text).map(|line| (line, words(line))) {
+            let Some(start) = words.iter().position(|word| {
+                let name = word.trim_start_matches("ExecStart=").rsplit('/').next();
+                matches!(name, Some("leaderrun" | "leaderctl"))
+            }) else {
+                continue;
+            };
+            let program = if words[start].ends_with("leaderctl") { Program::Leaderctl } else { Program::Leaderrun };
+            let parsed = declared(program).try_get_matches_from(&words[start..]);
+            // `--help` and `--version` are errors that go to standard output.
+            let refused = parsed.err().filter(clap::Error::use_stderr);
+            assert!(refused.is_none(), "{text}: {line}: {}", refused.expect("there is one"));
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "only {seen} examples were found");
+}
+
+/// What stands in code blocks; of files that are not pages, every line but comments.
+fn literals<'a>(page: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    let (begin, end) = if name.starts_with("man/") { (".Bd -literal", ".Ed") } else { ("```", "```") };
+    let mut within = name.starts_with("examples/");
+    page.lines().filter(move |line| {
+        let boundary = line.starts_with(if within { end } else { begin });
+        within ^= boundary;
+        within && !boundary && !line.starts_with('#')
+    })
+}
+
+/// A shell's words up to its first operator or comment. Variables stay as they are.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in line.chars() {
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), _) if open == c => quote = None,
+            (None, '#' | ';' | '|' | '&' | ')' | '>') if words.iter().any(|word| word.starts_with("leader")) => break,
+            (None, '(' | ' ' | '|' | '\t') => words.push(String::new()),
+            _ => words.last_mut().expect("there is always one").push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[test]
+#[ignore = "needs mandoc"]
+fn mandoc_finds_nothing() {
+    let pages = PAGES.map(path);
+    let output = process::Command::new("mandoc").args(["-Tlint", "-W", "warning"]).args(pages).output();
+    let output = output.expect("mandoc is there");
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+}
