@@ -30,6 +30,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// One tree, from the start of its guard to the proof of its end.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "five facts that become true in any order")]
 pub struct Custody {
     guard: AsyncFd<Owned<Line>>,
     backstop: AsyncFd<Owned<Line>>,
@@ -52,7 +53,9 @@ pub struct Custody {
 pub enum News {
     Tree(TreeEvent),
     /// COMMAND runs as this process.
-    Started { pid: i32 },
+    Started {
+        pid: i32,
+    },
     /// The terminal stopped COMMAND.
     Paused,
 }
@@ -73,12 +76,7 @@ impl Custody {
     ///
     /// # Errors
     /// The kernel's; then nothing was started.
-    pub fn start(
-        command: &Command,
-        shard: &str,
-        deadline: Deadline,
-        tenure: &[BorrowedFd<'_>],
-    ) -> io::Result<Self> {
+    pub fn start(command: &Command, shard: &str, deadline: Deadline, tenure: &[BorrowedFd<'_>]) -> io::Result<Self> {
         nix::sys::prctl::set_child_subreaper(true)?;
         let charge = write_charge(&Charge {
             command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),

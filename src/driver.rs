@@ -127,7 +127,8 @@ impl Driver {
                     Ok(custody) => self.custody = Some(custody),
                     Err(error) => {
                         tracing::error!("cannot start the guard: {error}");
-                        let error = StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN));
+                        let error =
+                            StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN));
                         self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
                         self.events.push_back(Event::Tree(TreeEvent::Dead));
                     }
@@ -246,10 +247,7 @@ impl Requests {
 }
 
 /// A request that is cut off may have been applied, or may yet be.
-async fn within<T>(
-    timeout: Duration,
-    request: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
+async fn within<T>(timeout: Duration, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     match tokio::time::timeout(timeout, request).await {
         Ok(answer) => answer,
         Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),

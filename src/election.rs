@@ -61,15 +61,27 @@ pub enum OnLoss {
 pub enum Event {
     /// Time has passed: the instant of [`Election::wake_at`] was reached, or any other.
     Tick,
-    Claimed { sent: BootInstant, answer: Result<Claim, StoreError> },
-    Observed { answer: Result<Observation, StoreError> },
+    Claimed {
+        sent: BootInstant,
+        answer: Result<Claim, StoreError>,
+    },
+    Observed {
+        answer: Result<Observation, StoreError>,
+    },
     /// The store says that something changed (or that it could not go on watching).
     Changed(Result<(), StoreError>),
-    Renewed { sent: BootInstant, answer: Result<Renewal, StoreError> },
-    Released { answer: Result<Release, StoreError> },
+    Renewed {
+        sent: BootInstant,
+        answer: Result<Renewal, StoreError>,
+    },
+    Released {
+        answer: Result<Release, StoreError>,
+    },
     Tree(TreeEvent),
     /// Somebody asked us to stop, by this signal.
-    Asked { signal: i32 },
+    Asked {
+        signal: i32,
+    },
 }
 
 /// What becomes of COMMAND and its descendants.
@@ -102,10 +114,18 @@ pub enum CommandEnd {
 pub enum Action {
     Claim,
     Observe,
-    Renew { term: Term, beat: u64 },
-    Release { term: Term },
+    Renew {
+        term: Term,
+        beat: u64,
+    },
+    Release {
+        term: Term,
+    },
     /// Start the guard, and with it COMMAND.
-    Start { term: Term, deadline: Deadline },
+    Start {
+        term: Term,
+        deadline: Deadline,
+    },
     /// Tell the guard that the lease was prolonged.
     Extend(Deadline),
     /// Have the guard stop the tree.
@@ -145,9 +165,14 @@ pub enum Notice {
     Leading(Term),
     /// The lease is ours, but a tree of an earlier leadership may be alive for so long.
     HoldingBack(Duration),
-    Trouble { message: String, lasting: Duration },
+    Trouble {
+        message: String,
+        lasting: Duration,
+    },
     TroubleOver,
-    Stopping { signal: i32 },
+    Stopping {
+        signal: i32,
+    },
     Killing,
     Lost(Loss),
     Released(Term),
@@ -184,7 +209,10 @@ pub struct Election {
 enum State {
     Standby(Standby),
     /// We are leaving, and a claim is under way that may yet be granted.
-    Withdrawing { outcome: Outcome, until: BootInstant },
+    Withdrawing {
+        outcome: Outcome,
+        until: BootInstant,
+    },
     Leading(Leadership),
     Releasing(Releasing),
     Ended,
@@ -244,6 +272,14 @@ struct Leadership {
 }
 
 impl Leadership {
+    fn renewal_due(&self) -> BootInstant {
+        if self.in_flight < MOST_RENEWALS_IN_FLIGHT && self.next_renewal < self.valid_until {
+            self.next_renewal
+        } else {
+            BootInstant::NEVER
+        }
+    }
+
     /// The guard has so long to show that the tree is dead.
     fn seize_after(&mut self, now: BootInstant, time: Duration) {
         if let Tree::Alive { seize_at } = &mut self.tree {
@@ -325,17 +361,21 @@ impl Election {
                 match leadership.tree {
                     Tree::Idle { not_before } => {
                         let start = not_before.unwrap_or(BootInstant::NEVER);
-                        self.renewal_due(leadership).min(start).min(deadline.kill_at)
+                        leadership.renewal_due().min(start).min(deadline.kill_at)
                     }
                     Tree::Alive { seize_at } => {
                         let losing = if leadership.ending.is_none() { deadline.term_at } else { BootInstant::NEVER };
-                        self.renewal_due(leadership).min(losing).min(deadline.backstop_at).min(seize_at)
+                        leadership.renewal_due().min(losing).min(deadline.backstop_at).min(seize_at)
                     }
-                    Tree::Seized => self.renewal_due(leadership),
+                    Tree::Seized => leadership.renewal_due(),
                 }
             }
             State::Releasing(releasing) => {
-                if releasing.in_flight { releasing.give_up } else { releasing.next.min(releasing.give_up) }
+                if releasing.in_flight {
+                    releasing.give_up
+                } else {
+                    releasing.next.min(releasing.give_up)
+                }
             }
             State::Ended => BootInstant::NEVER,
         }
@@ -372,7 +412,7 @@ impl Election {
             Event::Changed(news) => self.changed(now, news, &mut actions),
             Event::Renewed { sent, answer } => self.renewed(now, sent, answer, &mut actions),
             Event::Released { answer } => self.released(now, answer, &mut actions),
-            Event::Tree(event) => self.tree(now, event, &mut actions),
+            Event::Tree(event) => self.tree(now, &event, &mut actions),
             Event::Asked { signal } => self.asked(now, signal, &mut actions),
         }
         self.pass_time(now, &mut actions);
@@ -402,12 +442,17 @@ impl Election {
                 }
             }
             State::Leading(leadership) => {
-                let deadline = if self.settings.expires {
-                    timing.deadline(leadership.valid_until)
-                } else {
-                    Deadline::NONE
-                };
+                let deadline =
+                    if self.settings.expires { timing.deadline(leadership.valid_until) } else { Deadline::NONE };
                 let lost = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
+                if let Tree::Idle { not_before } = &mut leadership.tree
+                    && not_before.is_some_and(|not_before| now >= not_before)
+                {
+                    *not_before = None;
+                    if leadership.valid_until.since(now) < timing.least_to_start() {
+                        leadership.next_renewal = now;
+                    }
+                }
                 if !lost
                     && now >= leadership.next_renewal
                     && now < leadership.valid_until
@@ -421,12 +466,9 @@ impl Election {
                 }
                 match &mut leadership.tree {
                     Tree::Idle { not_before } => {
-                        *not_before = not_before.filter(|&not_before| now < not_before);
                         if now >= deadline.kill_at {
                             self.lost(now, Loss::DeadlinePassed, actions);
-                        } else if not_before.is_none()
-                            && leadership.valid_until.since(now) >= timing.least_to_start()
-                        {
+                        } else if not_before.is_none() && leadership.valid_until.since(now) >= timing.least_to_start() {
                             leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER };
                             actions.push(Action::Start { term: leadership.term, deadline });
                         }
@@ -489,12 +531,7 @@ impl Election {
         }
     }
 
-    fn observed(
-        &mut self,
-        now: BootInstant,
-        answer: Result<Observation, StoreError>,
-        actions: &mut Vec<Action>,
-    ) {
+    fn observed(&mut self, now: BootInstant, answer: Result<Observation, StoreError>, actions: &mut Vec<Action>) {
         match &mut self.state {
             State::Standby(standby) => {
                 standby.request = None;
@@ -598,10 +635,10 @@ impl Election {
         }
     }
 
-    fn tree(&mut self, now: BootInstant, event: TreeEvent, actions: &mut Vec<Action>) {
+    fn tree(&mut self, now: BootInstant, event: &TreeEvent, actions: &mut Vec<Action>) {
         let grace = self.settings.timing.stop_grace;
         match &mut self.state {
-            State::Leading(leadership) => match event {
+            State::Leading(leadership) => match *event {
                 TreeEvent::NotStarted(error) => {
                     leadership.ending.get_or_insert(Ending::NotStarted(error));
                 }
@@ -625,7 +662,7 @@ impl Election {
                 TreeEvent::Dead => self.tree_dead(now, actions),
             },
             State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {
-                assert!(event != TreeEvent::Dead, "only a leadership has a tree");
+                assert!(*event != TreeEvent::Dead, "only a leadership has a tree");
             }
         }
     }
@@ -837,8 +874,7 @@ impl Election {
 
     fn release(&mut self, now: BootInstant, term: Option<Term>, then: Then, at_most: Duration) {
         let give_up = now.plus(at_most.max(WITHDRAWAL));
-        self.state =
-            State::Releasing(Releasing { term, then, give_up, in_flight: false, next: now, failures: 0 });
+        self.state = State::Releasing(Releasing { term, then, give_up, in_flight: false, next: now, failures: 0 });
     }
 
     fn go_on(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) {
@@ -899,14 +935,6 @@ impl Election {
     /// How long a renewal may go unanswered before another one is sent beside it.
     fn hedge(&self) -> Duration {
         self.settings.timing.renew_interval.min(self.settings.timing.retry_interval)
-    }
-
-    fn renewal_due(&self, leadership: &Leadership) -> BootInstant {
-        if leadership.in_flight < MOST_RENEWALS_IN_FLIGHT && leadership.next_renewal < leadership.valid_until {
-            leadership.next_renewal
-        } else {
-            BootInstant::NEVER
-        }
     }
 }
 

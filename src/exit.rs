@@ -42,8 +42,15 @@ pub fn of_outcome(outcome: &Outcome, conflict: u8) -> u8 {
 pub fn of_start(error: StartError) -> u8 {
     match error.0 {
         libc::ENOENT | libc::ENOTDIR => NOT_FOUND,
-        libc::EACCES | libc::EPERM | libc::ENOEXEC | libc::EISDIR | libc::ELOOP | libc::ENAMETOOLONG
-        | libc::ETXTBSY | libc::E2BIG | libc::ELIBBAD => NOT_EXECUTABLE,
+        libc::EACCES
+        | libc::EPERM
+        | libc::ENOEXEC
+        | libc::EISDIR
+        | libc::ELOOP
+        | libc::ENAMETOOLONG
+        | libc::ETXTBSY
+        | libc::E2BIG
+        | libc::ELIBBAD => NOT_EXECUTABLE,
         _ => OS_ERROR,
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! leaderrun            the candidate: elects, renews, forwards signals
-//! └─ leaderrun-guard   the backstop: does the guard's work when the guard does not
-//!    └─ ...            the guard
+//! └─ lr-guard       the backstop: does the guard's work when the guard does not
+//!    └─ lr-guard    the guard
 //!       └─ COMMAND ... the tree
 //! ```
 //!
@@ -55,8 +55,9 @@ use terminal::Terminal;
 use tree::Tree;
 use wire::{Heard, Line};
 
-/// What a respawned process finds as its name when it is to be backstop and guard.
-pub const GUARD_NAME: &str = "leaderrun-guard";
+/// What a respawned process finds as its name when it is to be backstop and guard. `pkill -f leaderrun` does not
+/// match it, so what that leaves of a tree is still looked after.
+pub const GUARD_NAME: &str = "lr-guard";
 
 /// What the candidate tells its guard before it starts. It travels through memory, not through arguments, so
 /// that `pkill -f COMMAND` does not name the guard as well.
@@ -89,12 +90,12 @@ pub fn run_if_respawned() -> Option<ExitCode> {
 /// The guard's main loop. Returns once no descendant is left.
 fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
-    let _ = nix::sys::prctl::set_name(c"leaderrun-guard");
+    let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
     let mut watch = Watch::new()?;
     let mut guard = Guard {
         policy: Policy::new(charge.deadline, charge.grace),
-        tree: Tree::new(),
+        tree: Tree::default(),
         command: None,
         group: None,
         stop_signal: Signal::try_from(charge.stop_signal).unwrap_or(Signal::SIGTERM),

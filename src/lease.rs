@@ -62,7 +62,7 @@ impl Session {
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = format!("{:032x}", u128::from_be_bytes(bytes));
         Ok(Self(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])))
     }
 
@@ -116,9 +116,9 @@ const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// A longer wait for one answer helps nobody: another attempt on another connection is more likely to be heard.
 const MOST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const LEAST_RETRY: Duration = Duration::from_millis(10);
-const MOST_RETRY: Duration = Duration::from_secs(3600);
+const MOST_RETRY: Duration = Duration::from_hours(1);
 /// A crash blocks the shard for one lease, so a longer one is a mistake in the unit.
-const MOST_LEASE: Duration = Duration::from_secs(24 * 3600);
+const MOST_LEASE: Duration = Duration::from_hours(24);
 
 /// The timing that somebody asked for; `None` where it follows from the rest.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@ use std::io::stderr;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,12 +27,17 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     let ours = tracing_subscriber::filter::filter_fn(|metadata| metadata.target().starts_with("leaderrun"));
     let lines = tracing_subscriber::fmt::layer().with_writer(stderr);
     let registry = tracing_subscriber::registry();
-    use tracing_subscriber::prelude::*;
     let level = LevelFilter::from_level(level);
     // A second call is a second election in one process: the first one's log goes on.
     let _ = match format {
         Format::Text => registry
-            .with(lines.fmt_fields(DefaultFields::new()).event_format(Text { program }).with_filter(level).with_filter(ours))
+            .with(
+                lines
+                    .fmt_fields(DefaultFields::new())
+                    .event_format(Text { program })
+                    .with_filter(level)
+                    .with_filter(ours),
+            )
             .try_init(),
         Format::Json => registry
             .with(lines.json().flatten_event(true).with_target(false).with_filter(level).with_filter(ours))

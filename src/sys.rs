@@ -1,4 +1,5 @@
 //! The only unsafe code: the few system calls that neither std nor nix offers in a safe form.
+#![expect(unsafe_code, reason = "this is the file for it")]
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{Pid, getppid, tcsetpgrp};
@@ -175,8 +176,8 @@ pub fn ignore(signal: Signal) {
     let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigIgn) };
 }
 
-/// Gives SIGCHLD its default action: where it is inherited as ignored, the kernel reaps children before we do.
-pub fn default_sigchld() {
+/// Gives `signal` its default action.
+pub fn default_action(signal: Signal) {
     // SAFETY: setting a default action installs no handler, so no code of ours can run in a signal.
-    let _ = unsafe { nix::sys::signal::signal(Signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl) };
+    let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) };
 }

@@ -94,7 +94,8 @@ fn wrong_settings_in_the_environment_are_usage_errors() {
     ] {
         run_with(&[], "shard", |command| {
             command.env(name, value);
-        }).refused(64, words);
+        })
+        .refused(64, words);
     }
 }
 
@@ -385,31 +386,27 @@ mod dynamodb {
             .env("AWS_CONFIG_FILE", "/dev/null");
     }
 
-    fn url(port: u16) -> String {
-        format!("dynamodb://locks?region=eu-west-1&endpoint=http://127.0.0.1:{port}")
+    fn url(endpoint: &str) -> String {
+        format!("dynamodb://locks?region=eu-west-1&endpoint={endpoint}")
     }
 
     #[test]
     fn a_missing_table_is_a_wrong_configuration() {
         let server = Server::start();
-        run_with(&["--store", &url(server.port())], "shard", with_credentials).refused(78, "leaderctl store init");
+        run_with(&["--store", &url(&server.endpoint())], "shard", with_credentials).refused(78, "leaderctl store init");
     }
 
     #[test]
     fn an_endpoint_that_does_not_answer_is_waited_for_as_long_as_was_asked() {
         let port = support::dynamo::free_port();
-        let store = url(port);
+        let store = url(&format!("http://127.0.0.1:{port}"));
         run_with(&["-n", "--store", &store], "shard", with_credentials).refused(69, "cannot reach DynamoDB");
         let ran = run_with(&["-q", "-w", "1", "--store", &store], "shard", with_credentials);
         ran.refused(69, "cannot reach DynamoDB");
         // Without a bound it is retried until it answers, and says so.
         let mut command = leaderrun();
         with_credentials(&mut command);
-        let mut child = command
-            .args(["--store", &store, "shard", "true"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.args(["--store", &store, "shard", "true"]).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
         std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
@@ -426,7 +423,8 @@ mod dynamodb {
         proxy.rule(|request| {
             let denied = "User: arn:aws:sts::123:assumed-role/r is not authorized to perform: dynamodb:PutItem";
             if request.action == "PutItem" {
-                let body = format!(r#"{{"__type":"com.amazon.coral.service#AccessDeniedException","Message":"{denied}"}}"#);
+                let body =
+                    format!(r#"{{"__type":"com.amazon.coral.service#AccessDeniedException","Message":"{denied}"}}"#);
                 Fate::Answer(Response { status: 400, headers: Vec::new(), body })
             } else {
                 Fate::Pass
@@ -434,13 +432,15 @@ mod dynamodb {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(server.table("locks"));
-        run_with(&["--store", &url(proxy.port())], "shard", with_credentials).refused(77, "dynamodb:PutItem");
+        run_with(&["--store", &url(&proxy.endpoint())], "shard", with_credentials).refused(77, "dynamodb:PutItem");
     }
 
     #[test]
     fn no_region_and_no_credentials_are_wrong_configurations() {
         let nothing = |command: &mut Command| {
-            for name in ["AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+            for name in
+                ["AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+            {
                 command.env_remove(name);
             }
             command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_CONFIG_FILE", "/dev/null");
@@ -448,6 +448,6 @@ mod dynamodb {
         };
         run_with(&["--store", "dynamodb://locks"], "shard", nothing).refused(78, "region");
         let server = Server::start();
-        run_with(&["--store", &url(server.port())], "shard", nothing).refused(78, "credentials");
+        run_with(&["--store", &url(&server.endpoint())], "shard", nothing).refused(78, "credentials");
     }
 }

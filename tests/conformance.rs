@@ -5,6 +5,7 @@ mod support;
 use leaderrun::lease::{Candidate, Session, Shard, Term};
 use leaderrun::store::{Claim, Grant, Observation, Release, Renewal, Store};
 use std::cell::RefCell;
+use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::fleet::PATIENCE;
@@ -249,16 +250,16 @@ every_store!(
     of_eight_candidates_one_wins_every_one_of_200_races,
 );
 
-async fn memory_bench() -> (Bench, ()) {
+fn memory_bench() -> Ready<(Bench, ())> {
     let store: Arc<dyn Store> = Arc::new(leaderrun::store::memory::Memory::default());
-    (Bench::of(std::iter::repeat_n(store, 8)), ())
+    ready((Bench::of(std::iter::repeat_n(store, 8)), ()))
 }
 
-async fn file_bench() -> (Bench, tempfile::TempDir) {
+fn file_bench() -> Ready<(Bench, tempfile::TempDir)> {
     let scratch = tempfile::TempDir::new().unwrap();
     let directory = scratch.path().join("leases");
     let open = |_| Arc::new(leaderrun::store::file::FileStore::open(&directory).unwrap()) as Arc<dyn Store>;
-    (Bench::of((0..8).map(open)), scratch)
+    ready((Bench::of((0..8).map(open)), scratch))
 }
 
 #[cfg(feature = "dynamodb")]

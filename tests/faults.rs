@@ -18,8 +18,7 @@ use support::proxy::{Proxy, Weather};
 use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(6);
-const TIMING: [&str; 10] =
-    ["--lease", "6s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+const TIMING: [&str; 10] = ["--lease", "6s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
 const NAMES: [&str; 3] = ["one", "two", "three"];
 const PLAIN: &[&str] = &[];
 const STUBBORN: &[&str] = &["ignore-term"];

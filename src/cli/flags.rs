@@ -2,8 +2,8 @@
 
 use crate::exit;
 use crate::store::{Location, SCHEMES};
-use clap::{ArgMatches, Parser};
 use clap::error::ErrorKind;
+use clap::{ArgMatches, Parser};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,10 +34,7 @@ impl StoreFlags {
 ///
 /// # Errors
 /// The status to exit with: also after `--help` and `--version`.
-pub fn parse<T: Parser>(
-    program: &str,
-    words: impl IntoIterator<Item = OsString>,
-) -> Result<(T, ArgMatches), ExitCode> {
+pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>) -> Result<(T, ArgMatches), ExitCode> {
     let parsed = T::command().try_get_matches_from(words).and_then(|matches| {
         let flags = T::from_arg_matches(&matches)?;
         Ok((flags, matches))

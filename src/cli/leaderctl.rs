@@ -8,6 +8,7 @@ use crate::store::{Finding, Report, Store, StoreError, Verdict};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::Serialize;
+use std::fmt::Write as _;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -66,6 +67,7 @@ enum StoreVerb {
     Check,
 }
 
+#[must_use]
 pub fn main() -> ExitCode {
     let flags: Flags = match flags::parse(PROGRAM, std::env::args_os()) {
         Ok((flags, _)) => flags,
@@ -146,7 +148,7 @@ fn as_text(shard: &Shard, report: &Report) -> String {
     let mut text = format!("{shard}: led by {}", holder.owner);
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            text.push_str(&format!("\n  {name:<11}{value}"));
+            let _ = write!(text, "\n  {name:<11}{value}");
         }
     };
     add("host", holder.host.clone());

@@ -4,15 +4,16 @@ use super::{explain, flags};
 use crate::custody::Command;
 use crate::driver;
 use crate::election::{OnLoss, Outcome, Patience, Settings, StartError};
+use crate::exit;
 use crate::guard;
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
 use crate::log::{self, Format};
 use crate::store::Location;
-use crate::exit;
+use crate::sys;
 use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Parser, ValueEnum};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -142,6 +143,7 @@ struct Job {
     words: Vec<OsString>,
 }
 
+#[must_use]
 pub fn main() -> ExitCode {
     if let Some(status) = guard::run_if_respawned() {
         return status;
@@ -292,15 +294,14 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Ctrl-C at the terminal goes to its foreground group, which was COMMAND's alone. Where we are not alone in ours (a
-/// script runs us), the others would have got it as well had COMMAND run without us.
+/// Ctrl-C at the terminal went to its foreground group, which was COMMAND's alone. Had COMMAND run without us, those who
+/// share our group (a script that runs us) would have got it as well, and would see by our end that it was obeyed.
 fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     use crate::election::CommandEnd::Signalled;
-    if let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group)
-        && matches!(Signal::try_from(*signal), Ok(Signal::SIGINT | Signal::SIGQUIT))
-        && group != Pid::this()
-    {
-        let _ = kill(Pid::from_raw(-group.as_raw()), Signal::try_from(*signal).ok());
+    let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };
+    if let Ok(signal @ (Signal::SIGINT | Signal::SIGQUIT)) = Signal::try_from(*signal) {
+        sys::default_action(signal);
+        let _ = killpg(group, signal);
     }
 }
 
@@ -324,7 +325,9 @@ fn not_started(program: &OsStr, error: StartError) -> ExitCode {
                 format!("{name}: cannot be executed: its interpreter is missing")
             }
             exit::NOT_FOUND => format!("{name}: command not found"),
-            exit::NOT_EXECUTABLE => format!("{name}: cannot be executed: {}", nix::errno::Errno::from_raw(error.0).desc()),
+            exit::NOT_EXECUTABLE => {
+                format!("{name}: cannot be executed: {}", nix::errno::Errno::from_raw(error.0).desc())
+            }
             _ => format!("cannot start {name}: {}", nix::errno::Errno::from_raw(error.0).desc()),
         },
     )

@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut mask = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
-    sys::default_sigchld();
+    // Where it is inherited as ignored, the kernel reaps children before we do.
+    sys::default_action(Signal::SIGCHLD);
     arguments.next();
     let mut descriptors = adopt_all(arguments)?.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
@@ -48,7 +49,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         Ok(Some(guard)) => {
             drop(guards_line);
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
-            Backstop { guard: Some(guard), tree: Tree::new(), line: Some(line), limit, grace }.run(tenure)
+            Backstop { guard: Some(guard), tree: Tree::default(), line: Some(line), limit, grace }.run(tenure)
         }
         Err(error) => {
             line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EAGAIN))));

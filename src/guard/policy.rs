@@ -58,7 +58,9 @@ pub struct Policy {
 enum Phase {
     Running,
     /// The stop signal was sent. SIGKILL follows at `kill_at`, or at the deadline if that is earlier.
-    Stopping { kill_at: BootInstant },
+    Stopping {
+        kill_at: BootInstant,
+    },
     Killing,
 }
 

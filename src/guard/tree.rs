@@ -25,6 +25,13 @@ pub struct Tree {
     empty: bool,
 }
 
+/// Of a process that has no children yet.
+impl Default for Tree {
+    fn default() -> Self {
+        Self { strangers: HashSet::new(), empty: true }
+    }
+}
+
 /// A process as `/proc` showed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -37,12 +44,6 @@ pub struct Process {
 }
 
 impl Tree {
-    /// Of a process that has no children yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { strangers: HashSet::new(), empty: true }
-    }
-
     /// Of a process that may have children already, from before an exec or because it is PID 1: not ours to kill.
     #[must_use]
     pub fn after(strangers: HashSet<Pid>) -> Self {

@@ -17,11 +17,15 @@ type Packet = [u8; SIZE];
 /// From the guard or the backstop to the candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    Started { pid: i32 },
+    Started {
+        pid: i32,
+    },
     NotStarted(StartError),
     Ended(CommandEnd),
     /// The terminal stopped COMMAND by this signal, and has been taken back from it.
-    Paused { signal: i32 },
+    Paused {
+        signal: i32,
+    },
     DeadlineReached,
     /// From the backstop: the guard did not end as it should have.
     GuardFailed,

@@ -9,11 +9,11 @@
 //! - A claim whose answer was lost is made again, and is granted over the record of the same session.
 //! - A takeover applies only to the very record that was judged expired. A record that changes in between, by
 //!   however little, refuses it. That is why standbys may look with eventually consistent reads.
-//! - Whether a record has expired is judged by the server's clock as far as it can be known ([`clock`]), and by how
+//! - Whether a record has expired is judged by the server's clock as far as it can be known (`clock`), and by how
 //!   long the record stood unchanged on our own.
-//! - A record that vanished without a release leaves a tree behind that may still run ([`term`]).
+//! - A record that vanished without a release leaves a tree behind that may still run (`term`).
 //!
-//! Other programs may use the same table by the same four attributes ([`record`]). No transactions: multi-region
+//! Other programs may use the same table by the same four attributes (`record`). No transactions: multi-region
 //! strongly consistent tables do not have them.
 
 mod client;

@@ -37,8 +37,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// File systems whose locks other machines see late, or not at all, as `/proc/self/mountinfo` names them.
 const NETWORKED: [&str; 16] = [
-    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2",
-    "lustre", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse.ceph",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.sshfs",
+    "gfs2",
+    "lustre",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "smb3",
+    "smbfs",
 ];
 
 #[derive(Debug)]

@@ -170,9 +170,23 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for bad in [
-            "", "locks", ":", "://", "file:", "file://host/x", "dynamodb:locks", "dynamodb://", "dynamodb://ab",
-            "dynamodb://a/b/c", "dynamodb://locks?region", "dynamodb://locks?region=", "dynamodb://locks?zone=1",
-            "dynamodb://locks?region=a&region=b", "dynamodb://locks?endpoint=nowhere", "zookeeper://h", "FILE:/x",
+            "",
+            "locks",
+            ":",
+            "://",
+            "file:",
+            "file://host/x",
+            "dynamodb:locks",
+            "dynamodb://",
+            "dynamodb://ab",
+            "dynamodb://a/b/c",
+            "dynamodb://locks?region",
+            "dynamodb://locks?region=",
+            "dynamodb://locks?zone=1",
+            "dynamodb://locks?region=a&region=b",
+            "dynamodb://locks?endpoint=nowhere",
+            "zookeeper://h",
+            "FILE:/x",
             "dynamodb://user:secret@locks",
         ] {
             assert!(Location::from_url(bad).is_err(), "{bad}");

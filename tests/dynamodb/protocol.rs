@@ -116,6 +116,35 @@ async fn a_record_that_was_renewed_after_it_was_judged_expired_is_not_taken_over
 }
 
 #[tokio::test]
+async fn a_takeover_takes_the_very_record_that_was_judged() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let proxy = Proxy::before(&server);
+    let standby = store(&proxy.endpoint(), &table).await;
+    let two = candidate("two");
+    // Each of these alone makes it another record, if only by a write that changed nothing else.
+    for attribute in ["beat", "ttl", "session"] {
+        let put = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("LOCK"));
+        let put = put.item("ownerId", text("one")).item("session", text("one")).item("beat", number(1));
+        let put = put.item("leaseMs", number(15_000)).item("expiresMs", number(1_500_000_000_000_u64));
+        put.item("ttl", number(1_500_000_000)).send().await.unwrap();
+        assert_eq!(standby.observe(&two.shard).await.unwrap(), Observation::Free);
+        let value = match attribute {
+            "beat" => number(2),
+            "ttl" => number(1_500_000_001),
+            _ => text("another"),
+        };
+        let update = client.update_item().table_name(&table).key("pk", text("SHARD#db/main")).key("sk", text("LOCK"));
+        let update = update.update_expression("SET #a = :a").expression_attribute_names("#a", attribute);
+        update.expression_attribute_values(":a", value).send().await.unwrap();
+        proxy.actions();
+        let grant = granted(standby.claim(&two).await.unwrap());
+        assert_eq!(proxy.actions()[..2], ["PutItem", "PutItem"], "the first takeover has to fail for {attribute}");
+        standby.release(&two, grant.term).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn of_many_candidates_for_an_expired_record_one_leads() {
     let server = Server::start();
     let table = server.table("locks").await;

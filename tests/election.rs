@@ -1,0 +1,435 @@
+//! The election machine alone: time is an argument here, nothing is waited for.
+
+use leaderrun::election::{
+    Action, CommandEnd, Election, Event, Loss, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, TreeEvent,
+};
+use leaderrun::lease::{Term, Timing, TimingRequest};
+use leaderrun::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
+use leaderrun::time::BootInstant;
+use std::time::Duration;
+
+const TERM: Term = Term(7);
+
+/// An election of 15 s leases (renew 5 s, grace 5 s, margin 0.75 s), and its clock.
+struct Play {
+    election: Election,
+    now: Duration,
+}
+
+impl Play {
+    fn new(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            timing: Timing::new(TimingRequest::default()).unwrap(),
+            expires: true,
+            delivery: Delivery::Poll,
+            patience: Patience::Forever,
+            on_loss: OnLoss::Standby,
+            drain: None,
+        };
+        change(&mut settings);
+        Self { election: Election::new(settings, BootInstant::from_nanos(0), 42), now: Duration::ZERO }
+    }
+
+    fn at(&self) -> BootInstant {
+        BootInstant::from_nanos(0).plus(self.now)
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        self.election.handle(self.at(), event)
+    }
+
+    /// Lets time pass, waking the machine whenever it wants to be.
+    fn until(&mut self, seconds: f64) -> Vec<Action> {
+        let end = Duration::from_secs_f64(seconds);
+        let mut actions = Vec::new();
+        for _ in 0..10_000 {
+            let wake = self.election.wake_at().since(BootInstant::from_nanos(0));
+            if wake > end {
+                self.now = end;
+                return actions;
+            }
+            self.now = self.now.max(wake);
+            actions.extend(self.tell(Event::Tick));
+        }
+        panic!("it spins at {:?}: {actions:?}", self.now);
+    }
+
+    fn claimed(&mut self, answer: Result<Claim, StoreError>) -> Vec<Action> {
+        let sent = self.at();
+        self.tell(Event::Claimed { sent, answer })
+    }
+
+    fn renewed(&mut self, answer: Result<Renewal, StoreError>) -> Vec<Action> {
+        let sent = self.at();
+        self.tell(Event::Renewed { sent, answer })
+    }
+
+    /// Starts, is granted the lease at 0 s, and runs COMMAND.
+    fn leading(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut play = Self::new(change);
+        assert_eq!(play.tell(Event::Tick), [Action::Claim]);
+        let actions = play.claimed(granted());
+        assert!(matches!(actions[..], [Action::Say(Notice::Leading(TERM)), Action::Start { term: TERM, .. }]));
+        play
+    }
+
+    fn dead(&mut self) -> Vec<Action> {
+        self.tell(Event::Tree(TreeEvent::Dead))
+    }
+}
+
+fn granted() -> Result<Claim, StoreError> {
+    Ok(Claim::Granted(Grant { term: TERM, start_after: None }))
+}
+
+fn other() -> Holder {
+    Holder { owner: "other".to_owned(), ..Holder::default() }
+}
+
+fn away() -> StoreError {
+    StoreError::unknown("the store is away")
+}
+
+fn has(actions: &[Action], wanted: &Action) -> bool {
+    actions.contains(wanted)
+}
+
+fn renewals(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Renew { .. })).count()
+}
+
+#[test]
+fn a_leader_renews_in_its_interval_and_tells_the_guard() {
+    let mut play = Play::leading(|_| {});
+    assert_eq!(play.until(4.9), []);
+    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, beat: 1 }]);
+    let actions = play.renewed(Ok(Renewal::Renewed));
+    let [Action::Extend(deadline)] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!(deadline.kill_at, BootInstant::from_nanos(19_250_000_000));
+    assert_eq!(deadline.term_at, BootInstant::from_nanos(14_250_000_000));
+    assert_eq!(play.until(10.0), [Action::Renew { term: TERM, beat: 2 }]);
+}
+
+#[test]
+fn a_lease_counts_from_when_the_request_was_sent() {
+    let mut play = Play::new(|_| {});
+    let _ = play.tell(Event::Tick);
+    let sent = play.at();
+    play.now = Duration::from_secs(3);
+    let actions = play.tell(Event::Claimed { sent, answer: granted() });
+    let Some(Action::Start { deadline, .. }) = actions.last() else { panic!("{actions:?}") };
+    assert_eq!(deadline.kill_at, BootInstant::from_nanos(14_250_000_000));
+}
+
+#[test]
+fn with_too_little_of_the_lease_left_it_renews_before_it_starts() {
+    let mut play = Play::new(|_| {});
+    let _ = play.tell(Event::Tick);
+    let sent = play.at();
+    play.now = Duration::from_secs(5);
+    let actions = play.tell(Event::Claimed { sent, answer: granted() });
+    assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Renew { term: TERM, beat: 1 }]);
+    assert!(matches!(play.renewed(Ok(Renewal::Renewed))[..], [Action::Start { .. }]));
+}
+
+#[test]
+fn a_late_answer_does_not_move_the_lease_back() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.until(10.0);
+    let early = BootInstant::from_nanos(1);
+    let actions = play.renewed(Ok(Renewal::Renewed));
+    let Some(Action::Extend(deadline)) = actions.first().cloned() else { panic!("{actions:?}") };
+    let actions = play.tell(Event::Renewed { sent: early, answer: Ok(Renewal::Renewed) });
+    assert!(has(&actions, &Action::Extend(deadline)), "{actions:?}");
+}
+
+#[test]
+fn a_renewal_that_hangs_is_followed_by_others() {
+    let mut play = Play::leading(|_| {});
+    // At 5, 7 and 9 s; the stop signal goes out at 9.25 s, and renewing goes on until the lease ends at 15 s.
+    assert_eq!(renewals(&play.until(9.2)), 3);
+    let actions = play.until(9.25);
+    assert_eq!(actions, [Action::Say(Notice::Lost(Loss::DeadlinePassed))]);
+    assert_eq!(renewals(&play.until(14.0)), 2);
+    assert!(has(&play.until(14.6), &Action::Seize));
+}
+
+#[test]
+fn an_answer_after_three_seconds_every_time_loses_nothing() {
+    let mut play = Play::leading(|settings| {
+        let timing = TimingRequest {
+            lease: Duration::from_secs(6),
+            renew_interval: Duration::from_secs(1),
+            retry_interval: Duration::from_secs(1),
+            stop_grace: Duration::from_secs(1),
+            ..TimingRequest::default()
+        };
+        settings.timing = Timing::new(timing).unwrap();
+    });
+    let mut sent: Vec<Duration> = Vec::new();
+    let mut writes = 0;
+    for tick in 1..600 {
+        let now = f64::from(tick) / 10.0;
+        let actions = play.until(now);
+        let begun = renewals(&actions);
+        writes += begun;
+        sent.extend(std::iter::repeat_n(play.now, begun));
+        assert!(!actions.iter().any(|action| matches!(action, Action::Say(_) | Action::Seize)), "{now}: {actions:?}");
+        while sent.first().is_some_and(|&sent| play.now - sent >= Duration::from_secs(3)) {
+            let sent = BootInstant::from_nanos(0).plus(sent.remove(0));
+            let actions = play.tell(Event::Renewed { sent, answer: Ok(Renewal::Renewed) });
+            writes += renewals(&actions);
+        }
+    }
+    assert!(writes <= 61, "{writes} writes in a minute");
+}
+
+#[test]
+fn an_outage_that_ends_before_the_deadline_disturbs_nothing() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.until(5.0);
+    for tenth in 51..92 {
+        let actions = play.renewed(Err(away()));
+        assert!(
+            actions.iter().all(|action| matches!(action, Action::Renew { .. } | Action::Say(Notice::Trouble { .. })))
+        );
+        let _ = play.until(f64::from(tenth) / 10.0);
+    }
+    let actions = play.renewed(Ok(Renewal::Renewed));
+    assert!(has(&actions, &Action::Say(Notice::TroubleOver)), "{actions:?}");
+    assert_eq!(play.until(9.5), []);
+}
+
+#[test]
+fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again() {
+    for (answer, loss) in [(Some(other()), Loss::TakenBy(other())), (None, Loss::RecordGone)] {
+        let mut play = Play::leading(|_| {});
+        let _ = play.until(5.0);
+        let actions = play.renewed(Ok(Renewal::Lost(answer)));
+        assert_eq!(actions, [Action::Say(Notice::Lost(loss)), Action::Stop(Stop::Losing)]);
+        assert_eq!(play.until(7.0), [], "nothing is renewed, and nothing claimed while the tree lives");
+        assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Claim]);
+    }
+}
+
+#[test]
+fn a_guard_that_does_not_stop_a_lost_tree_is_passed_over() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.until(5.0);
+    let _ = play.renewed(Ok(Renewal::Lost(None)));
+    assert_eq!(play.until(10.9), []);
+    assert_eq!(play.until(11.0), [Action::Seize]);
+}
+
+#[test]
+fn the_lease_is_released_only_after_the_tree_is_dead() {
+    let mut play = Play::leading(|_| {});
+    let actions = play.tell(Event::Asked { signal: 15 });
+    assert_eq!(
+        actions,
+        [Action::Say(Notice::Stopping { signal: 15 }), Action::Stop(Stop::Orderly { kill_after: None })]
+    );
+    // It goes on renewing while COMMAND drains, for as long as that takes.
+    let mut writes = 0;
+    for second in 1..=100 {
+        let actions = play.until(f64::from(second));
+        assert!(!actions.iter().any(|action| matches!(action, Action::Release { .. } | Action::Seize)), "{actions:?}");
+        if renewals(&actions) > 0 {
+            writes += 1;
+            let _ = play.renewed(Ok(Renewal::Renewed));
+        }
+    }
+    assert_eq!(writes, 20);
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3)))), []);
+    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let end = Action::End(Outcome::Ended(CommandEnd::Exited(3)));
+    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), end]);
+}
+
+#[test]
+fn a_second_stop_kills_and_a_third_leaves_the_lease() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Asked { signal: 15 });
+    let actions = play.tell(Event::Asked { signal: 15 });
+    assert_eq!(actions, [Action::Say(Notice::Killing), Action::Stop(Stop::Kill)]);
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(9))));
+    let _ = play.dead();
+    let actions = play.tell(Event::Asked { signal: 15 });
+    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Signalled(9)))), "{actions:?}");
+}
+
+#[test]
+fn a_command_that_ends_gives_the_lease_back() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
+}
+
+#[test]
+fn a_release_is_tried_until_the_lease_has_ended() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+    let _ = play.dead();
+    let _ = play.tell(Event::Released { answer: Err(away()) });
+    let mut tries = 0;
+    for tenth in 1..150 {
+        let actions = play.until(f64::from(tenth) / 10.0);
+        if actions.contains(&Action::Release { term: TERM }) {
+            tries += 1;
+            let _ = play.tell(Event::Released { answer: Err(away()) });
+        }
+    }
+    assert!((7..30).contains(&tries), "{tries} tries in 15 s");
+    assert!(has(&play.until(15.0), &Action::End(Outcome::Ended(CommandEnd::Exited(0)))));
+}
+
+#[test]
+fn a_grant_that_comes_while_leaving_is_given_back_unused() {
+    let mut play = Play::new(|_| {});
+    let _ = play.tell(Event::Tick);
+    assert_eq!(play.tell(Event::Asked { signal: 2 }), []);
+    assert_eq!(play.claimed(granted()), [Action::Release { term: TERM }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Interrupted(2))), "{actions:?}");
+}
+
+#[test]
+fn a_claim_in_doubt_is_released_before_leaving() {
+    let mut play = Play::new(|settings| settings.patience = Patience::Once);
+    let _ = play.tell(Event::Tick);
+    assert_eq!(play.claimed(Err(away())), [Action::Release { term: Term(0) }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::NotHeld) });
+    assert_eq!(actions, [Action::End(Outcome::Unreachable("the store is away".to_owned()))]);
+}
+
+#[test]
+fn waiting_is_bounded_by_what_was_asked() {
+    let mut play = Play::new(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
+    let _ = play.tell(Event::Tick);
+    let _ = play.claimed(Ok(Claim::Refused(other())));
+    let mut looks = 0;
+    for tenth in 1..100 {
+        let actions = play.until(f64::from(tenth) / 10.0);
+        if has(&actions, &Action::Observe) {
+            looks += 1;
+            let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
+        }
+    }
+    assert!((4..=7).contains(&looks), "{looks} looks in 10 s at 2 s each");
+    assert_eq!(play.until(10.0), [Action::End(Outcome::NotAcquired(Some(other())))]);
+}
+
+#[test]
+fn a_standby_reads_and_does_not_write_until_the_lease_is_free() {
+    let mut play = Play::new(|_| {});
+    let _ = play.tell(Event::Tick);
+    let actions = play.claimed(Ok(Claim::Refused(other())));
+    assert_eq!(actions, [Action::Say(Notice::Waiting(other()))]);
+    assert_eq!(play.until(2.6), [Action::Observe]);
+    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
+}
+
+#[test]
+fn denied_permission_ends_a_beginner_and_is_an_outage_for_who_has_worked() {
+    let denied = StoreError::denied("no");
+    let mut play = Play::new(|_| {});
+    let _ = play.tell(Event::Tick);
+    assert_eq!(play.claimed(Err(denied.clone())), [Action::End(Outcome::Refused(denied.clone()))]);
+
+    let mut play = Play::leading(|_| {});
+    let _ = play.until(5.0);
+    assert_eq!(play.renewed(Err(denied)), []);
+    assert_eq!(renewals(&play.until(6.0)), 1);
+}
+
+#[test]
+fn a_store_that_cannot_vouch_for_the_last_tree_makes_the_leader_wait() {
+    let mut play = Play::new(|_| {});
+    let _ = play.tell(Event::Tick);
+    let start_after = Some(BootInstant::from_nanos(13_000_000_000));
+    let actions = play.claimed(Ok(Claim::Granted(Grant { term: TERM, start_after })));
+    assert!(!actions.iter().any(|action| matches!(action, Action::Start { .. })), "{actions:?}");
+    let mut started = None;
+    for tenth in 1..200 {
+        let actions = play.until(f64::from(tenth) / 10.0);
+        started = started.or(actions.iter().any(|action| matches!(action, Action::Start { .. })).then_some(tenth));
+        if renewals(&actions) > 0 {
+            let actions = play.renewed(Ok(Renewal::Renewed));
+            started = started.or(actions.iter().any(|action| matches!(action, Action::Start { .. })).then_some(tenth));
+        }
+    }
+    assert_eq!(started, Some(130));
+}
+
+#[test]
+fn a_failed_guard_costs_the_leadership_and_a_pause() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Tree(TreeEvent::GuardFailed));
+    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert_eq!(actions, [Action::Say(Notice::Released(TERM))]);
+    assert_eq!(play.until(1.4), []);
+    assert_eq!(play.until(2.6), [Action::Claim]);
+}
+
+#[test]
+fn a_loss_ends_it_where_that_was_asked_for() {
+    let mut play = Play::leading(|settings| settings.on_loss = OnLoss::Exit);
+    let _ = play.until(5.0);
+    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    let end = Action::End(Outcome::Lost(Loss::TakenBy(other())));
+    assert_eq!(play.dead(), [Action::ForgetRenewals, end]);
+}
+
+#[test]
+fn a_command_that_cannot_be_started_gives_the_lease_back() {
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
+    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::NotStarted(StartError(2)))));
+}
+
+#[test]
+fn news_that_come_during_a_look_are_newer_than_its_answer() {
+    let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
+    let _ = play.tell(Event::Tick);
+    let _ = play.claimed(Ok(Claim::Refused(other())));
+    assert!(play.election.wants_news());
+    assert_eq!(play.until(14.9), [], "a store that pushes is not polled");
+    assert_eq!(play.until(15.0), [Action::Observe]);
+    assert_eq!(play.tell(Event::Changed(Ok(()))), []);
+    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }), [Action::Claim]);
+}
+
+#[test]
+fn the_same_events_give_the_same_actions() {
+    let play = || {
+        let mut play = Play::new(|_| {});
+        let mut transcript = play.tell(Event::Tick);
+        transcript.extend(play.claimed(Ok(Claim::Refused(other()))));
+        for second in 1..60 {
+            transcript.extend(play.until(f64::from(second)));
+            transcript.extend(play.tell(Event::Observed { answer: Err(away()) }));
+        }
+        transcript
+    };
+    assert_eq!(play(), play());
+}
+
+#[test]
+fn what_decides_reads_no_clock_and_draws_no_random_numbers() {
+    for (file, text) in [
+        ("election.rs", include_str!("../src/election.rs")),
+        ("guard/policy.rs", include_str!("../src/guard/policy.rs")),
+    ] {
+        for impure in ["tokio", "::now()", "getrandom", "std::thread", "std::fs", "std::net", "Instant::", "SystemTime"]
+        {
+            let uses = text.lines().filter(|line| line.contains(impure) && !line.contains("BootInstant::"));
+            let uses: Vec<&str> = uses.filter(|line| !line.trim_start().starts_with("//")).collect();
+            assert!(uses.is_empty(), "{file} uses {impure}: {uses:?}");
+        }
+        assert!(!text.contains("BootInstant::now"), "{file} reads the clock");
+    }
+}

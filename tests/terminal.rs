@@ -1,0 +1,175 @@
+//! Job control in a real shell on a real terminal (tmux): as if COMMAND ran alone.
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use support::fleet::{wait_until, wait_until_or};
+use tempfile::TempDir;
+
+/// An interactive bash in a terminal of its own.
+struct Shell {
+    scratch: TempDir,
+}
+
+impl Shell {
+    fn start() -> Self {
+        let shell = Self { scratch: TempDir::new().unwrap() };
+        let store = format!("LEADERRUN_STORE=file:{}", shell.scratch.path().join("store").display());
+        let file = format!("FILE={}", shell.scratch.path().join("file").display());
+        let program = format!("PATH={}:/usr/bin:/bin", program_directory());
+        let started = shell
+            .tmux()
+            .args(["-f", "/dev/null", "new-session", "-d", "-x", "200", "-y", "50"])
+            .args(["env", "-i", "TERM=screen", "PS1=ready> ", &store, &file, &program])
+            .args(["bash", "--norc", "--noprofile", "-i"])
+            .status()
+            .expect("tests/run installs tmux");
+        assert!(started.success());
+        shell.wait_for("ready>");
+        shell
+    }
+
+    fn tmux(&self) -> Command {
+        let mut tmux = Command::new("tmux");
+        tmux.arg("-S").arg(self.scratch.path().join("socket")).stdin(Stdio::null());
+        tmux
+    }
+
+    /// Types a line, or names a key: `C-c`.
+    fn keys(&self, keys: &[&str]) {
+        assert!(self.tmux().arg("send-keys").args(keys).status().unwrap().success());
+    }
+
+    fn line(&self, line: &str) {
+        self.keys(&[line, "Enter"]);
+    }
+
+    fn screen(&self) -> String {
+        let output = self.tmux().args(["capture-pane", "-p"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    fn wait_for(&self, text: &str) {
+        wait_until_or(text, || self.screen(), || self.screen().contains(text));
+    }
+
+    fn file(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("file")).unwrap_or_default()
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.tmux().arg("kill-server").stderr(Stdio::null()).status();
+    }
+}
+
+fn program_directory() -> &'static str {
+    env!("CARGO_BIN_EXE_leaderrun").rsplit_once('/').expect("an absolute path").0
+}
+
+#[test]
+fn ctrl_c_interrupts_command_and_gives_the_terminal_back() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s -- sh -c 'trap \"echo caught; exit 3\" INT; echo up; while :; do sleep 0.05; done'");
+    shell.wait_for("\nup");
+    shell.keys(&["C-c"]);
+    shell.wait_for("caught");
+    shell.line("echo status $?");
+    shell.wait_for("status 3");
+}
+
+#[test]
+fn ctrl_c_ends_a_command_that_does_not_catch_it_with_130() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s -- sh -c 'echo up; sleep 1000'");
+    shell.wait_for("\nup");
+    shell.keys(&["C-c"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 130");
+}
+
+#[test]
+fn command_reads_from_the_terminal() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s -- sh -c 'echo name?; read name; echo hello $name'");
+    shell.wait_for("\nname?");
+    shell.line("world");
+    shell.wait_for("hello world");
+}
+
+#[test]
+fn ctrl_z_stops_it_and_fg_goes_on() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s -- sh -c 'echo up; while read x; do echo got $x; done'");
+    shell.wait_for("\nup");
+    for round in ["one", "two", "three"] {
+        shell.keys(&["C-z"]);
+        wait_until("the shell has the terminal", || shell.screen().matches("Stopped").count() > 0);
+        shell.line(&format!("echo prompt-{round}"));
+        shell.wait_for(&format!("\nprompt-{round}"));
+        shell.line("clear; fg");
+        // bash has left its line editor by the time that it names the job.
+        wait_until("it goes on", || {
+            let screen = shell.screen();
+            !screen.contains("prompt-") && screen.contains("leaderrun -q s")
+        });
+        shell.line(round);
+        shell.wait_for(&format!("got {round}"));
+    }
+    shell.keys(&["C-d"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 0");
+}
+
+#[test]
+fn bg_goes_on_without_the_terminal() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s -- sh -c 'echo up; while :; do echo tick >> $FILE; sleep 0.05; done'");
+    shell.wait_for("\nup");
+    shell.keys(&["C-z"]);
+    shell.wait_for("Stopped");
+    let stopped = shell.file().len();
+    shell.line("bg");
+    wait_until("it goes on", || shell.file().len() > stopped + 20);
+    shell.line("kill %1; wait %1; echo status $?");
+    shell.wait_for("status 143");
+}
+
+#[test]
+fn a_reader_at_the_end_of_a_pipeline_keeps_the_terminal() {
+    let shell = Shell::start();
+    let reader = "bash -c 'cat; echo end; read answer < /dev/tty; echo answer $answer'";
+    shell.line(&format!("leaderrun -q s -- echo from command | {reader}"));
+    shell.wait_for("\nend");
+    shell.line("yes");
+    shell.wait_for("answer yes");
+    assert!(shell.screen().contains("\nfrom command"));
+}
+
+#[test]
+fn a_script_that_runs_it_is_interrupted_as_well() {
+    let shell = Shell::start();
+    let script = shell.scratch.path().join("script");
+    fs::write(&script, "leaderrun -q s -- sh -c 'echo up; sleep 1000'\necho not interrupted\n").unwrap();
+    shell.line(&format!("bash {}", script.display()));
+    shell.wait_for("\nup");
+    shell.keys(&["C-c"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 130");
+    assert!(!shell.screen().contains("not interrupted"));
+}
+
+#[test]
+fn ctrl_c_ends_a_standby() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s -- sh -c 'echo up; while :; do sleep 0.05; done' < /dev/null > $FILE &");
+    wait_until("it leads", || shell.file().contains("up"));
+    shell.line("leaderrun -v s -- echo never");
+    shell.wait_for("waiting: ");
+    shell.keys(&["C-c"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 130");
+    shell.line("kill %1; wait");
+}
