@@ -101,6 +101,19 @@ fn backstop_and_guard_killed_together_leave_nobody() {
 }
 
 #[test]
+fn all_three_killed_together_take_command_itself_along() {
+    story(&[], |fleet, leader, backstop, guard| {
+        // Frozen first, so that none of them sees another die.
+        for process in [guard, backstop, fleet.pid(leader)] {
+            kill(process, Signal::SIGSTOP).unwrap();
+        }
+        for process in [fleet.pid(leader), backstop, guard] {
+            slay(process);
+        }
+    });
+}
+
+#[test]
 fn a_candidate_killed_while_its_guard_is_frozen_leaves_nobody() {
     story(&["ignore-term", "daemon"], |fleet, leader, _, guard| {
         kill(guard, Signal::SIGSTOP).unwrap();

@@ -58,7 +58,7 @@ impl Location {
     /// Opens it. `request_timeout` bounds each of its requests.
     ///
     /// # Errors
-    /// What the store says of a wrong configuration. None of them is asked anything over a network here.
+    /// What the store says of a wrong configuration. No lease is touched here.
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
         match self {
             Self::File { directory } => Ok(Arc::new(FileStore::open(directory)?)),

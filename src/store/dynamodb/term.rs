@@ -128,8 +128,9 @@ async fn take_after_an_unknown_end(
         (same.number(":last", last.term), last.term + 1, Some(earlier.map_or(dead_at, |earlier| earlier.max(dead_at))))
     } else {
         let start_after = wait_of_a_new_shard(table, candidate).await?;
-        // Seconds since 1970 rise faster than leaderships do: above every term of a table that was wiped.
-        let term = table.server_millis(BootInstant::now()) / 1000 + 1;
+        // Milliseconds since 1970 rise faster than leaderships do: above every term of a table that was wiped. What is
+        // known of the server's time may be off by a second or two, which the wait for the wiped ones outlasts.
+        let term = table.server_millis(start_after.unwrap_or_else(BootInstant::now)) + 1;
         (Expression::new("attribute_not_exists(#pk)"), term, start_after)
     };
     condition = condition
