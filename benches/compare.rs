@@ -36,13 +36,8 @@ struct Extent {
     requests: Duration,
 }
 
-const FULL: Extent = Extent {
-    starts: 100,
-    peaks: 9,
-    handovers_on_file: 20,
-    handovers_on_dynamodb: 5,
-    requests: Duration::from_secs(60),
-};
+const FULL: Extent =
+    Extent { starts: 100, peaks: 9, handovers_on_file: 20, handovers_on_dynamodb: 5, requests: Duration::from_mins(1) };
 const QUICK: Extent =
     Extent { starts: 40, peaks: 3, handovers_on_file: 10, handovers_on_dynamodb: 2, requests: Duration::from_secs(10) };
 
@@ -108,7 +103,7 @@ fn start_up(extent: &Extent, flock: Option<&Path>, table: &mut Table) {
         &format!("start-up and end, file, median of {}", extent.starts),
         &millis(our_median),
         &their_median
-            .map_or_else(missing, |theirs| beside(our_median.as_secs_f64(), theirs.as_secs_f64(), millis(theirs))),
+            .map_or_else(missing, |theirs| beside(our_median.as_secs_f64(), theirs.as_secs_f64(), &millis(theirs))),
         their_median.map(|theirs| factor(our_median.as_secs_f64(), theirs.as_secs_f64())),
     );
 
@@ -123,7 +118,7 @@ fn start_up(extent: &Extent, flock: Option<&Path>, table: &mut Table) {
     table.add(
         &format!("peak RSS of that process, most of {}", extent.peaks),
         &mebibytes(our_peak),
-        &flock.map_or_else(missing, |_| beside(our_peak, their_peak, mebibytes(their_peak))),
+        &flock.map_or_else(missing, |_| beside(our_peak, their_peak, &mebibytes(their_peak))),
         flock.map(|_| factor(our_peak, their_peak)),
     );
 }
@@ -231,7 +226,7 @@ fn memory_rows(store: &str, standby_target: f64, fleet: &Fleet, peers: Option<(S
     table.add(&row("its backstop"), &backstop.to_string(), "", at_most(GUARD_PRIVATE, "private", backstop.private));
     table.add(&row("its guard"), &guard.to_string(), "", at_most(GUARD_PRIVATE, "private", guard.private));
     let together = leading.proportional + backstop.proportional + guard.proportional;
-    table.add(&row("these three, shared pages divided"), &mebibytes(together), "", None);
+    table.add(&row("these three"), &format!("{} PSS", mebibytes(together)), "", None);
     table.add(&row("a standby"), &standby.to_string(), &waiting, at_most(standby_target, "RSS", standby.resident));
 }
 
@@ -243,6 +238,8 @@ fn only_child(parent: i32) -> i32 {
 
 struct Memory {
     resident: f64,
+    /// What would be freed if it ended. Backstop and guard are one forked process: what neither of them has written
+    /// since counts here for neither, and for each by half as proportional.
     private: f64,
     /// Its own and its part of what it shares.
     proportional: f64,
@@ -252,17 +249,15 @@ impl Memory {
     fn of(process: i32) -> Self {
         let rollup = format!("/proc/{process}/smaps_rollup");
         let of = |name: &str| field(&rollup, name).expect("the process runs and is ours");
-        Self {
-            resident: field(&format!("/proc/{process}/status"), "VmRSS:").expect("the process runs"),
-            private: of("Private_Clean:") + of("Private_Dirty:"),
-            proportional: of("Pss:"),
-        }
+        // VmRSS in /proc/PID/status may be off by some pages for each core (proc(5)): the kernel adds it up lazily.
+        Self { resident: of("Rss:"), private: of("Private_Clean:") + of("Private_Dirty:"), proportional: of("Pss:") }
     }
 }
 
 impl std::fmt::Display for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} RSS, {} private", mebibytes(self.resident), mebibytes(self.private))
+        let [resident, private, shares] = [self.resident, self.private, self.proportional].map(|bytes| bytes / MIB);
+        write!(f, "{resident:.1} MiB RSS, {private:.2} private, {shares:.1} PSS")
     }
 }
 
@@ -549,7 +544,7 @@ fn missing() -> String {
     "flock is missing".to_owned()
 }
 
-fn beside(ours: f64, theirs: f64, shown: String) -> String {
+fn beside(ours: f64, theirs: f64, shown: &str) -> String {
     format!("{shown}; ours is {:.1} x", ours / theirs)
 }
 
@@ -563,7 +558,8 @@ fn mebibytes(bytes: f64) -> String {
 
 fn median(times: &mut [Duration]) -> Duration {
     times.sort();
-    times[times.len() / 2]
+    let (below, above) = (times[(times.len() - 1) / 2], times[times.len() / 2]);
+    (below + above) / 2
 }
 
 fn progress(what: &str) {

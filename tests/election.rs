@@ -68,7 +68,7 @@ impl Play {
     fn leading(change: impl FnOnce(&mut Settings)) -> Self {
         let mut play = Self::new(change);
         assert_eq!(play.tell(Event::Tick), [Action::Claim]);
-        let actions = play.claimed(granted());
+        let actions = play.claimed(Ok(granted()));
         assert!(matches!(actions[..], [Action::Say(Notice::Leading(TERM)), Action::Start { term: TERM, .. }]));
         play
     }
@@ -78,8 +78,8 @@ impl Play {
     }
 }
 
-fn granted() -> Result<Claim, StoreError> {
-    Ok(Claim::Granted(Grant { term: TERM, start_after: None }))
+fn granted() -> Claim {
+    Claim::Granted(Grant { term: TERM, start_after: None })
 }
 
 fn other() -> Holder {
@@ -116,7 +116,7 @@ fn a_lease_counts_from_when_the_request_was_sent() {
     let _ = play.tell(Event::Tick);
     let sent = play.at();
     play.now = Duration::from_secs(3);
-    let actions = play.tell(Event::Claimed { sent, answer: granted() });
+    let actions = play.tell(Event::Claimed { sent, answer: Ok(granted()) });
     let Some(Action::Start { deadline, .. }) = actions.last() else { panic!("{actions:?}") };
     assert_eq!(deadline.kill_at, BootInstant::from_nanos(14_250_000_000));
 }
@@ -127,7 +127,7 @@ fn with_too_little_of_the_lease_left_it_renews_before_it_starts() {
     let _ = play.tell(Event::Tick);
     let sent = play.at();
     play.now = Duration::from_secs(5);
-    let actions = play.tell(Event::Claimed { sent, answer: granted() });
+    let actions = play.tell(Event::Claimed { sent, answer: Ok(granted()) });
     assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Renew { term: TERM, beat: 1 }]);
     assert!(matches!(play.renewed(Ok(Renewal::Renewed))[..], [Action::Start { .. }]));
 }
@@ -289,7 +289,7 @@ fn a_grant_that_comes_while_leaving_is_given_back_unused() {
     let mut play = Play::new(|_| {});
     let _ = play.tell(Event::Tick);
     assert_eq!(play.tell(Event::Asked { signal: 2 }), []);
-    assert_eq!(play.claimed(granted()), [Action::Release { term: TERM }]);
+    assert_eq!(play.claimed(Ok(granted())), [Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert!(has(&actions, &Action::End(Outcome::Interrupted(2))), "{actions:?}");
 }

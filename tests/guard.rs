@@ -235,6 +235,16 @@ fn an_orderly_stop_sends_the_stop_signal_once_and_waits_for_the_drain() {
 }
 
 #[test]
+fn a_command_whose_candidate_was_killed_is_asked_before_it_is_killed() {
+    let script = "trap 'echo asked >> $FILE; exit' TERM; echo up > $FILE; while :; do sleep 0.02; done";
+    let mut run = Script::start(&["--grace", "8s"], script);
+    run.wait_for("up");
+    run.child.kill().unwrap();
+    run.wait_for("asked");
+    run.status();
+}
+
+#[test]
 fn a_drain_that_takes_too_long_is_cut_short() {
     let mut run = Script::start(&["--drain", "200ms"], "trap '' TERM; echo up > $FILE; while :; do sleep 0.02; done");
     run.wait_for("up");

@@ -59,6 +59,10 @@ impl Location {
     ///
     /// # Errors
     /// What the store says of a wrong configuration. No lease is touched here.
+    #[cfg_attr(
+        not(feature = "dynamodb"),
+        expect(clippy::unused_async, reason = "only a store behind a network has to be waited for")
+    )]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
         match self {
             Self::File { directory } => Ok(Arc::new(FileStore::open(directory)?)),
