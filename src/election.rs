@@ -12,185 +12,27 @@
 //! - The lease may be released only when the tree is known to be dead. There is one place that goes to
 //!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
 
-use crate::lease::{Deadline, Term, Timing, show};
+mod random;
+mod words;
+
+pub use words::{
+    Action, CommandEnd, Event, Loss, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, TreeEvent,
+};
+
+use crate::lease::{Deadline, Term};
 use crate::store::{Claim, Conclusion, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
+use random::Random;
 use std::time::Duration;
 
 /// At the most so many renewals are under way at once. Later ones overtake those that hang on a dead connection.
 const MOST_RENEWALS_IN_FLIGHT: u32 = 8;
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
-/// The first pause after an error; it doubles up to the retry interval.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Between two lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// How much later than it should have a guard may do as it was told before it is passed over.
 const GUARD_PATIENCE: Duration = Duration::from_secs(1);
-
-/// What an election is to do.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    pub timing: Timing,
-    /// False where the lease lasts while it is held open (see `Store::expires`).
-    pub expires: bool,
-    pub delivery: Delivery,
-    pub patience: Patience,
-    pub on_loss: OnLoss,
-    /// How long COMMAND may take in an orderly stop; None is for ever.
-    pub drain: Option<Duration>,
-}
-
-/// How long a standby waits for its leadership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    Forever,
-    /// One answer decides.
-    Once,
-    AtMost(Duration),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLoss {
-    /// Become a standby again.
-    Standby,
-    Exit,
-}
-
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// Time has passed: the instant of [`Election::wake_at`] was reached, or any other.
-    Tick,
-    Claimed {
-        sent: BootInstant,
-        answer: Result<Claim, StoreError>,
-    },
-    Observed {
-        answer: Result<Observation, StoreError>,
-    },
-    /// The store says that something changed (or that it could not go on watching).
-    Changed(Result<(), StoreError>),
-    Renewed {
-        sent: BootInstant,
-        answer: Result<Renewal, StoreError>,
-    },
-    Released {
-        answer: Result<Release, StoreError>,
-    },
-    Tree(TreeEvent),
-    /// Somebody asked us to stop, by this signal.
-    Asked {
-        signal: i32,
-    },
-}
-
-/// What becomes of COMMAND and its descendants.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TreeEvent {
-    /// COMMAND was not started; [`TreeEvent::Dead`] follows.
-    NotStarted(StartError),
-    /// COMMAND itself ended. What descended from it may live on until [`TreeEvent::Dead`].
-    Ended(CommandEnd),
-    /// The guard reached its `term_at` and sent the stop signal.
-    DeadlineReached,
-    /// The guard did not do its work; the tree is being killed without it, and [`TreeEvent::Dead`] follows.
-    GuardFailed,
-    /// Shown: no process of the tree is left.
-    Dead,
-}
-
-/// Why COMMAND was not started: the kernel's error number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StartError(pub i32);
-
-/// How COMMAND ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandEnd {
-    Exited(i32),
-    Signalled(i32),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    Claim,
-    Observe,
-    Renew {
-        term: Term,
-        beat: u64,
-    },
-    Release {
-        term: Term,
-    },
-    /// Start the guard, and with it COMMAND.
-    Start {
-        term: Term,
-        deadline: Deadline,
-    },
-    /// Tell the guard that the lease was prolonged.
-    Extend(Deadline),
-    /// Have the guard stop the tree.
-    Stop(Stop),
-    /// The guard missed its deadline: kill it, and then the tree, by our own hand.
-    Seize,
-    /// A leadership is over: answers to its renewals are of no interest any more.
-    ForgetRenewals,
-    Say(Notice),
-    End(Outcome),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Stop signal, and SIGKILL after `kill_after` where there is one.
-    Orderly { kill_after: Option<Duration> },
-    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first.
-    Losing,
-    /// SIGKILL now.
-    Kill,
-}
-
-/// Why a leadership ended against our will.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Loss {
-    TakenBy(Holder),
-    RecordGone,
-    /// The store could not be asked in time.
-    DeadlinePassed,
-    GuardFailed,
-}
-
-/// What people may want to read about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    Waiting(Holder),
-    Leading(Term),
-    /// The lease is ours, but a tree of an earlier leadership may be alive for so long.
-    HoldingBack(Duration),
-    Trouble {
-        message: String,
-        lasting: Duration,
-    },
-    TroubleOver,
-    Stopping {
-        signal: i32,
-    },
-    Killing,
-    Lost(Loss),
-    Released(Term),
-    NotReleased(String),
-}
-
-/// How the election ended, for the exit status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Ended(CommandEnd),
-    NotStarted(StartError),
-    /// Stopped by this signal before COMMAND was started.
-    Interrupted(i32),
-    NotAcquired(Option<Holder>),
-    Unreachable(String),
-    Refused(StoreError),
-    Lost(Loss),
-}
 
 #[derive(Debug)]
 pub struct Election {
@@ -935,68 +777,5 @@ impl Election {
     /// How long a renewal may go unanswered before another one is sent beside it.
     fn hedge(&self) -> Duration {
         self.settings.timing.renew_interval.min(self.settings.timing.retry_interval)
-    }
-}
-
-/// `SplitMix64` (Steele, Lea, Flood 2014): small, seeded, good enough to spread requests.
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Between three and five quarters of `mean`, evenly.
-    fn about(&mut self, mean: Duration) -> Duration {
-        mean.mul_f64(0.75 + 0.5 * self.fraction())
-    }
-
-    /// The pause after so many failures in a row: doubling, between half of it and all of it, at most `most`.
-    fn backoff(&mut self, failures: u32, most: Duration) -> Duration {
-        let doubled = FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16));
-        doubled.min(most).mul_f64(0.5 + 0.5 * self.fraction())
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are all that is wanted")]
-    fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
-impl std::fmt::Display for Loss {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::TakenBy(holder) => write!(f, "{holder} holds the lease"),
-            Self::RecordGone => f.write_str("the store has no record of it any more"),
-            Self::DeadlinePassed => f.write_str("the lease could not be renewed in time"),
-            Self::GuardFailed => f.write_str("the guard was killed or did not answer"),
-        }
-    }
-}
-
-impl std::fmt::Display for Notice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Waiting(holder) => write!(f, "waiting: {holder} leads"),
-            Self::Leading(_) => f.write_str("leading"),
-            Self::HoldingBack(wait) => write!(
-                f,
-                "holding the lease and starting the command in {}: the store cannot show that the last one was stopped",
-                show(*wait)
-            ),
-            Self::Trouble { message, lasting } if lasting.is_zero() => write!(f, "{message}; retrying"),
-            Self::Trouble { message, lasting } => write!(f, "{message}; retrying since {}", show(*lasting)),
-            Self::TroubleOver => f.write_str("the store answers again"),
-            Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
-            Self::Killing => f.write_str("asked again to stop: killing the command"),
-            Self::Lost(loss) => write!(f, "lost: {loss}"),
-            Self::Released(_) => f.write_str("released"),
-            Self::NotReleased(why) => write!(f, "not released: {why}"),
-        }
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
 /// Forks. None in the child.
@@ -156,6 +157,19 @@ pub fn watch<T: AsFd + 'static>(source: T) -> io::Result<AsyncFd<Owned<T>>> {
     // 'static and owned by the AsyncFd from here on, its `as_fd` borrows from it, and nobody replaces it: only a
     // shared reference is given out.
     Ok(unsafe { AsyncFd::register(Owned(source)) }?)
+}
+
+/// `CLOCK_BOOTTIME`, from the kernel itself: a preloaded library that fakes clocks (libfaketime) would fake this one
+/// differently in each process, and the kernel's timers not at all.
+#[must_use]
+pub fn boot_clock() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime(2) writes one timespec where the pointer says, and `now` is one.
+    let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_BOOTTIME, &raw mut now) };
+    assert!(failed == 0, "every Linux since 2.6.39 has CLOCK_BOOTTIME");
+    let seconds = u64::try_from(now.tv_sec).expect("the time since boot is not negative");
+    let nanos = u32::try_from(now.tv_nsec).expect("a fraction of a second fits");
+    Duration::new(seconds, nanos)
 }
 
 /// True when `signal` was ignored when this process began, as nohup(1) and a shell's `&` do.

@@ -5,7 +5,7 @@
 //! therefore counts on `CLOCK_BOOTTIME`, which runs through a suspend and is never set. Tokio's clock may
 //! wake us; it never decides.
 
-use nix::time::{ClockId, clock_gettime};
+use crate::sys;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// An instant on `CLOCK_BOOTTIME`, in nanoseconds since the machine started.
@@ -21,10 +21,8 @@ impl BootInstant {
     /// The clock's present reading.
     #[must_use]
     pub fn now() -> Self {
-        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every Linux since 2.6.39 has CLOCK_BOOTTIME");
-        let seconds = u64::try_from(now.tv_sec()).expect("the time since boot is not negative");
-        let nanos = u64::try_from(now.tv_nsec()).expect("a fraction of a second is not negative");
-        Self(seconds * 1_000_000_000 + nanos)
+        let since_boot = sys::boot_clock();
+        Self(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
     }
 
     #[must_use]

@@ -422,6 +422,8 @@ fn the_same_events_give_the_same_actions() {
 fn what_decides_reads_no_clock_and_draws_no_random_numbers() {
     for (file, text) in [
         ("election.rs", include_str!("../src/election.rs")),
+        ("election/words.rs", include_str!("../src/election/words.rs")),
+        ("election/random.rs", include_str!("../src/election/random.rs")),
         ("guard/policy.rs", include_str!("../src/guard/policy.rs")),
     ] {
         for impure in ["tokio", "::now()", "getrandom", "std::thread", "std::fs", "std::net", "Instant::", "SystemTime"]
