@@ -101,6 +101,7 @@ fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
         stop_signal: Signal::try_from(charge.stop_signal).unwrap_or(Signal::SIGTERM),
         terminal: charge.terminal_group.and_then(|group| Terminal::open(Pid::from_raw(group))),
         line: Some(line),
+        just_ended: false,
         killing: false,
     };
     guard.start(charge.command, mask);
@@ -111,6 +112,9 @@ fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
                 terminal.take_back();
             }
             return Ok(());
+        }
+        if std::mem::take(&mut guard.just_ended) {
+            guard.take(Input::CommandEnded);
         }
         while let Some(input) = guard.hear() {
             guard.take(input);
@@ -136,6 +140,8 @@ struct Guard {
     terminal: Option<Terminal>,
     /// None once the candidate is gone.
     line: Option<Line>,
+    /// COMMAND was reaped, and what it left behind has not been dealt with.
+    just_ended: bool,
     killing: bool,
 }
 
@@ -185,9 +191,13 @@ impl Guard {
 
     /// The stop signal once to every process; SIGCONT after it, for what is stopped cannot obey.
     fn ask(&self) {
-        let others = self.tree.outside_of(self.group);
-        for signal in [self.stop_signal, Signal::SIGCONT] {
+        let signals = [self.stop_signal, Signal::SIGCONT];
+        for signal in signals {
             self.signal_group(signal);
+        }
+        // Finding the others takes a look at every process of the machine.
+        let others = self.tree.outside_of(self.group);
+        for signal in signals {
             for process in &others {
                 process.signal(signal);
             }
@@ -218,9 +228,7 @@ impl Guard {
             self.report(&wire::Report::Ended(end));
             // From here on the group's number may become somebody else's.
             (self.command, self.group) = (None, None);
-            if !self.tree.is_empty() {
-                self.take(Input::CommandEnded);
-            }
+            self.just_ended = true;
         }
     }
 
