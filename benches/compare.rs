@@ -408,7 +408,7 @@ mod dynamodb {
             fleet.conclude();
             let store = match end {
                 End::Orderly => "DynamoDB (polled each 1s)",
-                End::Killed => "DynamoDB (waits out a lease of 6s)",
+                End::Killed => "DynamoDB (polled each 1s)",
             };
             handovers.rows(store, end, None, table);
         }

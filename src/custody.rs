@@ -10,8 +10,9 @@ use crate::guard::policy::Order;
 use crate::guard::tree::{Tree, children, wait_any};
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{Charge, GUARD_NAME};
-use crate::lease::Deadline;
+use crate::lease::{Candidate, Deadline, Term};
 use crate::sys::{self, Owned};
+use crate::will::Will;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus};
@@ -69,6 +70,8 @@ pub struct Command {
     pub grace: Duration,
     /// Our process group, when COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
+    /// Where the lease is to be given back should we be killed; None where the kernel does that.
+    pub store_url: Option<String>,
 }
 
 impl Custody {
@@ -76,7 +79,13 @@ impl Custody {
     ///
     /// # Errors
     /// The kernel's; then nothing was started.
-    pub fn start(command: &Command, shard: &str, deadline: Deadline, tenure: &[BorrowedFd<'_>]) -> io::Result<Self> {
+    pub fn start(
+        command: &Command,
+        candidate: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        tenure: &[BorrowedFd<'_>],
+    ) -> io::Result<Self> {
         nix::sys::prctl::set_child_subreaper(true)?;
         let charge = write_charge(&Charge {
             command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),
@@ -84,13 +93,14 @@ impl Custody {
             grace: command.grace,
             stop_signal: command.stop_signal as i32,
             terminal_group: command.terminal_group.map(Pid::as_raw),
+            will: command.store_url.as_deref().map(|url| Will::new(url, candidate, term)),
         })?;
         let tree = Tree::after(children());
         let (guard, guards_end) = Line::pair()?;
         let (backstop, backstops_end) = Line::pair()?;
         let mut inherited = vec![charge.as_fd(), guards_end.as_fd(), backstops_end.as_fd()];
         inherited.extend(tenure);
-        let mut arguments = vec![OsString::from(shard)];
+        let mut arguments = vec![OsString::from(candidate.shard.as_str())];
         arguments.extend(inherited.iter().map(|descriptor| descriptor.as_raw_fd().to_string().into()));
         let (guard, backstop) = (sys::watch(guard)?, sys::watch(backstop)?);
         let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), &inherited)?;

@@ -118,10 +118,10 @@ impl Driver {
             }
             Action::Start { term, deadline } => {
                 self.command.set_leadership(&self.requests.candidate, term);
-                let (shard, command) = (&self.requests.candidate.shard, &self.command);
+                let (candidate, command) = (&self.requests.candidate, &self.command);
                 let mut started = Err(io::Error::other("the store did not answer"));
-                self.requests.store.with_tenure(shard, &mut |tenure| {
-                    started = Custody::start(command, shard.as_str(), deadline, tenure);
+                self.requests.store.with_tenure(&candidate.shard, &mut |tenure| {
+                    started = Custody::start(command, candidate, term, deadline, tenure);
                 });
                 match started {
                     Ok(custody) => self.custody = Some(custody),

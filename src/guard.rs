@@ -35,6 +35,7 @@ use crate::election::{CommandEnd, StartError};
 use crate::lease::Deadline;
 use crate::sys;
 use crate::time::BootInstant;
+use crate::will::Will;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -69,6 +70,8 @@ pub struct Charge {
     pub stop_signal: i32,
     /// The candidate's process group, when COMMAND may have the terminal.
     pub terminal_group: Option<i32>,
+    /// What to do once the tree is dead, should the candidate be gone.
+    pub will: Option<Will>,
 }
 
 /// Becomes backstop and guard if this process was respawned to be them. The first thing that `main` does.

@@ -25,6 +25,7 @@
 //! | [`store`] | the trait, and a file for each store |
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
+//! | [`will`] | what gives the lease back when the candidate is gone |
 //! | [`time`], [`signals`], [`sys`] | clocks, signals, and the only unsafe code |
 //! | [`cli`], [`log`], [`exit`] | the two programs |
 
@@ -40,3 +41,4 @@ pub mod signals;
 pub mod store;
 pub mod sys;
 pub mod time;
+pub mod will;

@@ -169,7 +169,11 @@ fn leader_is_killed(stamp_flags: &[&str]) {
     let mut world = World::new(stamp_flags);
     let leader = world.fleet.leader();
     world.fleet.kill(&leader.owner);
-    world.successor(&leader);
+    let next = world.successor(&leader);
+    // The tree is dead a grace after that at the latest, and then nobody has to wait for the lease to end.
+    let ended = world.fleet.lives().into_iter().find(|life| life.term == leader.term).expect("it led").last;
+    let gap = Duration::from_nanos(next.first - ended);
+    assert!(gap < LEASE * 2 / 3, "nobody led for {gap:?}\n{}", world.fleet.logs());
     world.fleet.conclude();
 }
 

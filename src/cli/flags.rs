@@ -17,6 +17,12 @@ pub struct StoreFlags {
 }
 
 impl StoreFlags {
+    /// The URL as it was given.
+    #[must_use]
+    pub fn url(&self) -> Option<&str> {
+        self.store.as_deref()
+    }
+
     /// The store that was named, or the default one; then true comes with it.
     ///
     /// # Errors

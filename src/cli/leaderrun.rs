@@ -10,6 +10,7 @@ use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
 use crate::log::{self, Format};
 use crate::store::Location;
 use crate::sys;
+use crate::will;
 use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Parser, ValueEnum};
@@ -145,7 +146,7 @@ struct Job {
 
 #[must_use]
 pub fn main() -> ExitCode {
-    if let Some(status) = guard::run_if_respawned() {
+    if let Some(status) = guard::run_if_respawned().or_else(will::run_if_respawned) {
         return status;
     }
     let (mut flags, matches): (Flags, ArgMatches) = match flags::parse(PROGRAM, std::env::args_os()) {
@@ -255,6 +256,7 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         stop_signal: flags.signal,
         grace: flags.grace,
         terminal_group,
+        store_url: None,
     };
     let program = command.words[0].clone();
     let mut seed = [0; 8];
@@ -277,6 +279,8 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             },
             drain: flags.drain,
         };
+        let store_url = flags.store.url().filter(|_| store.expires()).map(str::to_owned);
+        let command = Command { store_url, ..command };
         driver::run(settings, candidate, store, command, u64::from_le_bytes(seed)).await
     })?;
     pass_on_interrupt(&outcome, terminal_group);

@@ -1,4 +1,5 @@
-//! The backstop: the guard's parent. It does nothing but wait, and kills the tree when the guard does not.
+//! The backstop: the guard's parent. It does nothing but wait, and kills the tree when the guard does not. When the
+//! candidate is gone as well, it gives the lease back in the end.
 
 use super::tree::{Tree, next_look};
 use super::wire::{Heard, Line, Report};
@@ -34,7 +35,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let (guards_line, line) = (Line::adopt(next()?), Line::adopt(next()?));
     let tenure: Vec<OwnedFd> = descriptors.collect();
 
-    let (limit, grace) = (charge.deadline.backstop_at, charge.grace);
+    let (limit, grace, will) = (charge.deadline.backstop_at, charge.grace, charge.will.clone());
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
         .map_err(io::Error::from)
@@ -49,7 +50,13 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         Ok(Some(guard)) => {
             drop(guards_line);
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
-            Backstop { guard: Some(guard), tree: Tree::default(), line: Some(line), limit, grace }.run(tenure)
+            let candidate_lives =
+                Backstop { guard: Some(guard), tree: Tree::default(), line: Some(line), limit, grace }.run(tenure)?;
+            if let Some(will) = will.filter(|_| !candidate_lives) {
+                sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+                will.execute()?;
+            }
+            Ok(())
         }
         Err(error) => {
             line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EAGAIN))));
@@ -70,7 +77,8 @@ struct Backstop {
 }
 
 impl Backstop {
-    fn run(mut self, tenure: Vec<OwnedFd>) -> io::Result<()> {
+    /// Returns once the tree is dead, with whether the candidate is still there.
+    fn run(mut self, tenure: Vec<OwnedFd>) -> io::Result<bool> {
         let mut watch = Watch::new()?;
         let mut failed = false;
         loop {
@@ -91,7 +99,7 @@ impl Backstop {
                         // What the lease hangs on is let go before anybody is told that it is free.
                         drop(tenure);
                         self.report(&Report::Dead);
-                        return Ok(());
+                        return Ok(self.line.is_some());
                     }
                     self.tree.kill();
                     next_look()
