@@ -406,10 +406,7 @@ mod dynamodb {
             let settle = Duration::from_millis(2_500);
             let handovers = hand_over(&mut fleet, end, extent.handovers_on_dynamodb, settle, &flags, &ENVIRONMENT);
             fleet.conclude();
-            let store = match end {
-                End::Orderly => "DynamoDB (polled each 1s)",
-                End::Killed => "DynamoDB (polled each 1s)",
-            };
+            let store = "DynamoDB (polled each 1s)";
             handovers.rows(store, end, None, table);
         }
     }

@@ -68,7 +68,6 @@ async fn a_claim_of_what_is_held_is_refused_with_its_holder(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let (one, two) = (candidate("refused", "one"), candidate("refused", "two"));
     let term = granted(&*store, &one).await.term;
-    store.renew(&one, term, 1).await.unwrap();
     let Claim::Refused(holder) = other.claim(&two).await.unwrap() else { panic!("granted to two") };
     assert_eq!((holder.owner.as_str(), holder.session.as_ref()), ("one", Some(&one.session)));
     let report = other.inspect(&one.shard).await.unwrap();

@@ -465,3 +465,12 @@ fn a_frozen_guard_does_not_keep_a_leader_from_leaving() {
 fn a_frozen_backstop_does_not_keep_a_leader_from_leaving() {
     a_frozen_process_is_passed_over(true);
 }
+
+#[test]
+fn a_lost_leadership_ends_with_79_where_that_was_asked_for() {
+    let script = "echo up > $FILE; while :; do sleep 0.02; done";
+    let mut run = Script::start(&["--on-loss", "exit", "--renew", "0.2"], script);
+    run.wait_for("up");
+    fs::remove_dir_all(run.scratch.path().join("store")).unwrap();
+    assert_eq!(run.status(), Some(79));
+}

@@ -37,7 +37,7 @@ pub enum OnLoss {
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Time has passed: the instant of [`Election::wake_at`] was reached, or any other.
+    /// Time has passed: the instant of [`wake_at`](super::Election::wake_at) was reached, or any other.
     Tick,
     Claimed {
         sent: BootInstant,

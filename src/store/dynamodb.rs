@@ -402,7 +402,15 @@ impl Store for DynamoDb {
             let left = self.notice(shard, &record, sent);
             holder = (!left.is_zero()).then(|| record.holder(Some(left)));
         }
-        Ok(Report { holder, last_term: term::last(&self.table, shard).await? })
+        let last = term::last(&self.table, shard).await?;
+        // The lock item has the term from the first renewal on; before that, the term item tells.
+        if let (Some(holder), Some((term, whose))) = (&mut holder, &last)
+            && holder.session.is_some()
+            && holder.session == *whose
+        {
+            holder.term.get_or_insert(*term);
+        }
+        Ok(Report { holder, last_term: last.map(|(term, _)| term) })
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

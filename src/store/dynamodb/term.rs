@@ -81,9 +81,11 @@ pub async fn mark_released(table: &Table, candidate: &Candidate, term: Term) -> 
     table.update(term_key(&candidate.shard), "SET #released = :true", condition).await.map(drop)
 }
 
-pub async fn last(table: &Table, shard: &Shard) -> Result<Option<Term>, StoreError> {
+/// The last term, and whose it is.
+pub async fn last(table: &Table, shard: &Shard) -> Result<Option<(Term, Option<Session>)>, StoreError> {
     let item = table.get(term_key(shard), true).await?;
-    item.map(|item| LastTerm::read(table, shard, &item).map(|last| Term(last.term))).transpose()
+    let last = item.map(|item| LastTerm::read(table, shard, &item)).transpose()?;
+    Ok(last.map(|last| (Term(last.term), last.holder)))
 }
 
 /// Writes down that the table remembers from now on. False when it did so before.
