@@ -19,14 +19,16 @@ pub use words::{
     Action, CommandEnd, Event, Loss, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, TreeEvent,
 };
 
-use crate::lease::{Deadline, Term};
+use crate::lease::{Deadline, Term, Timing};
 use crate::store::{Claim, Conclusion, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
 use random::Random;
 use std::time::Duration;
 
 /// At the most so many renewals are under way at once. Later ones overtake those that hang on a dead connection.
-const MOST_RENEWALS_IN_FLIGHT: u32 = 8;
+const MOST_RENEWALS_IN_FLIGHT: u32 = 16;
+/// Attempts get denser as the deadline comes nearer, but not denser than this.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 /// Between two lines about the same trouble.
@@ -114,6 +116,14 @@ struct Leadership {
 }
 
 impl Leadership {
+    /// The most between two attempts to renew: an outage may end shortly before the stop signal is due, so of the time
+    /// until then one attempt waits for one part.
+    fn pause(&self, timing: Timing, now: BootInstant, parts: u32) -> Duration {
+        let most = timing.renew_interval.min(timing.retry_interval);
+        let left = timing.deadline(self.valid_until).term_at.since(now);
+        if left.is_zero() { most } else { most.min((left / parts).max(LEAST_PAUSE)) }
+    }
+
     fn renewal_due(&self) -> BootInstant {
         if self.in_flight < MOST_RENEWALS_IN_FLIGHT && self.next_renewal < self.valid_until {
             self.next_renewal
@@ -262,7 +272,7 @@ impl Election {
     }
 
     fn pass_time(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        let (timing, hedge) = (self.settings.timing, self.hedge());
+        let timing = self.settings.timing;
         match &mut self.state {
             State::Standby(standby) => {
                 if now >= self.waiting.until {
@@ -303,7 +313,7 @@ impl Election {
                     leadership.in_flight += 1;
                     leadership.beat += 1;
                     leadership.last_sent = now;
-                    leadership.next_renewal = now.plus(hedge);
+                    leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
                     actions.push(Action::Renew { term: leadership.term, beat: leadership.beat });
                 }
                 match &mut leadership.tree {
@@ -408,7 +418,7 @@ impl Election {
         answer: Result<Renewal, StoreError>,
         actions: &mut Vec<Action>,
     ) {
-        let (timing, hedge) = (self.settings.timing, self.hedge());
+        let timing = self.settings.timing;
         let expires = self.settings.expires;
         match &mut self.state {
             State::Leading(leadership) => {
@@ -421,8 +431,11 @@ impl Election {
                         }
                         // While later renewals are under way the pace is theirs.
                         let due = sent.plus(timing.renew_interval);
-                        leadership.next_renewal =
-                            if leadership.in_flight > 0 { due.max(leadership.last_sent.plus(hedge)) } else { due };
+                        leadership.next_renewal = if leadership.in_flight > 0 {
+                            due.max(leadership.last_sent.plus(leadership.pause(timing, now, 2)))
+                        } else {
+                            due
+                        };
                         if expires && matches!(leadership.tree, Tree::Alive { .. }) {
                             actions.push(Action::Extend(timing.deadline(leadership.valid_until)));
                         }
@@ -434,7 +447,7 @@ impl Election {
                     }
                     Err(error) => {
                         leadership.failures += 1;
-                        let most = timing.retry_interval.min(timing.renew_interval);
+                        let most = leadership.pause(timing, now, 4);
                         let pause = self.random.backoff(leadership.failures, most);
                         leadership.next_renewal = leadership.next_renewal.min(now.plus(pause));
                         let say = leadership.failures > 1;
@@ -772,10 +785,5 @@ impl Election {
 
     fn deadline(&self, leadership: &Leadership) -> Deadline {
         if self.settings.expires { self.settings.timing.deadline(leadership.valid_until) } else { Deadline::NONE }
-    }
-
-    /// How long a renewal may go unanswered before another one is sent beside it.
-    fn hedge(&self) -> Duration {
-        self.settings.timing.renew_interval.min(self.settings.timing.retry_interval)
     }
 }

@@ -146,11 +146,14 @@ fn a_late_answer_does_not_move_the_lease_back() {
 #[test]
 fn a_renewal_that_hangs_is_followed_by_others() {
     let mut play = Play::leading(|_| {});
-    // At 5, 7 and 9 s; the stop signal goes out at 9.25 s, and renewing goes on until the lease ends at 15 s.
-    assert_eq!(renewals(&play.until(9.2)), 3);
+    // At 5 and 7 s, then denser and denser; the stop signal goes out at 9.25 s, and renewing goes on after that.
+    assert_eq!(renewals(&play.until(7.0)), 2);
+    let dense = renewals(&play.until(9.24));
+    assert!((3..=6).contains(&dense), "{dense}");
     let actions = play.until(9.25);
-    assert_eq!(actions, [Action::Say(Notice::Lost(Loss::DeadlinePassed))]);
-    assert_eq!(renewals(&play.until(14.0)), 2);
+    assert!(has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
+    let later = renewals(&play.until(14.0));
+    assert!((2..=3).contains(&later), "{later}");
     assert!(has(&play.until(14.6), &Action::Seize));
 }
 
@@ -181,7 +184,7 @@ fn an_answer_after_three_seconds_every_time_loses_nothing() {
             writes += renewals(&actions);
         }
     }
-    assert!(writes <= 61, "{writes} writes in a minute");
+    assert!(writes <= 120, "{writes} writes in a minute");
 }
 
 #[test]
