@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -99,9 +100,17 @@ impl Drop for Server {
     }
 }
 
+/// A port that nobody listens on, and that is given to nobody else: below those that the kernel hands out by itself,
+/// another one at each call, and in another place for each test program.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port can be had");
-    listener.local_addr().expect("a bound socket has an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let place = u16::try_from(std::process::id() % 120).expect("small") * 100;
+    loop {
+        let port = 20_000 + (place + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 pub fn millis_now() -> u64 {

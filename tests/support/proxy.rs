@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
@@ -67,31 +67,38 @@ impl Proxy {
     }
 
     fn pump(&self, mut from: TcpStream, mut to: TcpStream) {
-        let mut buffer = [0; 16 * 1024];
-        loop {
-            let length = match from.read(&mut buffer) {
-                Ok(0) | Err(_) => {
-                    let _ = to.shutdown(Shutdown::Write);
-                    return;
+        let source = from.try_clone().unwrap();
+        let (arrived, arrivals) = mpsc::channel();
+        // Reading goes on while a chunk is held, so that several chunks of one message are not held one after another.
+        let reader = thread::spawn(move || {
+            let mut buffer = [0; 16 * 1024];
+            loop {
+                match from.read(&mut buffer) {
+                    Ok(0) | Err(_) => return,
+                    Ok(length) if arrived.send((Instant::now(), buffer[..length].to_vec())).is_err() => return,
+                    Ok(_) => {}
                 }
-                Ok(length) => length,
-            };
+            }
+        });
+        for (at, chunk) in arrivals {
             if let Weather::Slow(latency) = self.weather() {
-                thread::sleep(latency / 2);
+                thread::sleep((at + latency / 2).saturating_duration_since(Instant::now()));
             }
             while self.weather() == Weather::BlackHole {
                 thread::sleep(Duration::from_millis(10));
             }
             if self.weather() == Weather::Storm {
-                reset(&from);
+                reset(&source);
                 reset(&to);
-                return;
+                break;
             }
-            if to.write_all(&buffer[..length]).is_err() {
-                reset(&from);
-                return;
+            if to.write_all(&chunk).is_err() {
+                reset(&source);
+                break;
             }
         }
+        let _ = to.shutdown(Shutdown::Write);
+        let _ = reader.join();
     }
 }
 
