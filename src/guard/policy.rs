@@ -87,7 +87,7 @@ impl Policy {
         match input {
             Input::Order(Order::Extend(deadline)) => {
                 // Messages keep their order, and the candidate never shortens; a deadline that has passed stays.
-                if deadline.kill_at > self.deadline.kill_at {
+                if now < self.deadline.kill_at && deadline.kill_at > self.deadline.kill_at {
                     self.deadline = deadline;
                 }
             }
@@ -179,6 +179,12 @@ mod tests {
         assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
         assert_eq!(policy.handle(at(11), Input::Order(Order::Extend(until(20)))), []);
         assert_eq!(policy.wake_at(), BootInstant::NEVER);
+    }
+
+    #[test]
+    fn an_extension_that_arrives_at_the_deadline_is_too_late() {
+        let mut policy = Policy::new(until(10), GRACE);
+        assert_eq!(policy.handle(at(10), Input::Order(Order::Extend(until(20)))), [Effect::KillTree]);
     }
 
     #[test]
