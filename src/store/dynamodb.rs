@@ -123,9 +123,15 @@ impl DynamoDb {
         now.saturating_add(millis(lease))
     }
 
-    /// Whether what was written at `sent`, perhaps by a guess, is right by what is known now.
-    fn is_right(&self, expires_millis: u64, sent: BootInstant, lease: Duration) -> bool {
-        self.table.watch.clock().bounds(sent).is_none_or(|bounds| {
+    /// Whether what was written at `sent`, by a guess if nothing was `known` then, is right by what is known now.
+    fn is_right(&self, expires_millis: u64, known: bool, sent: BootInstant, lease: Duration) -> bool {
+        let clock = self.table.watch.clock();
+        let now = BootInstant::now();
+        // What was known holds, unless this very answer belied it: looking back from now only adds drift to it.
+        if known && clock.settled(now, now.since(sent)) {
+            return true;
+        }
+        clock.bounds(sent).is_none_or(|bounds| {
             let earliest = bounds.upper.saturating_add(millis(lease));
             (earliest..=earliest.saturating_add(millis(MOST_EXCESS))).contains(&expires_millis)
         })
@@ -168,6 +174,7 @@ impl DynamoDb {
     /// One put: over nothing or our own record, or over the very record that has expired.
     async fn attempt(&self, candidate: &Candidate, expired: Option<&Record>) -> Result<Attempt, StoreError> {
         let (sent, beat) = (BootInstant::now(), self.next_beat());
+        let known = self.table.watch.clock().bounds(sent).is_some();
         let expires_millis = self.expiry(sent, candidate.lease);
         let after = expired.and_then(|record| record.ours.as_ref()).map(|ours| &ours.session);
         let since_millis = self.table.wall_clock_millis();
@@ -184,7 +191,7 @@ impl DynamoDb {
             },
             Outcome::Refused(item) => return self.refused(candidate, item, sent).await,
         };
-        if self.is_right(expires_millis, sent, candidate.lease) {
+        if self.is_right(expires_millis, known, sent, candidate.lease) {
             return Ok(Attempt::Taken(dead));
         }
         // Nothing has been concluded from the record yet, so it may be mended as a renewal mends it.
