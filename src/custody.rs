@@ -7,15 +7,15 @@
 
 use crate::election::{Stop, TreeEvent};
 use crate::guard::policy::Order;
-use crate::guard::tree::{Tree, children, wait_any};
+use crate::guard::tree::{Tree, children};
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{Charge, GUARD_NAME};
 use crate::lease::{Candidate, Deadline, Term};
-use crate::sys::{self, Owned};
+use crate::sys::{self, Owned, wait_any};
 use crate::will::Will;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus};
+use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -174,8 +174,8 @@ impl Custody {
 
     /// Reaps what ended; called when SIGCHLD came.
     pub fn reap(&mut self) {
-        while let Some(status) = self.tree.reap(WaitPidFlag::WEXITED) {
-            if status.pid() == self.backstop_pid {
+        while let Some((pid, _)) = self.tree.reap(WaitPidFlag::WEXITED) {
+            if Some(pid) == self.backstop_pid {
                 self.backstop_pid = None;
             }
         }
@@ -237,7 +237,7 @@ impl Custody {
 
 /// Reaps the children that became ours because we are PID 1 or a subreaper; for when there is no tree.
 pub fn reap_strangers() {
-    while let Ok(Some(WaitStatus::Exited(..) | WaitStatus::Signaled(..))) = wait_any(WaitPidFlag::WEXITED) {}
+    while let Ok(Some(_)) = wait_any(WaitPidFlag::WEXITED) {}
 }
 
 fn write_charge(charge: &Charge) -> io::Result<File> {

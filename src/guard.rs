@@ -33,7 +33,7 @@ pub mod wire;
 
 use crate::election::{CommandEnd, StartError};
 use crate::lease::Deadline;
-use crate::sys;
+use crate::sys::{self, ChildState};
 use crate::time::BootInstant;
 use crate::will::Will;
 use nix::errno::Errno;
@@ -42,7 +42,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::sys::wait::{WaitPidFlag, WaitStatus};
+use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use policy::{Effect, Input, Policy};
 use serde::{Deserialize, Serialize};
@@ -217,10 +217,10 @@ impl Guard {
     fn reap(&mut self) {
         loop {
             match self.tree.reap(WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED) {
-                Some(WaitStatus::Exited(pid, status)) => self.ended(pid, CommandEnd::Exited(status)),
-                Some(WaitStatus::Signaled(pid, signal, _)) => self.ended(pid, CommandEnd::Signalled(signal as i32)),
-                Some(WaitStatus::Stopped(pid, signal)) if Some(pid) == self.command => self.stopped(signal),
-                Some(_) => {}
+                Some((pid, ChildState::Exited(status))) => self.ended(pid, CommandEnd::Exited(status)),
+                Some((pid, ChildState::Signalled(signal))) => self.ended(pid, CommandEnd::Signalled(signal)),
+                Some((pid, ChildState::Stopped(signal))) if Some(pid) == self.command => self.stopped(signal),
+                Some((_, ChildState::Stopped(_) | ChildState::Continued)) => {}
                 None => return,
             }
         }
@@ -236,15 +236,15 @@ impl Guard {
     }
 
     /// COMMAND was stopped. Only what a terminal did concerns us: a SIGSTOP is somebody's own business.
-    fn stopped(&mut self, signal: Signal) {
+    fn stopped(&mut self, signal: i32) {
         let Some(terminal) = &self.terminal else { return };
-        match signal {
-            Signal::SIGTTIN | Signal::SIGTTOU if terminal.hand_over() => {
+        match Signal::try_from(signal) {
+            Ok(Signal::SIGTTIN | Signal::SIGTTOU) if terminal.hand_over() => {
                 self.signal_group(Signal::SIGCONT);
             }
-            Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
+            Ok(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) => {
                 terminal.take_back();
-                self.report(&wire::Report::Paused { signal: signal as i32 });
+                self.report(&wire::Report::Paused { signal });
             }
             _ => {}
         }

@@ -1,7 +1,9 @@
 //! The only unsafe code: the few system calls that neither std nor nix offers in a safe form.
 #![expect(unsafe_code, reason = "this is the file for it")]
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::wait::WaitPidFlag;
 use nix::unistd::{Pid, getppid, tcsetpgrp};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -136,6 +138,55 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()
     // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as i32, no_info, 0) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What has become of a child. Signals are numbers: the real-time ones have no names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildState {
+    Exited(i32),
+    Signalled(i32),
+    Stopped(i32),
+    Continued,
+}
+
+impl ChildState {
+    /// True when it was reaped, and its number may become another process's.
+    #[must_use]
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Exited(_) | Self::Signalled(_))
+    }
+}
+
+/// News of any child, without blocking. None when no child has any.
+///
+/// # Errors
+/// ECHILD when there is no child.
+pub fn wait_any(flags: WaitPidFlag) -> Result<Option<(Pid, ChildState)>, Errno> {
+    let flags = (flags | WaitPidFlag::WNOHANG).bits();
+    loop {
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: waitid(2) writes one siginfo where the pointer says, and there is room for it; all zeroes are
+        // valid where it writes none. For a child's news it fills the fields that the two getters read.
+        let (failed, pid, status, code) = unsafe {
+            let failed = libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), flags) < 0;
+            let info = info.assume_init();
+            (failed, info.si_pid(), info.si_status(), info.si_code)
+        };
+        match Errno::last() {
+            Errno::EINTR if failed => {}
+            errno if failed => return Err(errno),
+            _ if pid == 0 => return Ok(None),
+            _ => {
+                let state = match code {
+                    libc::CLD_EXITED => ChildState::Exited(status),
+                    libc::CLD_KILLED | libc::CLD_DUMPED => ChildState::Signalled(status),
+                    libc::CLD_STOPPED | libc::CLD_TRAPPED => ChildState::Stopped(status),
+                    _ => ChildState::Continued,
+                };
+                return Ok(Some((Pid::from_raw(pid), state)));
+            }
+        }
+    }
 }
 
 /// Something that owns the descriptor it answers, and answers always the same one.

@@ -337,6 +337,15 @@ fn the_statuses_of_command_pass_through() {
 }
 
 #[test]
+fn a_real_time_signal_ends_command_or_its_children_like_any_other() {
+    for signal in [34, 64] {
+        assert_eq!(Script::start(&[], &format!("kill -{signal} $$")).status(), Some(128 + signal));
+        let orphan = format!("(sh -c 'sleep 0.1; kill -{signal} $$' &) ; sleep 0.3; exit 7");
+        assert_eq!(Script::start(&[], &orphan).status(), Some(7));
+    }
+}
+
+#[test]
 fn command_sees_no_settings_and_no_descriptors_of_ours() {
     let count = "ls /proc/self/fd | wc -l";
     let script = format!("env | grep ^LEADERRUN_ | sort; {count}");

@@ -5,10 +5,10 @@ use super::tree::{Tree, next_look};
 use super::wire::{Heard, Line, Report};
 use super::{Charge, Watch, adopt_all, guard};
 use crate::election::StartError;
-use crate::sys;
+use crate::sys::{self, ChildState};
 use crate::time::BootInstant;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
-use nix::sys::wait::{WaitPidFlag, WaitStatus};
+use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs::File;
@@ -112,10 +112,10 @@ impl Backstop {
     /// True when the guard ended otherwise than by its own decision.
     fn reap(&mut self) -> bool {
         let mut failed = false;
-        while let Some(status) = self.tree.reap(WaitPidFlag::WEXITED) {
-            if status.pid() == self.guard {
+        while let Some((pid, state)) = self.tree.reap(WaitPidFlag::WEXITED) {
+            if Some(pid) == self.guard {
                 self.guard = None;
-                failed = !matches!(status, WaitStatus::Exited(_, 0));
+                failed = state != ChildState::Exited(0);
             }
         }
         failed

@@ -4,11 +4,11 @@
 //! number become a stranger's. A child that has not been reaped keeps its number, so children are safe. Every
 //! other descendant is pinned by a pidfd first, and then shown to be the one that was seen, by its start time.
 
-use crate::sys;
+use crate::sys::{self, ChildState, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -51,14 +51,14 @@ impl Tree {
     }
 
     /// Reaps one child that has news. None when none has; then [`Tree::is_empty`] is up to date.
-    pub fn reap(&mut self, flags: WaitPidFlag) -> Option<WaitStatus> {
+    pub fn reap(&mut self, flags: WaitPidFlag) -> Option<(Pid, ChildState)> {
         match wait_any(flags) {
-            Ok(Some(status)) => {
-                if matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)) {
-                    self.strangers.remove(&status.pid().expect("an ended child has a number"));
+            Ok(Some((pid, state))) => {
+                if state.is_end() {
+                    self.strangers.remove(&pid);
                 }
                 self.empty = false;
-                Some(status)
+                Some((pid, state))
             }
             Ok(None) => {
                 self.empty = !self.strangers.is_empty() && children().is_subset(&self.strangers);
@@ -130,26 +130,10 @@ pub fn next_look() -> BootInstant {
 #[must_use]
 pub fn children() -> HashSet<Pid> {
     // Nearly always there is none, and asking the kernel is cheaper than reading all of /proc.
-    let any = waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT);
-    if any == Err(Errno::ECHILD) {
+    if wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::ECHILD) {
         return HashSet::new();
     }
     processes().into_iter().filter(|process| process.parent == Pid::this()).map(|process| process.pid).collect()
-}
-
-/// Waits for any child without blocking. None when none has news.
-///
-/// # Errors
-/// ECHILD when there is no child.
-pub fn wait_any(flags: WaitPidFlag) -> Result<Option<WaitStatus>, Errno> {
-    loop {
-        match waitid(Id::All, flags | WaitPidFlag::WNOHANG) {
-            Ok(WaitStatus::StillAlive) => return Ok(None),
-            Ok(status) => return Ok(Some(status)),
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 fn processes() -> Vec<Process> {
