@@ -11,6 +11,7 @@ use crate::guard::tree::{Tree, children};
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{Charge, GUARD_NAME};
 use crate::lease::{Candidate, Deadline, Term};
+use crate::store::url::Secret;
 use crate::sys::{self, Owned, wait_any};
 use crate::will::Will;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -71,7 +72,7 @@ pub struct Command {
     /// Our process group, when COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
     /// Where the lease is to be given back should we be killed; None where the kernel does that.
-    pub store_url: Option<String>,
+    pub store_url: Option<Secret>,
 }
 
 impl Custody {
@@ -93,7 +94,7 @@ impl Custody {
             grace: command.grace,
             stop_signal: command.stop_signal as i32,
             terminal_group: command.terminal_group.map(Pid::as_raw),
-            will: command.store_url.as_deref().map(|url| Will::new(url, candidate, term)),
+            will: command.store_url.as_ref().map(|url| Will::new(url, candidate, term)),
         })?;
         let tree = Tree::after(children());
         let (guard, guards_end) = Line::pair()?;

@@ -23,6 +23,9 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
 
+/// The least from one doubt of the store to the next.
+const DOUBTS_APART: Duration = Duration::from_millis(100);
+
 /// Runs `command` under the lease of `candidate.shard` and answers how it went.
 ///
 /// # Errors
@@ -43,6 +46,7 @@ pub async fn run(
         asked: JoinSet::new(),
         renewals: JoinSet::new(),
         news: JoinSet::new(),
+        doubts: JoinSet::new(),
         custody: None,
         term: None,
         events: VecDeque::from([Event::Tick]),
@@ -59,6 +63,7 @@ pub async fn run(
             Some(event) = driver.asked.join_next() => driver.events.extend(event),
             Some(event) = driver.renewals.join_next() => driver.events.extend(event),
             Some(event) = driver.news.join_next() => driver.events.extend(event),
+            Some(event) = driver.doubts.join_next() => driver.events.extend(event),
             signal = signals.next() => driver.signalled(signal),
             news = news_of(&mut driver.custody) => driver.tree_news(news),
         }
@@ -79,7 +84,10 @@ struct Driver {
     /// Claims, looks and releases: one at a time.
     asked: JoinSet<Event>,
     renewals: JoinSet<Event>,
+    /// What a standby waits for.
     news: JoinSet<Event>,
+    /// What a leader is warned by.
+    doubts: JoinSet<Event>,
     /// Some from the start of a guard to the proof that its tree is dead.
     custody: Option<Custody>,
     /// Of the leadership that goes on, for the log.
@@ -103,6 +111,12 @@ impl Driver {
             self.news.detach_all();
         } else if self.election.wants_news() && self.news.is_empty() {
             self.news.spawn(self.requests.changed());
+        }
+        if !self.election.is_leading() {
+            self.doubts.abort_all();
+            self.doubts.detach_all();
+        } else if self.doubts.is_empty() {
+            self.doubts.spawn(self.requests.doubted());
         }
     }
 
@@ -239,6 +253,16 @@ impl Requests {
     fn changed(&self) -> impl Future<Output = Event> + use<> {
         let (store, candidate, _) = self.parts();
         async move { Event::Changed(store.changed(&candidate.shard).await) }
+    }
+
+    fn doubted(&self) -> impl Future<Output = Event> + use<> {
+        let (store, candidate, _) = self.parts();
+        async move {
+            // A store that doubts without end must not keep us busy.
+            tokio::time::sleep(DOUBTS_APART).await;
+            store.doubted(&candidate.shard).await;
+            Event::Doubted
+        }
     }
 
     fn parts(&self) -> (Arc<dyn Store>, Arc<Candidate>, Duration) {

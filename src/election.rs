@@ -31,6 +31,8 @@ const MOST_RENEWALS_IN_FLIGHT: u32 = 16;
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
+/// How long after the end of a lease a standby looks whether it was renewed, more or less.
+const LOOK_AFTER_EXPIRY: Duration = Duration::from_millis(150);
 /// Between two lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// How much later than it should have a guard may do as it was told before it is passed over.
@@ -242,6 +244,8 @@ impl Election {
                 self.settings.delivery != Delivery::Poll
                     && standby.request.is_none()
                     && standby.intent == Request::Look
+                    // A store that is away is asked by the looks, which pause in between.
+                    && standby.failures == 0
                     && self.waiting.holder.is_some()
             }
             State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => false,
@@ -253,6 +257,12 @@ impl Election {
         matches!(self.state, State::Standby(_))
     }
 
+    /// Whether [`Event::Doubted`] would be heard.
+    #[must_use]
+    pub fn is_leading(&self) -> bool {
+        matches!(self.state, State::Leading(_))
+    }
+
     /// Takes in one event at `now` and answers what is to be done, in this order.
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, event: Event) -> Vec<Action> {
@@ -262,6 +272,7 @@ impl Election {
             Event::Claimed { sent, answer } => self.claimed(now, sent, answer, &mut actions),
             Event::Observed { answer } => self.observed(now, answer, &mut actions),
             Event::Changed(news) => self.changed(now, news, &mut actions),
+            Event::Doubted => self.doubted(now),
             Event::Renewed { sent, answer } => self.renewed(now, sent, answer, &mut actions),
             Event::Released { answer } => self.released(now, answer, &mut actions),
             Event::Tree(event) => self.tree(now, &event, &mut actions),
@@ -408,6 +419,17 @@ impl Election {
                 Err(error) => self.standby_failed(now, Request::Look, error, actions),
             },
             State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    /// Only the store knows whether the lease was lost: the next renewal asks it, at once.
+    fn doubted(&mut self, now: BootInstant) {
+        match &mut self.state {
+            State::Leading(leadership) => {
+                let soonest = now.max(leadership.last_sent.plus(LEAST_PAUSE));
+                leadership.next_renewal = leadership.next_renewal.min(soonest);
+            }
+            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
         }
     }
 
@@ -610,10 +632,11 @@ impl Election {
         if self.settings.patience == Patience::Once {
             return self.leave(now, Outcome::NotAcquired(Some(holder)), actions);
         }
+        let after_expiry = self.after_expiry(&holder);
         let State::Standby(standby) = &mut self.state else { unreachable!("only a standby is refused") };
         let pause = match self.settings.delivery {
             Delivery::Poll => Some(self.random.about(self.settings.timing.retry_interval)),
-            Delivery::Push => Some(self.settings.timing.lease),
+            Delivery::Push => Some(after_expiry),
             Delivery::Kernel => None,
         };
         *standby = match pause {
@@ -627,6 +650,15 @@ impl Election {
         }
         self.waiting.holder = Some(holder);
         self.waiting.error = None;
+    }
+
+    /// A crash is told by nobody, so a standby looks when the lease has ended that it saw: not much later, so that a
+    /// takeover is not, and not all standbys at once. A leader that lives has renewed by then, so this is one look a
+    /// lease where the lease is a multiple of the renewal interval, and never much more.
+    fn after_expiry(&mut self, holder: &Holder) -> Duration {
+        let lease = self.settings.timing.lease;
+        let left = holder.expires_in.unwrap_or(lease).min(lease);
+        left + self.random.about(LOOK_AFTER_EXPIRY)
     }
 
     fn standby_failed(&mut self, now: BootInstant, asked: Request, error: StoreError, actions: &mut Vec<Action>) {

@@ -13,9 +13,20 @@ use std::time::Duration;
 
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod file;
 pub mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod url;
 
 pub use open::{Location, SCHEMES};
 
@@ -43,6 +54,14 @@ pub trait Store: Send + Sync {
     /// Returns when [`Store::observe`] may answer differently than before; early for no reason is allowed.
     /// Where [`Store::delivery`] is [`Delivery::Poll`] it never returns.
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError>;
+
+    /// Returns when something happened that may have ended a lease that this candidate holds (a connection broke on
+    /// which it depends, the record was seen to change), so that the next renewal should not wait. Early for no reason
+    /// is allowed. Without it, a renewal finds out.
+    async fn doubted(&self, shard: &Shard) {
+        let _ = shard;
+        std::future::pending::<()>().await;
+    }
 
     /// What people want to know about a shard; strongly consistent.
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError>;
@@ -74,7 +93,8 @@ pub trait Store: Send + Sync {
 pub enum Delivery {
     /// It has to look every retry interval.
     Poll,
-    /// The store tells. A message may be lost, so the standby looks once a lease all the same.
+    /// The store tells of a release. A crash nobody tells of, and a message may be lost, so the standby looks as well
+    /// when the lease would end that it saw.
     Push,
     /// The kernel tells, without fail.
     Kernel,

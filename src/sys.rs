@@ -223,6 +223,28 @@ pub fn boot_clock() -> Duration {
     Duration::new(seconds, nanos)
 }
 
+/// Overwrites the first of this process's arguments that has `text` in it, where `ps` and `/proc` show it, but for
+/// what stands before its first `:`. Where the kernel does not tell where the arguments are, nothing happens.
+pub fn hide_argument(text: &str) {
+    let Ok(line) = std::fs::read_to_string("/proc/self/stat") else { return };
+    // proc_pid_stat(5): arg_start and arg_end are the fields 48 and 49; the second one, in parentheses, may hold spaces.
+    let fields: Vec<&str> = line.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace().collect();
+    let address = |field: usize| fields.get(field - 3)?.parse::<usize>().ok();
+    let (Some(start), Some(end)) = (address(48), address(49)) else { return };
+    if start == 0 || end <= start || text.is_empty() {
+        return;
+    }
+    let region = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: the kernel put the arguments there when this program began, in memory that is ours to write
+    // (execve(2)); std has copied what it was asked for, and no other thread runs yet that could look.
+    let arguments = unsafe { std::slice::from_raw_parts_mut(region, end - start) };
+    let found = arguments.windows(text.len()).position(|window| window == text.as_bytes());
+    if let Some(at) = found {
+        let kept = text.find(':').map_or(0, |colon| colon + 1);
+        arguments[at + kept..at + text.len()].fill(b'*');
+    }
+}
+
 /// True when `signal` was ignored when this process began, as nohup(1) and a shell's `&` do.
 #[must_use]
 pub fn is_ignored(signal: Signal) -> bool {

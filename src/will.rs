@@ -5,6 +5,7 @@
 //! descendant left gets here; and the release names the session, so that it is of no effect on a successor's lease.
 
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::url::Secret;
 use crate::store::{Conclusion, Location, Release};
 use crate::sys;
 use crate::time::BootInstant;
@@ -27,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// All that a release needs to know. It may hold a password, so it travels through memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Will {
-    store_url: String,
+    store_url: Secret,
     shard: String,
     owner: String,
     session: Session,
@@ -39,9 +40,9 @@ pub struct Will {
 
 impl Will {
     #[must_use]
-    pub fn new(store_url: &str, candidate: &Candidate, term: Term) -> Self {
+    pub fn new(store_url: &Secret, candidate: &Candidate, term: Term) -> Self {
         Self {
-            store_url: store_url.to_owned(),
+            store_url: store_url.clone(),
             shard: candidate.shard.to_string(),
             owner: candidate.owner.clone(),
             session: candidate.session.clone(),
@@ -75,7 +76,8 @@ impl Will {
             pid: self.pid,
             lease: self.lease,
         };
-        let store = Location::from_url(&self.store_url)?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
+        let store =
+            Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
         loop {
             let message = match tokio::time::timeout(REQUEST_TIMEOUT, store.release(&candidate, self.term)).await {
                 Ok(Ok(Release::Released | Release::NotHeld)) => return Ok(()),

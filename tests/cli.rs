@@ -143,6 +143,90 @@ fn store_urls_that_cannot_be_read_are_usage_errors_without_their_secrets() {
 }
 
 #[test]
+fn a_store_url_is_taken_from_the_command_line_a_file_or_the_environment_in_this_order() {
+    let scratch = TempDir::new().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = scratch.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let place = |name: &str| scratch.path().join(name);
+    let url = |name: &str| format!("file:{}", place(name).display());
+    // Each of these is taken when all before it are missing; the directory that is made shows which.
+    let credentials = scratch.path().join("credentials");
+    fs::create_dir(&credentials).unwrap();
+    fs::write(credentials.join("leaderrun.store"), url("from-credential")).unwrap();
+    let by_flag = file("flag", &format!("{}\n", url("from-flag-file")));
+    let by_variable = file("variable", &url("from-variable-file"));
+    let ways: [(&str, &[&str], &[&str]); 5] = [
+        ("from-flag", &["--store"], &["LEADERRUN_STORE", "LEADERRUN_STORE_FILE"]),
+        ("from-flag-file", &["--store-file", &by_flag], &["LEADERRUN_STORE", "LEADERRUN_STORE_FILE"]),
+        ("from-variable", &[], &["LEADERRUN_STORE", "LEADERRUN_STORE_FILE"]),
+        ("from-variable-file", &[], &["LEADERRUN_STORE_FILE"]),
+        ("from-credential", &[], &[]),
+    ];
+    for (taken, flags, variables) in ways {
+        let mut command = leaderrun();
+        command.args(flags);
+        if flags == ["--store"] {
+            command.arg(url(taken));
+        }
+        if variables.contains(&"LEADERRUN_STORE") {
+            command.env("LEADERRUN_STORE", url("from-variable"));
+        }
+        if variables.contains(&"LEADERRUN_STORE_FILE") {
+            command.env("LEADERRUN_STORE_FILE", &by_variable);
+        }
+        let status = command.env("CREDENTIALS_DIRECTORY", &credentials).args(["-q", "shard", "true"]).status().unwrap();
+        assert!(status.success() && place(taken).is_dir(), "{taken}");
+        fs::remove_dir_all(place(taken)).unwrap();
+        assert!(ways.iter().all(|(other, ..)| !place(other).exists()), "{taken} was not the only one");
+    }
+}
+
+#[test]
+fn a_store_file_that_holds_no_url_is_a_usage_error() {
+    let scratch = TempDir::new().unwrap();
+    let path = scratch.path().join("store");
+    let flags = ["--store-file", path.to_str().unwrap()];
+    run(&flags, "shard").refused(64, "cannot be read: No such file");
+    for (text, words) in
+        [("", "one line"), ("\n\n", "one line"), ("file:/a\nfile:/b\n", "one line"), ("hunter2", "no scheme")]
+    {
+        fs::write(&path, text).unwrap();
+        let ran = run(&flags, "shard");
+        assert!(!ran.refused(64, words).stderr.contains("hunter2"), "{}", ran.stderr);
+    }
+    run(&["--store", "file:/a", "--store-file", "b"], "shard").refused(64, "give one of them");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_password_on_the_command_line_is_shown_by_nothing() {
+    let url = format!("redis://user:hunter2@127.0.0.1:{}", support::ports::free_port());
+    let scratch = TempDir::new().unwrap();
+    let log = scratch.path().join("log");
+    let ways: [&[&str]; 4] = [&["--store", &url], &[&format!("--store={url}")], &["-vv", "--store", &url], &[]];
+    for flags in ways {
+        let mut command = leaderrun();
+        if flags.is_empty() {
+            command.env("LEADERRUN_STORE", &url);
+        }
+        command.args(flags).args(["shard", "sleep", "60"]).stderr(fs::File::create(&log).unwrap());
+        let mut child = command.spawn().unwrap();
+        let told = || fs::read_to_string(&log).unwrap();
+        support::fleet::wait_until("it has said that the store cannot be reached", || told().contains("retrying"));
+        let shown = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.contains("sleep\060") && !shown.contains("hunter2"), "{shown}");
+        assert!(flags.is_empty() || shown.contains("redis:***"), "{shown}");
+        assert!(!told().contains("hunter2"), "{}", told());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
 fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
     let scratch = TempDir::new().unwrap();
     let plain = scratch.path().join("plain");
@@ -398,7 +482,7 @@ mod dynamodb {
 
     #[test]
     fn an_endpoint_that_does_not_answer_is_waited_for_as_long_as_was_asked() {
-        let port = support::dynamo::free_port();
+        let port = support::ports::free_port();
         let store = url(&format!("http://127.0.0.1:{port}"));
         run_with(&["-n", "--store", &store], "shard", with_credentials).refused(69, "cannot reach DynamoDB");
         let ran = run_with(&["-q", "-w", "1", "--store", &store], "shard", with_credentials);

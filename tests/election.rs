@@ -400,10 +400,52 @@ fn news_that_come_during_a_look_are_newer_than_its_answer() {
     let _ = play.tell(Event::Tick);
     let _ = play.claimed(Ok(Claim::Refused(other())));
     assert!(play.election.wants_news());
-    assert_eq!(play.until(14.9), [], "a store that pushes is not polled");
-    assert_eq!(play.until(15.0), [Action::Observe]);
+    assert_eq!(play.until(15.1), [], "a store that pushes is not polled");
+    assert_eq!(play.until(15.2), [Action::Observe]);
     assert_eq!(play.tell(Event::Changed(Ok(()))), []);
     assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }), [Action::Claim]);
+}
+
+#[test]
+fn a_standby_of_a_store_that_pushes_looks_when_the_lease_would_end() {
+    let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
+    let _ = play.tell(Event::Tick);
+    let left = |seconds| Holder { expires_in: Some(Duration::from_secs(seconds)), ..other() };
+    let _ = play.claimed(Ok(Claim::Refused(left(10))));
+    assert_eq!(play.until(10.1), []);
+    assert_eq!(play.until(10.2), [Action::Observe]);
+    // It was renewed meanwhile; a crashed one is found out at its end, and so on.
+    let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(left(15))) });
+    assert_eq!(play.until(25.2), []);
+    assert_eq!(play.until(25.4), [Action::Observe]);
+    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
+}
+
+#[test]
+fn a_store_that_cannot_tell_is_not_asked_to_again_before_it_has_answered() {
+    let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
+    let _ = play.tell(Event::Tick);
+    let _ = play.claimed(Ok(Claim::Refused(other())));
+    assert!(play.election.wants_news());
+    let _ = play.tell(Event::Changed(Err(away())));
+    assert!(!play.election.wants_news());
+    assert_eq!(play.until(0.2), [Action::Observe]);
+    let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
+    assert!(play.election.wants_news());
+}
+
+#[test]
+fn a_doubt_of_the_store_is_settled_by_a_renewal_at_once() {
+    let mut play = Play::leading(|_| {});
+    play.now = Duration::from_secs(1);
+    assert!(matches!(play.tell(Event::Doubted)[..], [Action::Renew { term: TERM, .. }]));
+    // But not by a storm of them.
+    assert_eq!(play.tell(Event::Doubted), []);
+    assert_eq!(play.until(1.09), []);
+    assert!(matches!(play.until(1.11)[..], [Action::Renew { term: TERM, .. }]));
+    let mut standby = Play::new(|_| {});
+    let _ = standby.tell(Event::Tick);
+    assert_eq!(standby.tell(Event::Doubted), []);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `--explain`: what the timing flags mean for COMMAND.
 
 use crate::lease::{Shard, Timing, show};
-use crate::store::Location;
+use crate::store::{Delivery, Location};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -21,23 +21,24 @@ pub fn budget(shard: &Shard, location: &Location, timing: &Timing, drain: Option
     line("margin", show(timing.margin), "from SIGKILL to the end of the lease");
     let used = timing.renew_interval + timing.request_timeout + timing.stop_grace + timing.margin;
     line("sum", show(used), &format!("renew + request timeout + grace + margin, less than {}", show(timing.lease)));
-    match location {
-        Location::File { .. } => {
-            line("stop signal", "never".into(), "a kernel lock does not expire: trouble with the store stops nothing");
-            line("crash takeover", "at once".into(), "when the last process of a crashed leader's tree is gone");
-            let at_most = show(timing.stop_grace);
-            line("", at_most, "the most that a guard without leaderrun gives COMMAND to end");
-        }
-        Location::DynamoDb { .. } => {
-            let after = |what: &str| format!("{what} after the last granted renewal was sent");
-            line("stop signal", show(timing.term_after()), &after("COMMAND is asked to end so long"));
-            line("SIGKILL", show(timing.kill_after()), &after("what is left of COMMAND is killed so long"));
-            let outage = timing.term_after() - timing.renew_interval;
-            line("outage", show(outage), "an outage of the store this long disturbs nothing");
+    if location.delivery() == Delivery::Kernel {
+        line("stop signal", "never".into(), "a kernel lock does not expire: trouble with the store stops nothing");
+        line("crash takeover", "at once".into(), "when the last process of a crashed leader's tree is gone");
+        let at_most = show(timing.stop_grace);
+        line("", at_most, "the most that a guard without leaderrun gives COMMAND to end");
+    } else {
+        let after = |what: &str| format!("{what} after the last granted renewal was sent");
+        line("stop signal", show(timing.term_after()), &after("COMMAND is asked to end so long"));
+        line("SIGKILL", show(timing.kill_after()), &after("what is left of COMMAND is killed so long"));
+        let outage = timing.term_after() - timing.renew_interval;
+        line("outage", show(outage), "an outage of the store this long disturbs nothing");
+        let takeover = match location.delivery() {
             // One second for whole seconds of ttl, one for the clock interval, and a look that comes late.
-            let takeover = timing.lease + Duration::from_secs(2) + timing.retry_interval.mul_f64(1.25);
-            line("crash takeover", show(takeover), "the most from the last renewal of a crashed leader to the next");
-        }
+            Delivery::Poll => timing.lease + Duration::from_secs(2) + timing.retry_interval.mul_f64(1.25),
+            // A lease that the server counts in whole seconds, or lets go of a little late.
+            Delivery::Push | Delivery::Kernel => timing.lease + Duration::from_secs(1),
+        };
+        line("crash takeover", show(takeover), "the most from the last renewal of a crashed leader to the next");
     }
     line("drain", drain.map_or_else(|| "for ever".into(), show), "from the stop signal to SIGKILL in an orderly stop");
     text

@@ -1,39 +1,93 @@
 //! What both programs read from their command lines in the same way.
 
 use crate::exit;
+use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
+use crate::sys;
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Parser};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// The name under which a service manager hands over a store URL: `LoadCredential=leaderrun.store:FILE`
+/// (systemd.exec(5), "Credentials").
+const CREDENTIAL: &str = "leaderrun.store";
+/// A store URL in a file is one line; nobody writes a longer one.
+const LONGEST_URL: u64 = 64 * 1024;
 
 /// Which store: the same in both programs.
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
-    /// Where leases live: file:DIR or dynamodb://TABLE
+    /// Where leases live, like file:DIR or dynamodb://TABLE; leaderrun(7) lists all
     #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", hide_env_values = true, global = true)]
     store: Option<String>,
+
+    /// Read the store URL from this file, for one with a password in it
+    #[arg(long, value_name = "FILE", env = "LEADERRUN_STORE_FILE", global = true)]
+    store_file: Option<PathBuf>,
+}
+
+/// The store that somebody named, or the default one.
+#[derive(Debug)]
+pub struct NamedStore {
+    pub location: Location,
+    /// As it was given. None for the default one.
+    pub url: Option<Secret>,
 }
 
 impl StoreFlags {
-    /// The URL as it was given.
-    #[must_use]
-    pub fn url(&self) -> Option<&str> {
-        self.store.as_deref()
-    }
-
-    /// The store that was named, or the default one; then true comes with it.
+    /// The store that was named: on the command line, else in the environment, else by a credential of the service
+    /// manager. A URL with a password in it is gone from what ps(1) shows of this process when this returns.
     ///
     /// # Errors
     /// One line that says what is wrong.
-    pub fn location(&self) -> Result<(Location, bool), String> {
-        match self.store.as_deref() {
-            Some("") => Err(format!("--store is empty: use one of {SCHEMES}")),
-            Some(url) => Ok((Location::from_url(url)?, false)),
-            None => Ok((Location::by_default()?, true)),
+    pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
+        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let (flag, file) = (given("store"), given("store_file"));
+        if flag && file {
+            return Err("--store and --store-file: give one of them".to_owned());
+        }
+        let url = match (&self.store, &self.store_file) {
+            (Some(url), _) if !file => {
+                if flag && may_hold_a_secret(url) {
+                    sys::hide_argument(url);
+                }
+                Some(url.clone())
+            }
+            (_, Some(path)) => Some(read_url(path)?),
+            (_, None) => credential().map(|path| read_url(&path)).transpose()?,
+        };
+        match url {
+            Some(url) if url.is_empty() => Err(format!("--store is empty: use one of {SCHEMES}")),
+            Some(url) => Ok(NamedStore { location: Location::from_url(&url)?, url: Some(Secret::from(url)) }),
+            None => Ok(NamedStore { location: Location::by_default()?, url: None }),
         }
     }
+}
+
+fn may_hold_a_secret(url: &str) -> bool {
+    url.contains('@') || url.contains("password")
+}
+
+fn credential() -> Option<PathBuf> {
+    let path = PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join(CREDENTIAL);
+    path.exists().then_some(path)
+}
+
+fn read_url(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST_URL).read_to_string(&mut text));
+    read.map_err(|error| format!("the store file {} cannot be read: {error}", path.display()))?;
+    let url = text.trim();
+    if url.is_empty() || url.lines().count() != 1 {
+        return Err(format!("the store file {} does not hold one line with a store URL", path.display()));
+    }
+    Ok(url.to_owned())
 }
 
 /// Reads the command line, or says in one line what is wrong with it.

@@ -69,15 +69,15 @@ enum StoreVerb {
 
 #[must_use]
 pub fn main() -> ExitCode {
-    let flags: Flags = match flags::parse(PROGRAM, std::env::args_os()) {
-        Ok((flags, _)) => flags,
+    let (flags, matches): (Flags, _) = match flags::parse(PROGRAM, std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(status) => return status,
     };
     if let Verb::Completions { program, shell } = flags.verb {
         return printed(completions::print(program, shell, &mut stdout()));
     }
-    let location = match flags.store.location() {
-        Ok((location, _)) => location,
+    let location = match flags.store.named(&matches) {
+        Ok(named) => named.location,
         Err(message) => return flags::usage(PROGRAM, &message),
     };
     if flags.request_timeout.is_zero() {

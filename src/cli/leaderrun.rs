@@ -1,5 +1,6 @@
 //! `leaderrun SHARD COMMAND`.
 
+use super::flags::NamedStore;
 use super::{explain, flags};
 use crate::custody::Command;
 use crate::driver;
@@ -139,8 +140,7 @@ enum AfterLoss {
 struct Job {
     shard: Shard,
     timing: Timing,
-    location: Location,
-    by_default: bool,
+    store: NamedStore,
     words: Vec<OsString>,
 }
 
@@ -156,20 +156,19 @@ pub fn main() -> ExitCode {
     if let Err(message) = flags.settle(&matches) {
         return flags::usage(PROGRAM, &message);
     }
-    let job = match flags.job() {
+    let job = match flags.job(&matches) {
         Ok(job) => job,
         Err(message) => return flags::usage(PROGRAM, &message),
     };
     if flags.explain {
-        print!("{}", explain::budget(&job.shard, &job.location, &job.timing, flags.drain));
+        print!("{}", explain::budget(&job.shard, &job.store.location, &job.timing, flags.drain));
         return ExitCode::SUCCESS;
     }
     if let Err(error) = find(&job.words[0]) {
         return not_started(&job.words[0], error);
     }
     log::begin(PROGRAM, flags.log_format, flags.verbose, flags.quiet);
-    if job.by_default {
-        let Location::File { directory } = &job.location else { unreachable!("the default is a directory") };
+    if let (None, Location::File { directory }) = (&job.store.url, &job.store.location) {
         tracing::info!(
             "no store named: using file:{}, which excludes processes on this machine only \
              (name another with --store or LEADERRUN_STORE)",
@@ -200,7 +199,9 @@ impl Flags {
         Ok(())
     }
 
-    fn job(&self) -> Result<Job, String> {
+    fn job(&self, matches: &ArgMatches) -> Result<Job, String> {
+        // Before anything else may fail, for a URL on the command line is hidden by it.
+        let store = self.store.named(matches);
         let mut operands = self.operands.iter().cloned();
         let shard = operands.next().ok_or("no SHARD: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]")?;
         let shard = shard.to_str().ok_or("the shard is not UTF-8: use letters, digits and . _ - / :")?;
@@ -229,8 +230,7 @@ impl Flags {
             request_timeout: self.request_timeout,
             margin: self.margin,
         })?;
-        let (location, by_default) = self.store.location()?;
-        Ok(Job { shard, timing, location, by_default, words })
+        Ok(Job { shard, timing, store: store?, words })
     }
 
     fn patience(&self) -> Patience {
@@ -264,7 +264,7 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
-        let store = match job.location.open(job.timing.request_timeout).await {
+        let store = match job.store.location.open(job.timing.request_timeout).await {
             Ok(store) => store,
             Err(error) => return Ok(Outcome::Refused(error)),
         };
@@ -279,8 +279,7 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             },
             drain: flags.drain,
         };
-        let store_url = flags.store.url().filter(|_| store.expires()).map(str::to_owned);
-        let command = Command { store_url, ..command };
+        let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
         driver::run(settings, candidate, store, command, u64::from_le_bytes(seed)).await
     })?;
     pass_on_interrupt(&outcome, terminal_group);

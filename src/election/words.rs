@@ -48,6 +48,8 @@ pub enum Event {
     },
     /// The store says that something changed (or that it could not go on watching).
     Changed(Result<(), StoreError>),
+    /// The store saw something that may have ended our lease.
+    Doubted,
     Renewed {
         sent: BootInstant,
         answer: Result<Renewal, StoreError>,

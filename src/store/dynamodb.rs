@@ -36,7 +36,7 @@ use std::time::Duration;
 use table::{Expression, Outcome, Table, lock_key};
 
 /// Which table, and how to reach it. What is None is found as the AWS SDK finds it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub table: String,
     pub region: Option<String>,

@@ -4,21 +4,48 @@
 //! a URL than its scheme and what was shown to be harmless.
 
 use super::file::FileStore;
-use super::{Store, StoreError};
-use std::collections::BTreeMap;
+use super::url::query_options;
+use super::{Delivery, Store, StoreError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use url::form_urlencoded;
 
 /// The forms that `--store` takes.
-pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE";
+pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, redis://HOST, postgres://HOST/DATABASE, nats://HOST/BUCKET, \
+                           etcd://HOST/PREFIX";
+
+/// What a build without some of the stores knows, but has not.
+const OPTIONAL: [&str; 12] = [
+    "dynamodb",
+    "redis",
+    "rediss",
+    "redis+unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "postgres",
+    "postgresql",
+    "nats",
+    "nats+tls",
+    "etcd",
+    "etcds",
+];
 
 /// A store that has been named, but not opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    File { directory: PathBuf },
-    DynamoDb { table: String, region: Option<String>, endpoint: Option<String>, profile: Option<String> },
+    File {
+        directory: PathBuf,
+    },
+    #[cfg(feature = "dynamodb")]
+    DynamoDb(super::dynamodb::Address),
+    #[cfg(feature = "redis")]
+    Redis(super::redis::Address),
+    #[cfg(feature = "postgres")]
+    Postgres(super::postgres::Address),
+    #[cfg(feature = "nats")]
+    Nats(super::nats::Address),
+    #[cfg(feature = "etcd")]
+    Etcd(super::etcd::Address),
 }
 
 impl Location {
@@ -32,7 +59,19 @@ impl Location {
         };
         match scheme {
             "file" => file(rest),
-            "dynamodb" => dynamodb(rest),
+            #[cfg(feature = "dynamodb")]
+            "dynamodb" => dynamodb(rest).map(Self::DynamoDb),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => {
+                super::redis::Address::read(scheme, rest).map(Self::Redis)
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => super::postgres::Address::read(rest).map(Self::Postgres),
+            #[cfg(feature = "nats")]
+            "nats" | "nats+tls" => super::nats::Address::read(scheme, rest).map(Self::Nats),
+            #[cfg(feature = "etcd")]
+            "etcd" | "etcds" => super::etcd::Address::read(scheme, rest).map(Self::Etcd),
+            _ if OPTIONAL.contains(&scheme) => Err(format!("this leaderrun was built without the store {scheme}")),
             _ if is_scheme(scheme) => Err(format!("no store is called {scheme}: use one of {SCHEMES}")),
             _ => Err(format!("the store URL does not begin with a scheme: use one of {SCHEMES}")),
         }
@@ -55,32 +94,42 @@ impl Location {
         Ok(Self::File { directory: directory.ok_or(why)? })
     }
 
+    /// As [`Store::delivery`], before it is opened.
+    #[must_use]
+    pub fn delivery(&self) -> Delivery {
+        match self {
+            Self::File { .. } => Delivery::Kernel,
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(_) => Delivery::Poll,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => Delivery::Push,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => Delivery::Push,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => Delivery::Push,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Delivery::Push,
+        }
+    }
+
     /// Opens it. `request_timeout` bounds each of its requests.
     ///
     /// # Errors
     /// What the store says of a wrong configuration. No lease is touched here.
-    #[cfg_attr(
-        not(feature = "dynamodb"),
-        expect(clippy::unused_async, reason = "only a store behind a network has to be waited for")
-    )]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
+        let _ = request_timeout;
         match self {
             Self::File { directory } => Ok(Arc::new(FileStore::open(directory)?)),
             #[cfg(feature = "dynamodb")]
-            Self::DynamoDb { table, region, endpoint, profile } => {
-                let address = super::dynamodb::Address {
-                    table: table.clone(),
-                    region: region.clone(),
-                    endpoint: endpoint.clone(),
-                    profile: profile.clone(),
-                };
-                Ok(Arc::new(super::dynamodb::DynamoDb::open(&address, request_timeout).await?))
-            }
-            #[cfg(not(feature = "dynamodb"))]
-            Self::DynamoDb { .. } => {
-                let _ = request_timeout;
-                Err(StoreError::misconfigured("this leaderrun was built without the store dynamodb"))
-            }
+            Self::DynamoDb(address) => Ok(Arc::new(super::dynamodb::DynamoDb::open(address, request_timeout).await?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => Ok(Arc::new(super::redis::Redis::open(address, request_timeout).await?)),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(address) => Ok(Arc::new(super::postgres::Postgres::open(address, request_timeout).await?)),
+            #[cfg(feature = "nats")]
+            Self::Nats(address) => Ok(Arc::new(super::nats::Nats::open(address, request_timeout).await?)),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(address) => Ok(Arc::new(super::etcd::Etcd::open(address, request_timeout).await?)),
         }
     }
 }
@@ -106,7 +155,8 @@ fn file(rest: &str) -> Result<Location, String> {
     Ok(Location::File { directory: PathBuf::from(path) })
 }
 
-fn dynamodb(rest: &str) -> Result<Location, String> {
+#[cfg(feature = "dynamodb")]
+fn dynamodb(rest: &str) -> Result<super::dynamodb::Address, String> {
     let Some(rest) = rest.strip_prefix("//") else {
         return Err("write dynamodb://TABLE".to_owned());
     };
@@ -127,24 +177,7 @@ fn dynamodb(rest: &str) -> Result<Location, String> {
         }
     }
     let (region, profile) = (options.remove("region"), options.remove("profile"));
-    Ok(Location::DynamoDb { table: table.to_owned(), region, endpoint, profile })
-}
-
-/// Reads `a=b&c=d`, each key at most once and only keys that are known, none empty.
-fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeMap<String, String>, String> {
-    let mut options = BTreeMap::new();
-    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-        if !known.contains(&&*key) {
-            return Err(format!("{scheme}:// does not know the option {key:?}: it takes {}", known.join(", ")));
-        }
-        if value.is_empty() {
-            return Err(format!("the option {key} of {scheme}:// is empty"));
-        }
-        if options.insert(key.clone().into_owned(), value.into_owned()).is_some() {
-            return Err(format!("the option {key} of {scheme}:// stands there twice"));
-        }
-    }
-    Ok(options)
+    Ok(super::dynamodb::Address { table: table.to_owned(), region, endpoint, profile })
 }
 
 #[cfg(test)]
@@ -159,15 +192,16 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "dynamodb")]
     #[test]
     fn a_table_may_have_options() {
         let url = "dynamodb://locks?region=eu-west-1&endpoint=http%3A%2F%2F127.0.0.1%3A8000&profile=p";
-        let expected = Location::DynamoDb {
+        let expected = Location::DynamoDb(super::super::dynamodb::Address {
             table: "locks".into(),
             region: Some("eu-west-1".into()),
             endpoint: Some("http://127.0.0.1:8000".into()),
             profile: Some("p".into()),
-        };
+        });
         assert_eq!(Location::from_url(url), Ok(expected));
     }
 

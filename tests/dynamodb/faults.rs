@@ -1,7 +1,8 @@
 //! Answers that are lost, late, or not what one hopes for.
 
 use super::*;
-use crate::support::dynamo::{Fate, Proxy, Server, error_answer, free_port};
+use crate::support::dynamo::{Fate, Proxy, Server, error_answer};
+use crate::support::ports::free_port;
 use leaderrun::store::{Conclusion, Observation, Release, Renewal};
 use std::time::Instant;
 use tokio::time::sleep;

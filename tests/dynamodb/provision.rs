@@ -161,7 +161,7 @@ async fn a_check_tells_a_server_without_dates_and_one_that_is_not_there() {
     let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
     assert!(texts(&findings, Verdict::Doubtful)[0].contains("answers have no Date"), "{findings:#?}");
 
-    let endpoint = format!("http://127.0.0.1:{}", crate::support::dynamo::free_port());
+    let endpoint = format!("http://127.0.0.1:{}", crate::support::ports::free_port());
     let error = store(&endpoint, "locks").await.check().await.unwrap_err();
     assert_eq!(error.message, format!("cannot reach DynamoDB at {endpoint}: connection refused"));
 }

@@ -1,5 +1,6 @@
 //! A real DynamoDB-compatible server for tests, and a proxy before it that loses, delays and rewrites.
 
+use super::ports::free_port;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_dynamodb::types::{
@@ -9,57 +10,53 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
 
 pub const REGION: &str = "eu-west-1";
+
+/// What the programs under test need to be let in.
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    ("AWS_ACCESS_KEY_ID", "test"),
+    ("AWS_SECRET_ACCESS_KEY", "test"),
+    ("AWS_EC2_METADATA_DISABLED", "true"),
+    ("AWS_CONFIG_FILE", "/dev/null"),
+];
 
 /// A dynoxide of one's own, gone when this is dropped.
 pub struct Server {
     child: Child,
     port: u16,
+    /// None where it keeps everything in memory.
+    data: Option<TempDir>,
 }
 
 impl Server {
-    /// Starts one on a free loopback port and waits until it accepts connections.
+    /// Starts one on a free loopback port, which forgets all when it ends.
     pub fn start() -> Self {
-        let program = std::env::var_os("LEADERRUN_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
+        Self::start_with(None)
+    }
+
+    /// Starts one with a table `locks`, which keeps its data over a restart.
+    pub fn durable() -> Self {
+        let server = Self::start_with(Some(TempDir::new().expect("a scratch directory")));
+        super::server::prepare(&server);
+        server
+    }
+
+    fn start_with(data: Option<TempDir>) -> Self {
         for _ in 0..10 {
             let port = free_port();
-            let spawned = Command::new(&program)
-                .args(["--host", "127.0.0.1", "--log", "quiet", "--port", &port.to_string()])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn();
-            let child = spawned.unwrap_or_else(|error| {
-                panic!("cannot start {}: {error}: tests/run installs dynoxide", program.display())
-            });
-            let mut server = Self { child, port };
-            if server.is_listening() {
-                return server;
+            let mut child = spawn(port, data.as_ref());
+            if super::server::listens(&mut child, port) {
+                return Self { child, port, data };
             }
         }
         panic!("dynoxide does not start");
-    }
-
-    /// False when it ended, as it does when another program took the port.
-    fn is_listening(&mut self) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < deadline {
-            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
-                return self.child.try_wait().expect("a child can be waited for").is_none();
-            }
-            if self.child.try_wait().expect("a child can be waited for").is_some() {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        panic!("dynoxide does not listen on port {}", self.port);
     }
 
     pub fn port(&self) -> u16 {
@@ -93,23 +90,65 @@ impl Server {
     }
 }
 
+fn spawn(port: u16, data: Option<&TempDir>) -> Child {
+    let program = std::env::var_os("LEADERRUN_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
+    let mut command = Command::new(&program);
+    command.args(["--host", "127.0.0.1", "--log", "quiet", "--port", &port.to_string()]);
+    if let Some(data) = data {
+        command.arg("--db-path").arg(data.path().join("db"));
+    }
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    spawned.unwrap_or_else(|error| panic!("cannot start {}: {error}: tests/run installs dynoxide", program.display()))
+}
+
+/// Runs what the SDK's client does, for tests that have no runtime.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}
+
+impl super::server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("dynamodb://locks?region={REGION}&endpoint=http://{address}")
+    }
+
+    fn environment(&self) -> &'static [(&'static str, &'static str)] {
+        ENVIRONMENT
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be reaped");
+    }
+
+    fn start_again(&mut self) {
+        self.child = spawn(self.port, self.data.as_ref());
+        assert!(super::server::listens(&mut self.child, self.port), "dynoxide ended");
+    }
+
+    fn wipe(&mut self) {
+        block_on(self.client().delete_table().table_name("locks").send()).expect("there is a table");
+        super::server::prepare(self);
+    }
+
+    fn remove_lock(&mut self, shard: &str) {
+        let key = AttributeValue::S(format!("SHARD#{shard}"));
+        let request = self.client().delete_item().table_name("locks").key("pk", key);
+        block_on(request.key("sk", AttributeValue::S("LOCK".to_owned())).send()).expect("it can be deleted");
+    }
+
+    fn grow_old(&mut self) {
+        block_on(write_marker(&self.client(), "locks", millis_now() - 3_600_000));
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A port that nobody listens on, and that is given to nobody else: below those that the kernel hands out by itself,
-/// another one at each call, and in another place for each test program.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let place = u16::try_from(std::process::id() % 120).expect("small") * 100;
-    loop {
-        let port = 20_000 + (place + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

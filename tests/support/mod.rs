@@ -3,5 +3,15 @@
 
 #[cfg(feature = "dynamodb")]
 pub mod dynamo;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod fleet;
+#[cfg(feature = "nats")]
+pub mod nats;
+pub mod ports;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod proxy;
+#[cfg(feature = "redis")]
+pub mod redis;
+pub mod server;

@@ -1,0 +1,82 @@
+//! TLS for the stores that speak over sockets of their own: rustls on ring, one set-up for all of them.
+//!
+//! The hazard: a client that cannot check a server's certificate must not go on without. Nothing here turns a check
+//! off; a missing file or an empty set of authorities is an error that names it.
+
+use super::StoreError;
+use super::url::TlsFiles;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Makes ring the provider of this process: two libraries in it would otherwise not know which to take.
+pub fn install_provider() {
+    // An error says that there is one already, which is ours: nobody else installs any.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// A configuration that trusts `files.ca`, or else the system's authorities, and shows `files.cert`.
+///
+/// # Errors
+/// Misconfigured, naming the file that cannot be read or makes no sense.
+pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| StoreError::misconfigured(format!("TLS cannot be set up: {error}")))?;
+    let builder = builder.with_root_certificates(roots(files.ca.as_deref())?);
+    match identity(files)? {
+        None => Ok(builder.with_no_client_auth()),
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
+            StoreError::misconfigured(format!("the certificate and the key for TLS do not fit each other: {error}"))
+        }),
+    }
+}
+
+/// The authorities in `ca`, or else the system's.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn roots(ca: Option<&Path>) -> Result<RootCertStore, StoreError> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(ca) => {
+            for certificate in certificates(ca)? {
+                roots.add(certificate).map_err(|error| unreadable(ca, &error.to_string()))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                return Err(StoreError::misconfigured(
+                    "this system has no certificate authorities: install ca-certificates, or name a file of your own in \
+                     the store URL",
+                ));
+            }
+        }
+    }
+    Ok(roots)
+}
+
+/// Our own certificate and its key, where there is one.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn identity(
+    files: &TlsFiles,
+) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, StoreError> {
+    let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Ok(None) };
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error.to_string()))?;
+    Ok(Some((certificates(cert)?, private)))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let found = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = found.map_err(|error| unreadable(file, &error.to_string()))?;
+    if found.is_empty() { Err(unreadable(file, "it holds no certificate")) } else { Ok(found) }
+}
+
+fn unreadable(file: &Path, why: &str) -> StoreError {
+    StoreError::misconfigured(format!("{} cannot be used for TLS: {why}", file.display()))
+}

@@ -1,0 +1,294 @@
+//! Reads the URLs of stores behind a network: `SCHEME://[USER[:PASSWORD]@]HOST[:PORT][,HOST...][/PATH][?OPTIONS]`.
+//!
+//! The hazard: a URL may hold a password, and what somebody mistyped is printed. No message here repeats more of
+//! a URL than its scheme, the names of options, and what was shown to be harmless; and a [`Secret`] does not print.
+
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use url::form_urlencoded;
+
+/// What must not be printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(String);
+
+impl Secret {
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// A server, as a URL names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// A name or an address; an IPv6 address without its brackets.
+    pub name: String,
+    pub port: Option<u16>,
+}
+
+impl Host {
+    /// `HOST:PORT`, with brackets around an IPv6 address.
+    #[must_use]
+    pub fn with_port(&self, default: u16) -> String {
+        let port = self.port.unwrap_or(default);
+        if self.name.contains(':') { format!("[{}]:{port}", self.name) } else { format!("{}:{port}", self.name) }
+    }
+}
+
+/// A URL taken apart, everything percent-decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreUrl {
+    scheme: &'static str,
+    pub user: Option<String>,
+    pub password: Option<Secret>,
+    /// Empty in `scheme:///path`.
+    pub hosts: Vec<Host>,
+    /// Without the slash before it.
+    pub path: String,
+    options: BTreeMap<String, String>,
+}
+
+impl StoreUrl {
+    /// Takes apart what follows `SCHEME:`. Each option may be there once, not be empty, and has to be among `known`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and what to write.
+    pub fn read(scheme: &'static str, rest: &str, known: &[&str]) -> Result<Self, String> {
+        let Some(rest) = rest.strip_prefix("//") else {
+            return Err(format!("write {scheme}://HOST"));
+        };
+        if rest.contains('#') {
+            return Err(format!("{scheme}:// takes no '#': write %23 for one in a name or a password"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // A password may have an '@' in it that nobody encoded; a host may not.
+        let (credentials, hosts) = match authority.rsplit_once('@') {
+            Some((credentials, hosts)) => (Some(credentials), hosts),
+            None => (None, authority),
+        };
+        let (mut user, mut password) = (None, None);
+        if let Some(credentials) = credentials {
+            let (name, secret) = match credentials.split_once(':') {
+                Some((name, secret)) => (name, Some(secret)),
+                None => (credentials, None),
+            };
+            let name = decoded(scheme, "the user", name)?;
+            user = Some(name).filter(|name| !name.is_empty());
+            password = secret.map(|secret| decoded(scheme, "the password", secret)).transpose()?.map(Secret);
+        }
+        let hosts = if hosts.is_empty() {
+            Vec::new()
+        } else {
+            hosts.split(',').map(|host| read_host(scheme, host)).collect::<Result<_, _>>()?
+        };
+        let path = decoded(scheme, "the path", path)?;
+        Ok(Self { scheme, user, password, hosts, path, options: query_options(query, scheme, known)? })
+    }
+
+    /// The value of an option, which is not asked for again.
+    pub fn take(&mut self, option: &str) -> Option<String> {
+        self.options.remove(option)
+    }
+
+    /// As [`StoreUrl::take`], read as a number.
+    ///
+    /// # Errors
+    /// One line when it is no number of the type asked for.
+    pub fn take_number<T: std::str::FromStr>(&mut self, option: &str) -> Result<Option<T>, String> {
+        let scheme = self.scheme;
+        let read = |text: String| text.parse().map_err(|_| format!("the option {option} of {scheme}:// is no number"));
+        self.take(option).map(read).transpose()
+    }
+
+    /// `ca=FILE`, `cert=FILE` and `key=FILE`, which have to be among the known options.
+    ///
+    /// # Errors
+    /// One line when there is a certificate without its key, or a key without its certificate.
+    pub fn take_tls_files(&mut self) -> Result<TlsFiles, String> {
+        let mut file = |option| self.take(option).map(PathBuf::from);
+        let files = TlsFiles { ca: file("ca"), cert: file("cert"), key: file("key") };
+        if files.cert.is_some() != files.key.is_some() {
+            return Err(format!("{}:// wants cert=FILE and key=FILE together", self.scheme));
+        }
+        Ok(files)
+    }
+
+    /// At least one host.
+    ///
+    /// # Errors
+    /// One line when none is named.
+    pub fn some_host(&self) -> Result<(), String> {
+        if self.hosts.is_empty() { Err(format!("{0}:// names no host: write {0}://HOST", self.scheme)) } else { Ok(()) }
+    }
+}
+
+/// PEM files for TLS, as options of a URL name them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Trusted instead of the system's certificate authorities.
+    pub ca: Option<PathBuf>,
+    /// Our own certificate, with the chain that leads to it. Some when `key` is.
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+fn decoded(scheme: &str, what: &str, text: &str) -> Result<String, String> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded = decoded.map_err(|_| format!("{what} in {scheme}:// is not UTF-8 once it is percent-decoded"))?;
+    if decoded.chars().any(char::is_control) {
+        return Err(format!("{what} in {scheme}:// has a control character in it"));
+    }
+    Ok(decoded.into_owned())
+}
+
+fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
+    let wrong =
+        || format!("a host of {scheme}:// cannot be read: write {scheme}://HOST:PORT or {scheme}://[IPv6]:PORT");
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, after) = rest.split_once(']').ok_or_else(wrong)?;
+            address.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?;
+            (address, if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or_else(wrong)?) })
+        }
+        None => match text.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (text, None),
+        },
+    };
+    let well_named =
+        text.starts_with('[') || name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if name.is_empty() || !well_named {
+        return Err(wrong());
+    }
+    let port = port.map(|port| port.parse::<u16>().ok().filter(|&port| port != 0).ok_or_else(wrong)).transpose()?;
+    Ok(Host { name: name.to_owned(), port })
+}
+
+/// Reads `a=b&c=d`, each key at most once and only keys that are known, none empty.
+///
+/// # Errors
+/// One line that names the option.
+pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeMap<String, String>, String> {
+    let mut options = BTreeMap::new();
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        if !known.contains(&&*key) {
+            // What has no value, or is no word, may be a part of a password that nobody encoded.
+            let word = key.len() <= 30 && key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+            let option = if word && !value.is_empty() { format!("the option {key}") } else { "an option".to_owned() };
+            return Err(if known.is_empty() {
+                format!("{scheme}:// does not know {option}: it takes none")
+            } else {
+                format!("{scheme}:// does not know {option}: it takes {}", known.join(", "))
+            });
+        }
+        if value.is_empty() {
+            return Err(format!("the option {key} of {scheme}:// is empty"));
+        }
+        if value.chars().any(char::is_control) {
+            return Err(format!("the option {key} of {scheme}:// has a control character in it"));
+        }
+        if options.insert(key.clone().into_owned(), value.into_owned()).is_some() {
+            return Err(format!("the option {key} of {scheme}:// stands there twice"));
+        }
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn host(name: &str, port: Option<u16>) -> Host {
+        Host { name: name.to_owned(), port }
+    }
+
+    #[test]
+    fn every_part_is_found_and_decoded() {
+        let url = "//us%40er:p%2Fw:%23@one,two:7,[::1]:8/a%20b/c?x=1%262&y=z";
+        let mut read = StoreUrl::read("redis", url, &["x", "y"]).unwrap();
+        assert_eq!(read.user.as_deref(), Some("us@er"));
+        assert_eq!(read.password.as_ref().map(Secret::expose), Some("p/w:#"));
+        assert_eq!(read.hosts, [host("one", None), host("two", Some(7)), host("::1", Some(8))]);
+        assert_eq!(read.hosts[2].with_port(1), "[::1]:8");
+        assert_eq!(read.hosts[0].with_port(1), "one:1");
+        assert_eq!(read.path, "a b/c");
+        assert_eq!(
+            (read.take("x").as_deref(), read.take("x"), read.take("y").as_deref()),
+            (Some("1&2"), None, Some("z"))
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_none() {
+        let read = StoreUrl::read("redis", "//h", &[]).unwrap();
+        assert_eq!((read.user, read.password, read.path.as_str()), (None, None, ""));
+        let read = StoreUrl::read("redis", "//:secret@h/", &[]).unwrap();
+        assert_eq!((read.user, read.password.unwrap().expose()), (None, "secret"));
+        assert!(StoreUrl::read("redis", "///path", &[]).unwrap().some_host().is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in [
+            "h",
+            "//h:0",
+            "//h:x",
+            "//h:70000",
+            "//h,",
+            "//,h",
+            "//[::1",
+            "//[zz]",
+            "//[::1]x",
+            "//h h",
+            "//h?x",
+            "//h?x=",
+            "//h?x=1&x=2",
+            "//h?y=1",
+            "//h#f",
+            "//%ff@h",
+            "//u:%0a@h",
+            "//h/%00",
+        ] {
+            assert!(StoreUrl::read("redis", bad, &["x"]).is_err(), "{bad}");
+        }
+        let mut read = StoreUrl::read("redis", "//h?cert=c&x=y", &["cert", "key", "ca", "x"]).unwrap();
+        assert!(read.take_tls_files().is_err());
+        assert!(read.take_number::<u32>("x").is_err());
+    }
+
+    #[test]
+    fn a_secret_does_not_print() {
+        let read = StoreUrl::read("redis", "//u:hunter2@h", &[]).unwrap();
+        assert!(!format!("{read:?}").contains("hunter2"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_makes_it_panic_or_tells_a_password(rest in "[ -~]{0,40}") {
+            let _ = StoreUrl::read("redis", &rest, &["x"]);
+            let _ = StoreUrl::read("redis", &format!("//{rest}"), &["x"]);
+            for secret in ["u:hunter2@", ":hunter2@", "u:x@hunter2:y@"] {
+                if let Err(message) = StoreUrl::read("redis", &format!("//{secret}h{rest}"), &["x"]) {
+                    prop_assert!(!message.contains("hunter2"), "{}", message);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A store's real server, as the tests that are the same for all stores use it.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+
+/// On a loopback port of its own, with a data directory of its own; ended and removed when dropped.
+pub trait Server {
+    /// Where it listens.
+    fn address(&self) -> SocketAddr;
+
+    /// What `--store` takes, for this server reached at `address`: its own, or that of a proxy before it.
+    fn url(&self, address: SocketAddr) -> String;
+
+    /// What the programs need in their environment to be let in.
+    fn environment(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// SIGKILL to all of it.
+    fn kill(&mut self);
+
+    /// After [`Server::kill`]: on the same port, with the data that it had. Returns once it answers.
+    fn start_again(&mut self);
+
+    /// Has it forget every lease and term, as an operator's mistake or a server without persistence does; then what
+    /// `leaderctl store init` makes is made again where that is needed. Returns once it answers.
+    fn wipe(&mut self);
+
+    /// Deletes, by hand and behind everybody's back, the one record that says who leads `shard`.
+    fn remove_lock(&mut self, shard: &str);
+
+    /// Makes it old, where that can be had: so that the first leader does not wait in case the store was wiped.
+    fn grow_old(&mut self) {}
+}
+
+/// Makes what the store needs, as an operator would: with `leaderctl store init`.
+pub fn prepare(server: &dyn Server) {
+    super::fleet::wait_until("leaderctl store init succeeds", || {
+        let mut init = super::fleet::leaderctl();
+        init.args(["--store", &server.url(server.address()), "store", "init"]);
+        init.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
+        init.status().expect("leaderctl starts").success()
+    });
+}
+
+/// Waits until something accepts connections there. False when `child` ended before that: the port was taken.
+pub fn listens(child: &mut Child, port: u16) -> bool {
+    let mut ended = false;
+    super::fleet::wait_until("the server listens", || {
+        ended = child.try_wait().expect("a child can be waited for").is_some();
+        ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    !ended
+}
