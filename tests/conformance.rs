@@ -3,7 +3,7 @@
 mod support;
 
 use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::store::{Claim, Grant, Observation, Release, Renewal, Store};
+use leaderrun::store::{Claim, Grant, Location, Observation, Release, Renewal, Store};
 use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -230,7 +230,15 @@ macro_rules! every_store {
         suite!(memory, memory_bench(), [$($case),*]);
         suite!(file, file_bench(), [$($case),*]);
         #[cfg(feature = "dynamodb")]
-        suite!(dynamodb, dynamodb_bench(), [$($case),*]);
+        suite!(dynamodb, remote_bench(support::dynamo::Server::durable), [$($case),*]);
+        #[cfg(feature = "redis")]
+        suite!(redis, remote_bench(support::redis::Server::start), [$($case),*]);
+        #[cfg(feature = "postgres")]
+        suite!(postgres, remote_bench(support::postgres::Server::start), [$($case),*]);
+        #[cfg(feature = "nats")]
+        suite!(nats, remote_bench(support::nats::Server::start), [$($case),*]);
+        #[cfg(feature = "etcd")]
+        suite!(etcd, remote_bench(support::etcd::Server::start), [$($case),*]);
     };
 }
 
@@ -261,20 +269,38 @@ fn file_bench() -> Ready<(Bench, tempfile::TempDir)> {
     ready((Bench::of((0..8).map(open)), scratch))
 }
 
-#[cfg(feature = "dynamodb")]
-async fn dynamodb_bench() -> (Bench, support::dynamo::Server) {
-    use leaderrun::store::dynamodb::{Address, DynamoDb};
-    let server = support::dynamo::Server::start();
-    server.table("locks").await;
-    let address = Address {
-        table: "locks".to_owned(),
-        region: Some(support::dynamo::REGION.to_owned()),
-        endpoint: Some(server.endpoint()),
-        profile: None,
-    };
+/// Of a store behind a network, and the server that it is on.
+#[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+async fn remote_bench<S>(start: impl FnOnce() -> S + Send + 'static) -> (Bench, S)
+where
+    S: support::server::Server + Send + 'static,
+{
+    // A server may be prepared by somebody who waits, which nobody may do in here.
+    let started = tokio::task::spawn_blocking(|| {
+        let mut server = start();
+        support::server::prepare(&server);
+        server.grow_old();
+        server
+    });
+    let server = started.await.expect("the server starts");
+    let location = Location::from_url(&server.url(server.address())).unwrap();
     let mut stores: Vec<Arc<dyn Store>> = Vec::new();
     for _ in 0..8 {
-        stores.push(Arc::new(DynamoDb::open(&address, Duration::from_secs(10)).await.unwrap()));
+        stores.push(location.open(Duration::from_secs(10)).await.unwrap());
+    }
+    // The server may have forgotten a lease, as far as anybody knows, until it has run for one.
+    let settling = candidate("settling", "nobody");
+    let begun = Instant::now();
+    loop {
+        let claim = stores[0].claim(&settling).await.expect("the store answers");
+        if let Claim::Granted(grant) = &claim {
+            stores[0].release(&settling, grant.term).await.expect("the store answers");
+        }
+        if matches!(claim, Claim::Granted(Grant { start_after: None, .. })) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the server never grows old: {claim:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     (Bench::of(stores), server)
 }

@@ -1,20 +1,20 @@
 //! Two never run at once, whatever happens to processes, connections, the store and the clocks: three candidates
-//! on one DynamoDB table, a lease of 6 s, renewed every second, 1 s of grace.
-#![cfg(feature = "dynamodb")]
+//! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
+#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
 
 mod support;
 
+use leaderrun::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
-use support::dynamo::{REGION, client, free_port, millis_now, write_marker};
-use support::fleet::{Fleet, Life, children_of, leaderctl, wait_until};
+use support::fleet::{Fleet, Life, children_of};
 use support::proxy::{Proxy, Weather};
+use support::server::{Server, prepare};
 use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -23,97 +23,33 @@ const NAMES: [&str; 3] = ["one", "two", "three"];
 const PLAIN: &[&str] = &[];
 const STUBBORN: &[&str] = &["ignore-term"];
 const DAEMON: &[&str] = &["ignore-term", "daemon"];
-const CREDENTIALS: [(&str, &str); 4] = [
-    ("AWS_ACCESS_KEY_ID", "test"),
-    ("AWS_SECRET_ACCESS_KEY", "test"),
-    ("AWS_EC2_METADATA_DISABLED", "true"),
-    ("AWS_CONFIG_FILE", "/dev/null"),
-];
 
-/// A dynoxide that can be stopped and started again with its data, on one port.
-struct Server {
-    data: TempDir,
-    port: u16,
-    child: Child,
-}
-
-impl Server {
-    fn start() -> Self {
-        let data = TempDir::new().unwrap();
-        let port = free_port();
-        let child = Self::spawn(&data, port);
-        Self { data, port, child }
-    }
-
-    fn spawn(data: &TempDir, port: u16) -> Child {
-        let program = std::env::var_os("LEADERRUN_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
-        let mut child = Command::new(program)
-            .args(["--host", "127.0.0.1", "--log", "quiet", "--port", &port.to_string(), "--db-path"])
-            .arg(data.path().join("db"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("tests/run installs dynoxide");
-        wait_until("dynoxide listens", || {
-            assert!(child.try_wait().unwrap().is_none(), "dynoxide ended");
-            TcpStream::connect(("127.0.0.1", port)).is_ok()
-        });
-        child
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn start_again(&mut self) {
-        self.child = Self::spawn(&self.data, self.port);
-    }
-
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// Starts the server of the store that a story is told about.
+type Start = fn() -> Box<dyn Server>;
 
 /// Three candidates, each with its own way to the server.
 struct World {
-    server: Server,
+    server: Box<dyn Server>,
     fleet: Fleet,
     ways: Vec<Proxy>,
 }
 
 impl World {
-    fn new(stamp_flags: &[&str]) -> Self {
-        Self::with_wall_clocks(stamp_flags, [0; 3])
+    fn new(start: Start, stamp_flags: &[&str]) -> Self {
+        Self::with_wall_clocks(start, stamp_flags, [0; 3])
     }
 
     /// Each candidate's wall clock is so many seconds off.
-    fn with_wall_clocks(stamp_flags: &[&str], shifts: [i64; 3]) -> Self {
-        let server = Server::start();
-        let status = leaderctl()
-            .args(["--store", &url(server.address()), "store", "init"])
-            .envs(CREDENTIALS)
-            .stdout(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(status.success());
-        // The table is an hour old, so nobody waits in case it was wiped.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let endpoint = format!("http://{}", server.address());
-        runtime.block_on(write_marker(&client(&endpoint), "locks", millis_now() - 3_600_000));
-        let mut world = Self { ways: NAMES.map(|_| Proxy::to(server.address())).to_vec(), server, fleet: Fleet::new() };
+    fn with_wall_clocks(start: Start, stamp_flags: &[&str], shifts: [i64; 3]) -> Self {
+        let mut server = start();
+        prepare(&*server);
+        server.grow_old();
+        let ways = NAMES.map(|_| Proxy::to(server.address())).to_vec();
+        let mut world = Self { server, fleet: Fleet::new(), ways };
         for ((name, way), shift) in NAMES.iter().zip(&world.ways).zip(shifts) {
-            let (store, shift) = (url(way.address), shift.to_string());
+            let (store, shift) = (world.server.url(way.address), shift.to_string());
             let flags = [&TIMING, &["--store", &store][..]].concat();
-            let mut environment = CREDENTIALS.to_vec();
+            let mut environment = world.server.environment().to_vec();
             if shift != "0" {
                 environment.extend([("LD_PRELOAD", wall_clock()), ("WALLCLOCK_SHIFT", &shift)]);
             }
@@ -146,10 +82,6 @@ impl World {
     }
 }
 
-fn url(server: SocketAddr) -> String {
-    format!("dynamodb://locks?region={REGION}&endpoint=http://{server}")
-}
-
 /// A library to preload that shifts the wall clock and no other.
 fn wall_clock() -> &'static str {
     static LIBRARY: OnceLock<(TempDir, String)> = OnceLock::new();
@@ -165,8 +97,8 @@ fn wall_clock() -> &'static str {
     path
 }
 
-fn leader_is_killed(stamp_flags: &[&str]) {
-    let mut world = World::new(stamp_flags);
+fn leader_is_killed(start: Start, stamp_flags: &[&str]) {
+    let mut world = World::new(start, stamp_flags);
     let leader = world.fleet.leader();
     world.fleet.kill(&leader.owner);
     world.successor(&leader);
@@ -176,23 +108,20 @@ fn leader_is_killed(stamp_flags: &[&str]) {
     world.fleet.conclude();
 }
 
-#[test]
-fn the_leader_is_killed() {
-    leader_is_killed(PLAIN);
+fn the_leader_is_killed(start: Start) {
+    leader_is_killed(start, PLAIN);
 }
 
-#[test]
-fn the_leader_of_a_stubborn_command_is_killed() {
-    leader_is_killed(STUBBORN);
+fn the_leader_of_a_stubborn_command_is_killed(start: Start) {
+    leader_is_killed(start, STUBBORN);
 }
 
-#[test]
-fn the_leader_of_a_daemon_is_killed() {
-    leader_is_killed(DAEMON);
+fn the_leader_of_a_daemon_is_killed(start: Start) {
+    leader_is_killed(start, DAEMON);
 }
 
-fn leader_is_frozen_for_two_leases(stamp_flags: &[&str]) {
-    let world = World::new(stamp_flags);
+fn leader_is_frozen_for_two_leases(start: Start, stamp_flags: &[&str]) {
+    let world = World::new(start, stamp_flags);
     let leader = world.fleet.leader();
     world.fleet.signal(&leader.owner, Signal::SIGSTOP);
     sleep(2 * LEASE);
@@ -204,23 +133,20 @@ fn leader_is_frozen_for_two_leases(stamp_flags: &[&str]) {
     world.fleet.conclude();
 }
 
-#[test]
-fn the_leader_is_frozen_for_two_leases() {
-    leader_is_frozen_for_two_leases(PLAIN);
+fn the_leader_is_frozen_for_two_leases(start: Start) {
+    leader_is_frozen_for_two_leases(start, PLAIN);
 }
 
-#[test]
-fn the_leader_of_a_stubborn_command_is_frozen_for_two_leases() {
-    leader_is_frozen_for_two_leases(STUBBORN);
+fn the_leader_of_a_stubborn_command_is_frozen_for_two_leases(start: Start) {
+    leader_is_frozen_for_two_leases(start, STUBBORN);
 }
 
-#[test]
-fn the_leader_of_a_daemon_is_frozen_for_two_leases() {
-    leader_is_frozen_for_two_leases(DAEMON);
+fn the_leader_of_a_daemon_is_frozen_for_two_leases(start: Start) {
+    leader_is_frozen_for_two_leases(start, DAEMON);
 }
 
-fn leader_is_cut_off_for_three_leases(stamp_flags: &[&str]) {
-    let world = World::new(stamp_flags);
+fn leader_is_cut_off_for_three_leases(start: Start, stamp_flags: &[&str]) {
+    let world = World::new(start, stamp_flags);
     let leader = world.fleet.leader();
     world.set(&leader.owner, Weather::BlackHole);
     sleep(3 * LEASE);
@@ -231,24 +157,21 @@ fn leader_is_cut_off_for_three_leases(stamp_flags: &[&str]) {
     world.fleet.conclude();
 }
 
-#[test]
-fn the_leader_is_cut_off_for_three_leases() {
-    leader_is_cut_off_for_three_leases(PLAIN);
+fn the_leader_is_cut_off_for_three_leases(start: Start) {
+    leader_is_cut_off_for_three_leases(start, PLAIN);
 }
 
-#[test]
-fn the_leader_of_a_stubborn_command_is_cut_off_for_three_leases() {
-    leader_is_cut_off_for_three_leases(STUBBORN);
+fn the_leader_of_a_stubborn_command_is_cut_off_for_three_leases(start: Start) {
+    leader_is_cut_off_for_three_leases(start, STUBBORN);
 }
 
-#[test]
-fn the_leader_of_a_daemon_is_cut_off_for_three_leases() {
-    leader_is_cut_off_for_three_leases(DAEMON);
+fn the_leader_of_a_daemon_is_cut_off_for_three_leases(start: Start) {
+    leader_is_cut_off_for_three_leases(start, DAEMON);
 }
 
 /// Freezes those of (candidate, backstop, guard) that `frozen` names, for two leases.
-fn processes_are_frozen(frozen: [bool; 3]) {
-    let world = World::new(DAEMON);
+fn processes_are_frozen(start: Start, frozen: [bool; 3]) {
+    let world = World::new(start, DAEMON);
     let leader = world.fleet.leader();
     let candidate = world.fleet.pid(&leader.owner);
     let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
@@ -268,19 +191,16 @@ fn processes_are_frozen(frozen: [bool; 3]) {
     world.fleet.conclude();
 }
 
-#[test]
-fn candidate_and_guard_are_frozen() {
-    processes_are_frozen([true, false, true]);
+fn candidate_and_guard_are_frozen(start: Start) {
+    processes_are_frozen(start, [true, false, true]);
 }
 
-#[test]
-fn candidate_and_backstop_are_frozen() {
-    processes_are_frozen([true, true, false]);
+fn candidate_and_backstop_are_frozen(start: Start) {
+    processes_are_frozen(start, [true, true, false]);
 }
 
-#[test]
-fn the_guard_is_frozen_while_the_leader_is_cut_off() {
-    let world = World::new(DAEMON);
+fn the_guard_is_frozen_while_the_leader_is_cut_off(start: Start) {
+    let world = World::new(start, DAEMON);
     let leader = world.fleet.leader();
     let backstop = children_of(world.fleet.pid(&leader.owner).as_raw())[0];
     let guard = Pid::from_raw(children_of(backstop)[0]);
@@ -291,9 +211,8 @@ fn the_guard_is_frozen_while_the_leader_is_cut_off() {
     world.fleet.conclude();
 }
 
-#[test]
-fn the_server_is_away_for_half_a_lease() {
-    let mut world = World::new(PLAIN);
+fn the_server_is_away_for_half_a_lease(start: Start) {
+    let mut world = World::new(start, PLAIN);
     let leader = world.fleet.leader();
     world.server.kill();
     // Starting takes its time as well: until it answers again it is half a lease.
@@ -304,9 +223,8 @@ fn the_server_is_away_for_half_a_lease() {
     world.fleet.conclude();
 }
 
-#[test]
-fn the_server_is_restarted() {
-    let mut world = World::new(PLAIN);
+fn the_server_is_restarted(start: Start) {
+    let mut world = World::new(start, PLAIN);
     let leader = world.fleet.leader();
     for _ in 0..3 {
         world.server.kill();
@@ -317,9 +235,8 @@ fn the_server_is_restarted() {
     world.fleet.conclude();
 }
 
-#[test]
-fn the_server_is_away_for_two_leases() {
-    let mut world = World::new(DAEMON);
+fn the_server_is_away_for_two_leases(start: Start) {
+    let mut world = World::new(start, DAEMON);
     let leader = world.fleet.leader();
     world.server.kill();
     sleep(2 * LEASE);
@@ -329,8 +246,8 @@ fn the_server_is_away_for_two_leases() {
 }
 
 /// Each request takes so long for two leases.
-fn every_answer_is_slow(latency: Duration) -> (World, Life) {
-    let world = World::new(PLAIN);
+fn every_answer_is_slow(start: Start, latency: Duration) -> (World, Life) {
+    let world = World::new(start, PLAIN);
     let leader = world.fleet.leader();
     world.set_all(Weather::Slow(latency));
     sleep(2 * LEASE);
@@ -339,24 +256,21 @@ fn every_answer_is_slow(latency: Duration) -> (World, Life) {
     (world, leader)
 }
 
-#[test]
-fn every_answer_takes_three_seconds() {
+fn every_answer_takes_three_seconds(start: Start) {
     // 0.38 s more would cost the lease, so on a busy machine it may be lost; what counts is that two never run.
     // (That three seconds cost nothing by themselves is shown by the election's own tests, where no machine is slow.)
-    let (world, _) = every_answer_is_slow(Duration::from_secs(3));
+    let (world, _) = every_answer_is_slow(start, Duration::from_secs(3));
     world.fleet.conclude();
 }
 
-#[test]
-fn answers_that_take_two_seconds_disturb_nothing() {
-    let (world, leader) = every_answer_is_slow(Duration::from_secs(2));
+fn answers_that_take_two_seconds_disturb_nothing(start: Start) {
+    let (world, leader) = every_answer_is_slow(start, Duration::from_secs(2));
     world.assert_undisturbed(&leader);
     world.fleet.conclude();
 }
 
-#[test]
-fn connections_are_reset_for_half_a_lease() {
-    let world = World::new(PLAIN);
+fn connections_are_reset_for_half_a_lease(start: Start) {
+    let world = World::new(start, PLAIN);
     let leader = world.fleet.leader();
     world.set_all(Weather::Storm);
     sleep(LEASE / 2);
@@ -366,9 +280,8 @@ fn connections_are_reset_for_half_a_lease() {
     world.fleet.conclude();
 }
 
-#[test]
-fn wall_clocks_are_an_hour_off_both_ways() {
-    let mut world = World::with_wall_clocks(PLAIN, [3600, -3600, 0]);
+fn wall_clocks_are_an_hour_off_both_ways(start: Start) {
+    let mut world = World::with_wall_clocks(start, PLAIN, [3600, -3600, 0]);
     let mut leader = world.fleet.leader();
     // Each of the three is killed once as the leader, and the next one takes over, whose clock differs.
     for _ in 0..2 {
@@ -378,36 +291,101 @@ fn wall_clocks_are_an_hour_off_both_ways() {
     world.fleet.conclude();
 }
 
-#[test]
-fn the_table_is_wiped_while_somebody_leads() {
-    let world = World::new(DAEMON);
-    let leader = world.fleet.leader();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = client(&format!("http://{}", world.server.address()));
-    runtime.block_on(async {
-        client.delete_table().table_name("locks").send().await.unwrap();
-    });
-    let init = || {
-        let mut init = leaderctl();
-        init.args(["--store", &url(world.server.address()), "store", "init"]).envs(CREDENTIALS).stdout(Stdio::null());
-        init.stderr(Stdio::null()).status().unwrap().success()
-    };
-    wait_until("the table is made again", init);
-    world.successor(&leader);
+/// Something was done to the store's records behind the leader's back. It may go on, or lose its leadership; what counts
+/// is that two never run, and that somebody leads again.
+fn somebody_leads_after(world: World, leader: &Life) {
+    sleep(LEASE);
+    world.fleet.leader_where(|life| life.term >= leader.term);
+    sleep(2 * LEASE);
+    world.fleet.leader();
     world.fleet.conclude();
 }
 
-#[test]
-fn the_lock_item_is_deleted_while_somebody_leads() {
-    let world = World::new(DAEMON);
+fn the_store_is_wiped_while_somebody_leads(start: Start) {
+    let mut world = World::new(start, DAEMON);
     let leader = world.fleet.leader();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = client(&format!("http://{}", world.server.address()));
-    runtime.block_on(async {
-        use aws_sdk_dynamodb::types::AttributeValue::S;
-        let request = client.delete_item().table_name("locks").key("pk", S("SHARD#shard".into()));
-        request.key("sk", S("LOCK".into())).send().await.unwrap();
-    });
-    world.successor(&leader);
+    world.server.wipe();
+    somebody_leads_after(world, &leader);
+}
+
+fn the_lock_is_deleted_by_hand_while_somebody_leads(start: Start) {
+    let mut world = World::new(start, DAEMON);
+    let leader = world.fleet.leader();
+    world.server.remove_lock("shard");
+    somebody_leads_after(world, &leader);
+}
+
+fn the_whole_tree_is_killed(start: Start) {
+    let mut world = World::new(start, PLAIN);
+    let leader = world.fleet.leader();
+    let backstop = children_of(world.fleet.pid(&leader.owner).as_raw())[0];
+    let guard = children_of(backstop)[0];
+    let killed = BootInstant::now();
+    // In this order nobody is left who could release the lease.
+    for pid in [backstop, guard] {
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    }
+    world.fleet.kill(&leader.owner);
+    for pid in [backstop, guard] {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+    let next = world.successor(&leader);
+    // One lease and a second are promised where the store pushes, and a poll or two more where it does not.
+    let taken = BootInstant::from_nanos(next.first).since(killed);
+    assert!(taken < LEASE * 2, "{taken:?}");
     world.fleet.conclude();
 }
+
+/// The stories, each with each store.
+macro_rules! stories {
+    ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story(|| Box::new($start));
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! every_store {
+    ($($story:ident),* $(,)?) => {
+        #[cfg(feature = "dynamodb")]
+        stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($story),*]);
+        #[cfg(feature = "redis")]
+        stories!(redis, crate::support::redis::Server::start(), [$($story),*]);
+        #[cfg(feature = "postgres")]
+        stories!(postgres, crate::support::postgres::Server::start(), [$($story),*]);
+        #[cfg(feature = "nats")]
+        stories!(nats, crate::support::nats::Server::start(), [$($story),*]);
+        #[cfg(feature = "etcd")]
+        stories!(etcd, crate::support::etcd::Server::start(), [$($story),*]);
+    };
+}
+
+every_store!(
+    the_leader_is_killed,
+    the_leader_of_a_stubborn_command_is_killed,
+    the_leader_of_a_daemon_is_killed,
+    the_leader_is_frozen_for_two_leases,
+    the_leader_of_a_stubborn_command_is_frozen_for_two_leases,
+    the_leader_of_a_daemon_is_frozen_for_two_leases,
+    the_leader_is_cut_off_for_three_leases,
+    the_leader_of_a_stubborn_command_is_cut_off_for_three_leases,
+    the_leader_of_a_daemon_is_cut_off_for_three_leases,
+    candidate_and_guard_are_frozen,
+    candidate_and_backstop_are_frozen,
+    the_guard_is_frozen_while_the_leader_is_cut_off,
+    the_server_is_away_for_half_a_lease,
+    the_server_is_restarted,
+    the_server_is_away_for_two_leases,
+    every_answer_takes_three_seconds,
+    answers_that_take_two_seconds_disturb_nothing,
+    connections_are_reset_for_half_a_lease,
+    wall_clocks_are_an_hour_off_both_ways,
+    the_store_is_wiped_while_somebody_leads,
+    the_lock_is_deleted_by_hand_while_somebody_leads,
+    the_whole_tree_is_killed,
+);
