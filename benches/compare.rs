@@ -33,13 +33,26 @@ struct Extent {
     peaks: usize,
     handovers_on_file: usize,
     handovers_on_dynamodb: usize,
+    handovers_on_push: usize,
     requests: Duration,
 }
 
-const FULL: Extent =
-    Extent { starts: 100, peaks: 9, handovers_on_file: 20, handovers_on_dynamodb: 5, requests: Duration::from_mins(1) };
-const QUICK: Extent =
-    Extent { starts: 40, peaks: 3, handovers_on_file: 10, handovers_on_dynamodb: 2, requests: Duration::from_secs(10) };
+const FULL: Extent = Extent {
+    starts: 100,
+    peaks: 9,
+    handovers_on_file: 20,
+    handovers_on_dynamodb: 5,
+    handovers_on_push: 10,
+    requests: Duration::from_mins(1),
+};
+const QUICK: Extent = Extent {
+    starts: 40,
+    peaks: 3,
+    handovers_on_file: 10,
+    handovers_on_dynamodb: 2,
+    handovers_on_push: 3,
+    requests: Duration::from_secs(10),
+};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -54,8 +67,9 @@ fn main() {
     let mut table = Table::default();
     start_up(&extent, flock.as_deref(), &mut table);
     memory_on_file(flock.as_deref(), &mut table);
-    handovers_on_file(&extent, &mut table);
+    let on_file = handovers_on_file(&extent, &mut table);
     dynamodb::measure(&extent, &mut table);
+    remote::measure(&extent, on_file, &mut table);
     introduce(flock.as_deref());
     table.print();
 }
@@ -287,15 +301,21 @@ struct Handovers {
     since_end: Vec<Duration>,
 }
 
-fn handovers_on_file(extent: &Extent, table: &mut Table) {
+/// Answers the median since the end of COMMAND, after SIGTERM.
+fn handovers_on_file(extent: &Extent, table: &mut Table) -> Duration {
+    let mut orderly = Duration::ZERO;
     for end in [End::Orderly, End::Killed] {
         let mut fleet = Fleet::new();
         let url = format!("file:{}", fleet.scratch.path().join("store").display());
-        let handovers =
+        let mut handovers =
             hand_over(&mut fleet, end, extent.handovers_on_file, Duration::from_millis(300), &["--store", &url], &[]);
         fleet.conclude();
+        if matches!(end, End::Orderly) {
+            orderly = median(&mut handovers.since_end);
+        }
         handovers.rows("file", end, Some(HANDOVER_ON_FILE), table);
     }
+    orderly
 }
 
 /// Ends one leader after another. `settle`: from the start of a standby until it surely waits.
@@ -460,6 +480,101 @@ mod dynamodb {
     fn listed(actions: &BTreeMap<String, u32>) -> String {
         let words: Vec<String> = actions.iter().map(|(action, number)| format!("{number} {action}")).collect();
         if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+    }
+}
+
+// Stores that push
+
+mod remote {
+    use super::support::fleet::Fleet;
+    use super::support::server::{Server, prepare};
+    use super::{
+        End, Extent, Handovers, MIB, Memory, STANDBY_ON_DYNAMODB, Table, hand_over, mebibytes, median, millis,
+        progress, sleep,
+    };
+    use leaderrun::lease::Shard;
+    use leaderrun::store::Location;
+    use std::time::{Duration, Instant};
+
+    const TIMING: [&str; 6] = ["--lease", "6s", "--renew", "1s", "--grace", "1s"];
+    /// From kill -9 of the leader's candidate to the next COMMAND.
+    const AFTER_A_KILL: Duration = Duration::from_secs(1);
+    /// An orderly handover may take so many round trips more than one on the file store, which makes none.
+    const ROUND_TRIPS: u32 = 10;
+
+    /// `on_file`: what an orderly handover takes without a store to ask: the time to start processes.
+    pub fn measure(extent: &Extent, on_file: Duration, table: &mut Table) {
+        of("Redis", Box::new(super::support::redis::Server::start()), extent, on_file, table);
+        of("PostgreSQL", Box::new(super::support::postgres::Server::start()), extent, on_file, table);
+        of("NATS", Box::new(super::support::nats::Server::start()), extent, on_file, table);
+        of("etcd", Box::new(super::support::etcd::Server::start()), extent, on_file, table);
+    }
+
+    fn of(name: &str, mut server: Box<dyn Server>, extent: &Extent, on_file: Duration, table: &mut Table) {
+        progress(name);
+        prepare(&*server);
+        server.grow_old();
+        let url = server.url(server.address());
+        // Until the server has run for a lease, leaders wait in case that it forgot one.
+        sleep(Duration::from_secs(8));
+        let round_trip = round_trip(&url);
+        table.add(&format!("one look at a lease, {name}, median"), &millis(round_trip), "", None);
+
+        let flags = [&["--store", &url], TIMING.as_slice()].concat();
+        let settle = Duration::from_secs(1);
+        for end in [End::Orderly, End::Killed] {
+            let mut fleet = Fleet::new();
+            let mut handovers =
+                hand_over(&mut fleet, end, extent.handovers_on_push, settle, &flags, server.environment());
+            if matches!(end, End::Killed) {
+                standby(name, &mut fleet, &flags, table);
+            }
+            fleet.conclude();
+            let Handovers { since_signal, since_end } = &mut handovers;
+            let worst = *since_signal.iter().max().expect("at least one round");
+            let (how, times, target) = match end {
+                End::Orderly => {
+                    let most = on_file + round_trip * ROUND_TRIPS;
+                    let target = format!("at most {} ({ROUND_TRIPS} looks more than on file)", millis(most));
+                    let met = median(since_end) <= most;
+                    ("SIGTERM", format!("{} median since the end of COMMAND", millis(median(since_end))), (target, met))
+                }
+                End::Killed => {
+                    let times =
+                        format!("{} median, {} worst since the signal", millis(median(since_signal)), millis(worst));
+                    ("kill -9", times, ("worst below 1 s".to_owned(), worst < AFTER_A_KILL))
+                }
+            };
+            table.add(&format!("handover after {how}, {name}, {} rounds", since_end.len()), &times, "", Some(target));
+        }
+    }
+
+    /// Memory of a standby that has waited for a while.
+    fn standby(name: &str, fleet: &mut Fleet, flags: &[&str], table: &mut Table) {
+        fleet.start("standby", flags, &[], &[]);
+        sleep(Duration::from_secs(3));
+        let standby = Memory::of(fleet.pid("standby").as_raw());
+        let target =
+            (format!("at most {:.0} MiB RSS", STANDBY_ON_DYNAMODB / MIB), standby.resident <= STANDBY_ON_DYNAMODB);
+        table.add(&format!("memory of a standby, {name}"), &mebibytes(standby.resident), "", Some(target));
+    }
+
+    fn round_trip(url: &str) -> Duration {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let store =
+                Location::from_url(url).expect("a store URL").open(Duration::from_secs(5)).await.expect("it opens");
+            let shard: Shard = "round-trip".parse().expect("a shard");
+            let mut times = Vec::new();
+            for round in 0..60 {
+                let begun = Instant::now();
+                store.observe(&shard).await.expect("the store answers");
+                if round >= 10 {
+                    times.push(begun.elapsed());
+                }
+            }
+            median(&mut times)
+        })
     }
 }
 
