@@ -218,7 +218,7 @@ fn a_password_on_the_command_line_is_shown_by_nothing() {
         support::fleet::wait_until("it has said that the store cannot be reached", || told().contains("retrying"));
         let shown = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
         let shown = String::from_utf8(shown).unwrap();
-        assert!(shown.contains("sleep\060") && !shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("sleep\x0060") && !shown.contains("hunter2"), "{shown}");
         assert!(flags.is_empty() || shown.contains("redis:***"), "{shown}");
         assert!(!told().contains("hunter2"), "{}", told());
         child.kill().unwrap();

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::fleet::PATIENCE;
 
-/// Short, for expiry is waited for; whole seconds, for some stores count in them.
-const LEASE: Duration = Duration::from_secs(1);
+/// Short, for expiry is waited for, but not so short that a busy machine is too slow for it; whole seconds, for some
+/// stores count in them.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// The same store, opened several times, as other processes would.
 struct Bench(RefCell<Vec<Arc<dyn Store>>>);
@@ -160,7 +161,8 @@ async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again(bench: &
     let (one, two) = (candidate("lost/claim", "one"), candidate("lost/claim", "two"));
     let unheard = granted(&*store, &one).await;
     let grant = granted(&*store, &one).await;
-    assert!(grant.term >= unheard.term);
+    // It may have been heard after all, and COMMAND have run under it: to the store that is the same.
+    assert!(grant.term > unheard.term, "{grant:?} after {unheard:?}");
     assert!(matches!(other.claim(&two).await, Ok(Claim::Refused(_))));
     assert_eq!(store.renew(&one, grant.term, 1).await, Ok(Renewal::Renewed));
 }

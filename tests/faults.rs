@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
-use support::fleet::{Fleet, Life, children_of};
+use support::fleet::{Fleet, Life, children_of, wait_until};
 use support::proxy::{Proxy, Weather};
 use support::server::{Server, prepare};
 use tempfile::TempDir;
@@ -102,9 +102,10 @@ fn leader_is_killed(start: Start, stamp_flags: &[&str]) {
     let leader = world.fleet.leader();
     world.fleet.kill(&leader.owner);
     world.successor(&leader);
-    // Nobody had to wait for the lease to end.
-    let logs = world.fleet.logs();
-    assert!(logs.contains("released after it was killed"), "{logs}");
+    // Nobody had to wait for the lease to end. Whoever released it says so afterwards.
+    wait_until("the backstop has said that it released", || {
+        world.fleet.logs().contains("released after it was killed")
+    });
     world.fleet.conclude();
 }
 

@@ -69,7 +69,6 @@ struct Held {
     lock: Arc<File>,
     /// None when another user sits on the name: then only the lock protects.
     seat: Option<Arc<UnixListener>>,
-    term: Option<Term>,
 }
 
 /// `DIR/SHARD.json`.
@@ -148,7 +147,7 @@ impl FileStore {
                 },
                 None => None,
             };
-            return Ok(Try::Won(Held { lock: Arc::new(file), seat, term: None }));
+            return Ok(Try::Won(Held { lock: Arc::new(file), seat }));
         }
     }
 
@@ -211,16 +210,9 @@ impl FileStore {
 impl Store for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        let held = lock(&self.held).remove(shard);
-        if let Some(held) = held
-            && is_named(&held.lock, &self.path(shard, "lock"))
-            && let Some(term) = held.term
-        {
-            lock(&self.held).insert(shard.clone(), held);
-            return Ok(Claim::Granted(Grant { term, start_after: None }));
-        }
-        let won = lock(&self.won).remove(shard);
-        let mut held = match won {
+        // Ours already when a claim is made again; that is another leadership, with a term of its own.
+        let ours = lock(&self.held).remove(shard).or_else(|| lock(&self.won).remove(shard));
+        let held = match ours {
             Some(held) if is_named(&held.lock, &self.path(shard, "lock")) => held,
             Some(_) | None => match self.attempt(shard)? {
                 Try::Won(held) => held,
@@ -241,7 +233,6 @@ impl Store for FileStore {
             released: false,
         };
         self.write_record(&record, shard)?;
-        held.term = Some(term);
         lock(&self.held).insert(shard.clone(), held);
         Ok(Claim::Granted(Grant { term, start_after: None }))
     }
@@ -433,7 +424,7 @@ fn wait_for(file: File, seat: Option<Seat>) -> io::Result<Held> {
         }
     }
     let seat = seat.and_then(|seat| seat.take_when_free()).map(Arc::new);
-    Ok(Held { lock: Arc::new(file), seat, term: None })
+    Ok(Held { lock: Arc::new(file), seat })
 }
 
 fn write_lock() -> libc::flock {

@@ -40,21 +40,18 @@ pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
 /// As [`client_config`].
 pub fn roots(ca: Option<&Path>) -> Result<RootCertStore, StoreError> {
     let mut roots = RootCertStore::empty();
-    match ca {
-        Some(ca) => {
-            for certificate in certificates(ca)? {
-                roots.add(certificate).map_err(|error| unreadable(ca, &error.to_string()))?;
-            }
+    if let Some(ca) = ca {
+        for certificate in certificates(ca)? {
+            roots.add(certificate).map_err(|error| unreadable(ca, &error.to_string()))?;
         }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
-                return Err(StoreError::misconfigured(
-                    "this system has no certificate authorities: install ca-certificates, or name a file of your own in \
-                     the store URL",
-                ));
-            }
-        }
+        return Ok(roots);
+    }
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(StoreError::misconfigured(
+            "this system has no certificate authorities: install ca-certificates, or name a file of your own in the \
+             store URL",
+        ));
     }
     Ok(roots)
 }
