@@ -1,0 +1,244 @@
+//! Reads `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` and `rediss+sentinel://`.
+//!
+//! The hazard: what is left out is guessed, and what is misspelt is ignored, so two candidates use two places and both
+//! lead. Here nothing is ignored.
+
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use std::path::PathBuf;
+
+pub const DEFAULT_PREFIX: &str = "leaderrun:";
+pub const PORT: u16 = 6379;
+pub const SENTINEL_PORT: u16 = 26379;
+/// It goes into every key.
+const MOST_PREFIX: usize = 200;
+
+/// Which server, and how to be let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub(super) target: Target,
+    pub(super) login: Login,
+    /// The database that is selected.
+    pub(super) db: u32,
+    /// What every key and channel begins with.
+    pub(super) prefix: String,
+    /// So many replicas have a lease before it counts.
+    pub(super) replicas: u32,
+    /// Some where TLS is spoken, with the Sentinels too.
+    pub(super) tls: Option<Box<TlsFiles>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Tcp(Host),
+    Unix(PathBuf),
+    /// The Sentinels of the master of that name know where it is.
+    Sentinel {
+        sentinels: Vec<Host>,
+        master: String,
+        login: Login,
+    },
+}
+
+/// Without a password nobody logs in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Login {
+    pub user: Option<String>,
+    pub password: Option<Secret>,
+}
+
+impl Address {
+    /// Takes apart what follows `SCHEME:`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and what to write.
+    pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
+        const COMMON: [&str; 5] = ["prefix", "wait", "ca", "cert", "key"];
+        let (scheme, more): (&'static str, &[&str]) = match scheme {
+            "redis" => ("redis", &[]),
+            "rediss" => ("rediss", &[]),
+            "redis+unix" => ("redis+unix", &["db"]),
+            "redis+sentinel" => ("redis+sentinel", &["sentinel_user", "sentinel_password"]),
+            "rediss+sentinel" => ("rediss+sentinel", &["sentinel_user", "sentinel_password"]),
+            _ => {
+                return Err(
+                    "write redis://HOST, rediss://HOST, redis+unix:///SOCKET, redis+sentinel://HOSTS/MASTER or \
+                             rediss+sentinel://HOSTS/MASTER"
+                        .to_owned(),
+                );
+            }
+        };
+        let mut url = StoreUrl::read(scheme, rest, &[more, &COMMON].concat())?;
+        let login = read_login(scheme, url.user.take(), url.password.take(), "USER:PASSWORD@")?;
+        let prefix = url.take("prefix").unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
+        if prefix.len() > MOST_PREFIX {
+            return Err(format!("prefix= of {scheme}:// is longer than {MOST_PREFIX} bytes"));
+        }
+        let replicas = url.take_number::<u32>("wait")?;
+        if replicas == Some(0) {
+            return Err(format!("wait=0 of {scheme}:// waits for no replica: leave it out"));
+        }
+        let files = url.take_tls_files()?;
+        let tls = if scheme.starts_with("rediss") {
+            Some(Box::new(files))
+        } else if files != TlsFiles::default() {
+            let with_tls = if scheme == "redis+sentinel" { "rediss+sentinel" } else { "rediss" };
+            return Err(format!("{scheme}:// speaks no TLS, so it takes no ca=, cert= and key=: write {with_tls}://"));
+        } else {
+            None
+        };
+        let (target, db) = match scheme {
+            "redis+unix" => unix(&mut url)?,
+            "redis+sentinel" | "rediss+sentinel" => sentinel(scheme, &mut url)?,
+            _ => tcp(scheme, &mut url)?,
+        };
+        Ok(Self { target, login, db, prefix, replicas: replicas.unwrap_or(0), tls })
+    }
+}
+
+fn read_login(scheme: &str, user: Option<String>, password: Option<Secret>, write: &str) -> Result<Login, String> {
+    let password = password.filter(|password| !password.expose().is_empty());
+    if user.is_some() && password.is_none() {
+        return Err(format!("{scheme}:// names a user without a password: write {write}"));
+    }
+    Ok(Login { user, password })
+}
+
+fn database(scheme: &str, text: &str) -> Result<u32, String> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| format!("the database of {scheme}:// is no number: write /0 or leave it out"))
+}
+
+fn tcp(scheme: &str, url: &mut StoreUrl) -> Result<(Target, u32), String> {
+    url.some_host()?;
+    if url.hosts.len() > 1 {
+        return Err(format!("{scheme}:// names several servers: for those of one master write {scheme}+sentinel://"));
+    }
+    Ok((Target::Tcp(url.hosts.remove(0)), database(scheme, &url.path)?))
+}
+
+fn unix(url: &mut StoreUrl) -> Result<(Target, u32), String> {
+    if !url.hosts.is_empty() {
+        return Err("redis+unix:// takes no host: write redis+unix:///PATH/TO/SOCKET".to_owned());
+    }
+    if url.path.is_empty() {
+        return Err("redis+unix:// names no socket: write redis+unix:///PATH/TO/SOCKET".to_owned());
+    }
+    let db = url.take_number::<u32>("db")?.unwrap_or(0);
+    Ok((Target::Unix(PathBuf::from(format!("/{}", url.path))), db))
+}
+
+fn sentinel(scheme: &str, url: &mut StoreUrl) -> Result<(Target, u32), String> {
+    if url.hosts.is_empty() {
+        return Err(format!("{scheme}:// names no Sentinel: write {scheme}://HOST,HOST,HOST/MASTER"));
+    }
+    let (master, db) = url.path.split_once('/').unwrap_or((&url.path, ""));
+    if master.is_empty() {
+        return Err(format!("{scheme}:// names no master: write {scheme}://HOST,HOST,HOST/MASTER"));
+    }
+    let (master, db) = (master.to_owned(), database(scheme, db)?);
+    let (user, password) = (url.take("sentinel_user"), url.take("sentinel_password").map(Secret::from));
+    let login = read_login(scheme, user, password, "sentinel_user= and sentinel_password=")?;
+    Ok((Target::Sentinel { sentinels: std::mem::take(&mut url.hosts), master, login }, db))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(url: &str) -> Result<Address, String> {
+        let (scheme, rest) = url.split_once(':').expect("a scheme");
+        Address::read(scheme, rest)
+    }
+
+    fn host(name: &str, port: Option<u16>) -> Host {
+        Host { name: name.to_owned(), port }
+    }
+
+    #[test]
+    fn every_form_is_understood() {
+        let plain = read("redis://h").unwrap();
+        let expected = Address {
+            target: Target::Tcp(host("h", None)),
+            login: Login::default(),
+            db: 0,
+            prefix: "leaderrun:".to_owned(),
+            replicas: 0,
+            tls: None,
+        };
+        assert_eq!(plain, expected);
+
+        let full = read("rediss://me:p%40ss@[::1]:7/3?prefix=a:&wait=2&ca=/ca&cert=/c&key=/k").unwrap();
+        assert_eq!(full.target, Target::Tcp(host("::1", Some(7))));
+        assert_eq!(full.login.user.as_deref(), Some("me"));
+        assert_eq!(full.login.password.as_ref().map(Secret::expose), Some("p@ss"));
+        assert_eq!((full.db, full.prefix.as_str(), full.replicas), (3, "a:", 2));
+        assert_eq!(full.tls.unwrap().ca, Some("/ca".into()));
+
+        let unix = read("redis+unix://:pw@/run/redis.sock?db=4").unwrap();
+        assert_eq!(unix.target, Target::Unix("/run/redis.sock".into()));
+        assert_eq!((unix.login.user, unix.db), (None, 4));
+
+        let url = "redis+sentinel://:pw@one,two:7/mymaster/5?sentinel_user=s&sentinel_password=t";
+        let found = read(url).unwrap();
+        let Target::Sentinel { sentinels, master, login } = found.target else { panic!("{:?}", found.target) };
+        assert_eq!(sentinels, [host("one", None), host("two", Some(7))]);
+        assert_eq!((master.as_str(), found.db, login.user.as_deref()), ("mymaster", 5, Some("s")));
+        assert!(read("rediss+sentinel://one/m").unwrap().tls.is_some());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in [
+            "redis:",
+            "redis://",
+            "redis:///0",
+            "redis://a,b",
+            "redis://h/x",
+            "redis://h/-1",
+            "redis://h?db=1",
+            "redis://h?wait=0",
+            "redis://h?wait=-1",
+            "redis://h?ca=/x",
+            "redis://user@h",
+            "redis://user:@h",
+            "rediss://h?cert=/x",
+            "redis+unix://h/socket",
+            "redis+unix://",
+            "redis+unix:///s?ca=/x",
+            "redis+sentinel://h",
+            "redis+sentinel:///m",
+            "redis+sentinel://h/m/x",
+            "redis+sentinel://h/m?sentinel_user=s",
+            "redis+cluster://h",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_password_without_a_user_is_the_default_users() {
+        let login = read("redis://:pw@h").unwrap().login;
+        assert_eq!((login.user, login.password.unwrap().expose()), (None, "pw"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_makes_it_panic_or_tells_a_password(rest in "[ -~]{0,40}") {
+            for scheme in ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel", "x"] {
+                let _ = Address::read(scheme, &rest);
+                for secret in ["//u:hunter2@h", "//:hunter2@", "//h/m?sentinel_password=hunter2&"] {
+                    match Address::read(scheme, &format!("{secret}{rest}")) {
+                        Ok(address) => {
+                            let printed = format!("{address:?}");
+                            prop_assert!(!printed.contains("hunter2"), "{}", printed);
+                        }
+                        Err(message) => prop_assert!(!message.contains("hunter2"), "{}", message),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+local session, order, lease, tail, record = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local since, lock, last = remember(), lock(), last()
+local unknown = unknown_for(since, last, lease)
+if lock and lock.session ~= session then
+  return held(lock, unknown)
+end
+-- Even a lock of our own may be an old one here, whose successor's lock was forgotten.
+if unknown > 0 then
+  return { 'unknown', number(unknown) }
+end
+if last.session == session and last.order >= tonumber(order) then
+  -- This very request was sent twice, if nothing has happened since.
+  if last.order == tonumber(order) and lock and lock.term == last.term then
+    return { 'granted', number(lock.term), lock.since, number(math.max(0, last.after - now)), '', '1' }
+  end
+  return { 'stale' }
+end
+-- Gone before its time and not released: it was deleted by hand, and its tree may live until then. That is kept: we
+-- may release, or ask again, before it is over.
+local after = last.after
+if not lock and last.session ~= session and not last.released then
+  after = math.max(after, last.ends)
+end
+local term = number(math.max(now, last.term + 1, lock and lock.term + 1 or 0))
+call('HSET', LAST, 'after', number(after))
+lead(session, order, lease, tail, record, term, 0, number(now))
+return { 'granted', term, number(now), number(math.max(0, after - now)), last.session, last.released and '1' or '0' }

@@ -1,0 +1,264 @@
+//! What may be concluded from a request that failed, and how to say it in one line.
+//!
+//! The hazard: to call a write "not applied" that was applied is to lose a lease that is held, or to leave one behind.
+//! So whatever happens after the first byte of a request may have gone out is unknown, unless the server itself says
+//! that it turned the request away. And servers repeat what they were told: some of them a password.
+
+use super::address::Login;
+use crate::lease::show;
+use crate::store::StoreError;
+use redis::{ErrorKind, RedisError};
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The server answered with an error.
+    Refused {
+        code: String,
+        text: String,
+    },
+    /// The connection ended.
+    Broken(String),
+    Silent(Duration),
+    /// What answers is no Redis.
+    Nonsense(String),
+}
+
+/// Of whom an error is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances<'a> {
+    /// `redis at 10.0.0.5:6379`.
+    pub place: &'a str,
+    pub login: &'a Login,
+    /// The keys that a script was given, in its order.
+    pub keys: &'a [String],
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::Server(_) | ErrorKind::Extension => {
+                let code = error.code().unwrap_or("ERR").to_owned();
+                Self::Refused { code, text: error.detail().unwrap_or_default().to_owned() }
+            }
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense(one_line(&innermost(&error))),
+            _ => Self::Broken(innermost(&error)),
+        }
+    }
+}
+
+impl Failure {
+    pub fn has_code(&self, expected: &str) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == expected)
+    }
+
+    /// Said while a request was under way.
+    pub fn conclude(&self, about: Circumstances<'_>) -> StoreError {
+        let place = about.place;
+        match self {
+            Self::Refused { code, text } => refused(about, code, &about.login.conceal(text)),
+            Self::Broken(why) => StoreError::unknown(format!("the connection to {place} broke: {why}{}", hint(why))),
+            Self::Silent(time) => StoreError::unknown(format!("{place} did not answer within {}", show(*time))),
+            Self::Nonsense(_) => StoreError::unknown(format!("{place} does not speak the Redis protocol")),
+        }
+    }
+
+    /// Said before the request was sent, while logging in.
+    pub fn conclude_unsent(&self, about: Circumstances<'_>) -> StoreError {
+        let place = about.place;
+        match self {
+            Self::Refused { code, text } => refused(about, code, &about.login.conceal(text)),
+            Self::Broken(why) => StoreError::not_applied(format!("cannot reach {place}: {why}{}", hint(why))),
+            Self::Silent(time) => {
+                StoreError::not_applied(format!("cannot reach {place}: no answer within {}", show(*time)))
+            }
+            Self::Nonsense(_) => StoreError::not_applied(format!("{place} does not speak the Redis protocol")),
+        }
+    }
+}
+
+impl Login {
+    /// `text` without our password, without what follows it, and as one line.
+    fn conceal(&self, text: &str) -> String {
+        // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
+        let text = text.split(", with args beginning").next().unwrap_or_default();
+        let text = one_line(text);
+        match &self.password {
+            Some(password) => text.replace(password.expose(), "(secret)"),
+            None => text,
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.user.as_deref().unwrap_or("default")
+    }
+}
+
+/// The server turned the request away, with these words of its.
+fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
+    let Circumstances { place, login, .. } = about;
+    let user = login.name();
+    match code {
+        "NOAUTH" => StoreError::denied(format!(
+            "{place} asks for a password: write it into the store URL, as in redis://USER:PASSWORD@HOST"
+        )),
+        // Long commands are turned away in other words.
+        _ if said.contains("unauthenticated") => refused(about, "NOAUTH", said),
+        "WRONGPASS" => StoreError::denied(format!("{place} does not accept this password of user {user}")),
+        "NOPERM" => StoreError::denied(format!("{place} denied user {user}: {said}")),
+        "READONLY" => {
+            StoreError::not_applied(format!("{place} is a replica and takes no leases: the store has to be the master"))
+        }
+        "LOADING" => StoreError::not_applied(format!("{place} is still loading its data")),
+        "MASTERDOWN" => StoreError::not_applied(format!("{place} is a replica that has lost its master")),
+        "BUSY" => StoreError::not_applied(format!("{place} is busy with somebody's script")),
+        "OOM" => StoreError::not_applied(format!("{place} has used all memory that its maxmemory allows")),
+        "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN" | "TRYAGAIN" => {
+            StoreError::not_applied(format!("{place} takes no writes now: {said}"))
+        }
+        "MOVED" | "ASK" | "CROSSSLOT" => StoreError::misconfigured(format!(
+            "{place} is a node of a Redis Cluster, which spreads keys over many servers: use a server of its own, or one \
+             with Sentinels"
+        )),
+        _ if said.contains("without any password configured") || said.contains("no password is set") => {
+            StoreError::misconfigured(format!("{place} has no password: leave it out of the store URL"))
+        }
+        _ if said.contains("max number of clients") => {
+            StoreError::not_applied(format!("{place} has as many clients as its maxclients allows"))
+        }
+        _ if said.contains("DB index is out of range") || said.contains("invalid DB index") => {
+            StoreError::misconfigured(format!("{place} has no database of that number: see its setting databases"))
+        }
+        _ if said.contains("unknown command") => {
+            StoreError::misconfigured(format!("{place} lacks a command that is needed: {said}"))
+        }
+        _ if said.contains("LEADERRUN-DENIED-") => {
+            let (_, what) = said.split_once("LEADERRUN-DENIED-").unwrap_or_default();
+            let what = what.split(' ').next().unwrap_or_default();
+            let what = match what.strip_prefix("KEYS-") {
+                Some(command) => format!("the keys of the command {command}"),
+                None => format!("the command {what}"),
+            };
+            StoreError::denied(format!(
+                "{place} denied user {user} {what}: leaderctl store check names all that is missing"
+            ))
+        }
+        _ if said.contains("LEADERRUN-ANONYMOUS") => StoreError::misconfigured(format!(
+            "{place} does not say which run of the server it is (run_id in INFO), so a restart that forgets a lease could \
+             not be noticed: use another server"
+        )),
+        _ if said.contains("LEADERRUN-ETERNAL") => {
+            let key = about.keys.first().map_or("?", String::as_str);
+            StoreError::misconfigured(format!(
+                "the key {key} in {place} never expires, so it was not written by leaderrun: delete it or use another \
+                 prefix="
+            ))
+        }
+        _ => match foreign_key(about.keys, said) {
+            Some(key) => StoreError::misconfigured(format!(
+                "the key {key} in {place} was written by something else: delete it or use another prefix="
+            )),
+            None => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
+        },
+    }
+}
+
+fn foreign_key<'a>(keys: &'a [String], said: &str) -> Option<&'a str> {
+    let (_, after) = said.split_once("LEADERRUN-FOREIGN-")?;
+    let index = after.chars().next()?.to_digit(10)?.checked_sub(1)?;
+    keys.get(usize::try_from(index).ok()?).map(String::as_str)
+}
+
+/// What a failure of TLS tells about the configuration.
+fn hint(why: &str) -> &'static str {
+    // Of TLS 1.3, whose servers look at certificates after the handshake, or later.
+    if why.contains("CertificateRequired") || why.contains("certificate required") {
+        ": it asks for a certificate: add cert=FILE and key=FILE to the store URL"
+    } else {
+        ""
+    }
+}
+
+/// The cause of causes, as a lowercase fragment.
+pub fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    // An I/O error has what it wraps as a source only where that has a source of its own.
+    let words = match cause.downcast_ref::<io::Error>() {
+        Some(io) => match (io.raw_os_error(), io.get_ref()) {
+            (Some(number), _) => nix::errno::Errno::from_raw(number).desc().to_owned(),
+            (None, Some(inner)) => inner.to_string(),
+            (None, None) => io.to_string(),
+        },
+        None => cause.to_string(),
+    };
+    let words = one_line(words.trim_end_matches('.'));
+    let mut characters = words.chars();
+    match (characters.next(), characters.next()) {
+        // But not an acronym.
+        (Some(first), Some(second)) if !second.is_uppercase() => {
+            first.to_lowercase().chain(words.chars().skip(1)).collect()
+        }
+        _ => words,
+    }
+}
+
+fn one_line(text: &str) -> String {
+    const MOST: usize = 300;
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    text.trim().chars().take(MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Conclusion;
+    use crate::store::url::Secret;
+
+    fn told(code: &str, text: &str) -> StoreError {
+        let login = Login { user: Some("me".to_owned()), password: Some(Secret::from("hunter2".to_owned())) };
+        let keys = ["lock".to_owned(), "last".to_owned()];
+        let about = Circumstances { place: "redis at h:6379", login: &login, keys: &keys };
+        Failure::Refused { code: code.to_owned(), text: text.to_owned() }.conclude(about)
+    }
+
+    #[test]
+    fn a_server_that_repeats_the_password_is_not_repeated() {
+        let error = told("ERR", "unknown command 'AUTH', with args beginning with: 'me' 'hunter2' ");
+        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert!(!error.message.contains("hunter2"), "{error}");
+        let error = told("ERR", "what is hunter2?\r\nand why");
+        assert_eq!(error.message, "redis at h:6379 answered with an error: ERR what is (secret)?  and why");
+    }
+
+    #[test]
+    fn a_request_that_the_server_turned_away_was_not_applied() {
+        for code in ["READONLY", "LOADING", "MASTERDOWN", "BUSY", "OOM", "MISCONF", "NOREPLICAS"] {
+            assert_eq!(told(code, "why").conclusion, Conclusion::NotApplied, "{code}");
+        }
+        assert_eq!(told("ERR", "max number of clients reached").conclusion, Conclusion::NotApplied);
+        assert_eq!(told("NOPERM", "why").conclusion, Conclusion::Denied);
+        assert_eq!(told("WRONGPASS", "why").message, "redis at h:6379 does not accept this password of user me");
+        assert_eq!(told("MOVED", "1 h:1").conclusion, Conclusion::Misconfigured);
+        assert_eq!(told("ERR", "who knows").conclusion, Conclusion::Unknown);
+    }
+
+    #[test]
+    fn the_foreign_key_is_named() {
+        let error = told("ERR", "user_script:9: LEADERRUN-FOREIGN-2 script: abc");
+        assert!(error.message.starts_with("the key last in redis at h:6379 was written by something else"), "{error}");
+        assert_eq!(foreign_key(&[], "LEADERRUN-FOREIGN-1"), None);
+        assert_eq!(foreign_key(&[], "LEADERRUN-FOREIGN-0"), None);
+    }
+
+    #[test]
+    fn the_innermost_cause_is_a_lowercase_fragment() {
+        assert_eq!(innermost(&io::Error::from_raw_os_error(111)), "connection refused");
+        assert_eq!(innermost(&io::Error::other("TLS is not spoken here.")), "TLS is not spoken here");
+    }
+}

@@ -1,0 +1,129 @@
+//! What is written about a leadership: the lock's text, and the record that other programs read.
+//!
+//! The hazard: an owner may have any name, a host too. In the lock they are percent-encoded, so that a blank in them
+//! does not make another record of it.
+
+use crate::lease::{Candidate, Session, Term};
+use crate::store::Holder;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use serde::Serialize;
+use std::time::Duration;
+
+const BLANKS: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+
+/// What follows `SESSION TERM BEAT SINCE ` in the lock.
+pub fn tail(candidate: &Candidate) -> String {
+    let encode = |text| utf8_percent_encode(text, BLANKS);
+    format!("{} {} {}", candidate.pid, encode(&candidate.host), encode(&candidate.owner))
+}
+
+/// As a lock's text tells. None when something else wrote it.
+pub fn holder(text: &str) -> Option<Holder> {
+    let mut words = text.split(' ');
+    let mut next = || words.next();
+    let session = Session::from_record(next().filter(|session| !session.is_empty())?);
+    let term = Term(next()?.parse().ok()?);
+    let _beat: u64 = next()?.parse().ok()?;
+    let since_millis = next()?.parse().ok()?;
+    let pid = next()?.parse().ok()?;
+    let mut decoded = || Some(percent_decode_str(next()?).decode_utf8().ok()?.into_owned());
+    let (host, owner) = (decoded()?, decoded()?);
+    if words.next().is_some() {
+        return None;
+    }
+    Some(Holder {
+        owner,
+        session: Some(session),
+        host: Some(host),
+        pid: Some(pid),
+        term: Some(term),
+        since_millis: Some(since_millis),
+        expires_in: None,
+    })
+}
+
+/// What services that publish their leader in Redis call these things, and what is ours.
+#[derive(Serialize)]
+struct Record<'a> {
+    instance_id: &'a str,
+    hostname: &'a str,
+    started_at: &'a str,
+    last_heartbeat: &'a str,
+    pid: u32,
+    session: &'a str,
+    lease_ms: u64,
+}
+
+/// A JSON object without its last brace: the script adds the term, which it decides.
+pub fn unfinished(candidate: &Candidate, lease_millis: u64, started_at: &str, now: &str) -> String {
+    let record = Record {
+        instance_id: &candidate.owner,
+        hostname: &candidate.host,
+        started_at,
+        last_heartbeat: now,
+        pid: candidate.pid,
+        session: candidate.session.as_str(),
+        lease_ms: lease_millis,
+    };
+    let mut text = serde_json::to_string(&record).expect("a record is plain data");
+    text.pop();
+    text
+}
+
+/// Milliseconds, never fewer than asked.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn candidate(owner: &str, host: &str) -> Candidate {
+        Candidate {
+            shard: "s".parse().expect("a shard"),
+            owner: owner.to_owned(),
+            session: Session::from_record("11111111-2222-4333-8444-555555555555"),
+            host: host.to_owned(),
+            pid: 7,
+            lease: Duration::from_secs(1),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_survives(owner in "\\PC{0,20}", host in "\\PC{0,20}") {
+            let candidate = candidate(&owner, &host);
+            let text = format!("{} 5 2 9 {}", candidate.session.as_str(), tail(&candidate));
+            let holder = holder(&text).expect("it is ours");
+            prop_assert_eq!((holder.owner, holder.host, holder.pid), (owner, Some(host), Some(7)));
+            prop_assert_eq!((holder.term, holder.since_millis), (Some(Term(5)), Some(9)));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC{0,60}") {
+            let _ = holder(&text);
+        }
+    }
+
+    #[test]
+    fn what_others_wrote_has_no_holder() {
+        for text in ["", "x", "true", "{\"a\":1}", "s 1 2 3", "s 1 2 3 4 h o more", "s x 2 3 4 h o", " 1 2 3 4 h o"] {
+            assert_eq!(holder(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_record_becomes_json_when_the_script_has_finished_it() {
+        let text = unfinished(&candidate("a \"b\"", "h"), 1000, "then", "now") + ",\"term\":5}";
+        let record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((record["instance_id"].as_str(), record["term"].as_u64()), (Some("a \"b\""), Some(5)));
+    }
+
+    #[test]
+    fn a_lease_is_rounded_up() {
+        assert_eq!(millis(Duration::from_micros(1_000_001)), 1001);
+        assert_eq!(millis(Duration::from_secs(2)), 2000);
+    }
+}

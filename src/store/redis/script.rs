@@ -1,0 +1,162 @@
+//! The Lua scripts: everything that is decided about a lease is decided in one of them, by the server, at one instant.
+//!
+//! The hazard: a script that fails midway leaves behind what it wrote until then. So each reads all before it writes
+//! anything, and writes the lock last.
+//!
+//! A script is sent whole the first time on a connection, and by its hash from then on: where round trips are slow, a
+//! renewal that is told first that the server does not know its script comes too late.
+
+use super::failure::Failure;
+use super::link::{Link, Talk};
+use crate::store::StoreError;
+use redis::{Cmd, Value, cmd};
+use std::time::Duration;
+
+pub struct Scripts {
+    pub claim: Script,
+    pub renew: Script,
+    pub release: Script,
+    pub look: Script,
+    pub remember: Script,
+}
+
+pub struct Script {
+    code: String,
+    hash: String,
+    /// One bit that no other script has.
+    bit: u32,
+}
+
+impl Scripts {
+    pub fn new() -> Self {
+        Self {
+            claim: Script::new(0, include_str!("claim.lua")),
+            renew: Script::new(1, include_str!("renew.lua")),
+            release: Script::new(2, include_str!("release.lua")),
+            look: Script::new(3, include_str!("look.lua")),
+            remember: Script::new(4, include_str!("remember.lua")),
+        }
+    }
+}
+
+impl Script {
+    fn new(number: u32, body: &str) -> Self {
+        let code = format!("{}{body}", include_str!("common.lua"));
+        let hash = redis::Script::new(&code).get_hash().to_owned();
+        Self { code, hash, bit: 1 << number }
+    }
+
+    fn call(&self, how: &str, keys: &[String], arguments: &[&str]) -> Cmd {
+        let mut command = cmd(how);
+        command.arg(if how == "EVAL" { &self.code } else { &self.hash }).arg(keys.len()).arg(keys).arg(arguments);
+        command
+    }
+}
+
+/// What a script answered: words.
+pub struct Reply {
+    words: Vec<String>,
+    /// So many replicas have what it wrote. None when that was not asked.
+    pub replicas: Option<u32>,
+    pub place: String,
+}
+
+impl Reply {
+    /// What kind of answer it is.
+    pub fn kind(&self) -> &str {
+        self.word(0)
+    }
+
+    /// Empty where there is none.
+    pub fn word(&self, index: usize) -> &str {
+        self.words.get(index).map_or("", String::as_str)
+    }
+
+    pub fn number(&self, index: usize) -> Option<u64> {
+        self.word(index).parse().ok()
+    }
+
+    pub fn millis(&self, index: usize) -> Duration {
+        Duration::from_millis(self.number(index).unwrap_or(0))
+    }
+
+    pub fn not_understood(&self) -> StoreError {
+        StoreError::unknown(format!("cannot understand the answer of {}", self.place))
+    }
+}
+
+/// Whether an answer is worth nothing before so many replicas have what was written.
+pub type Counts = fn(&Reply) -> bool;
+
+/// Runs a script; if its answer counts only with so many replicas, waits for them.
+pub async fn run(
+    link: &Link,
+    script: &Script,
+    keys: &[String],
+    arguments: &[&str],
+    replicas: Option<(u32, Counts)>,
+) -> Result<Reply, StoreError> {
+    let deadline = link.deadline();
+    let mut talk = link.talk(deadline).await?;
+    let mut answer = evaluate(&talk, script, keys, arguments).await;
+    if talk.used && matches!(answer, Err(Failure::Broken(_))) {
+        // It may have been applied before the connection broke.
+        let in_doubt = |error: StoreError| StoreError::unknown(error.message);
+        talk = link.new_talk(deadline).await.map_err(in_doubt)?;
+        answer = evaluate(&talk, script, keys, arguments).await;
+    }
+    let about = link.about(talk.place(), keys);
+    let answer = answer.map_err(|failure| failure.conclude(about))?;
+    let place = talk.place().to_owned();
+    let mut reply = match words(answer) {
+        Some(words) => Reply { words, replicas: None, place },
+        None => return Err(StoreError::unknown(format!("cannot understand the answer of {place}"))),
+    };
+    if let Some((_, counts)) = replicas
+        && counts(&reply)
+        && let Some((wanted, _)) = replicas
+    {
+        reply.replicas = Some(wait(&talk, wanted).await.map_err(|failure| {
+            // Whatever it says, the script was applied.
+            StoreError::unknown(failure.conclude(about).message)
+        })?);
+    }
+    Ok(reply)
+}
+
+async fn evaluate(talk: &Talk<'_>, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
+    if talk.known_scripts() & script.bit != 0 {
+        match talk.ask(&script.call("EVALSHA", keys, arguments)).await {
+            // Somebody flushed them.
+            Err(failure) if failure.has_code("NOSCRIPT") => {}
+            answer => return answer,
+        }
+    }
+    let answer = talk.ask(&script.call("EVAL", keys, arguments)).await;
+    if answer.is_ok() {
+        talk.know_script(script.bit);
+    }
+    answer
+}
+
+/// How many replicas have all that was written on this connection.
+async fn wait(talk: &Talk<'_>, wanted: u32) -> Result<u32, Failure> {
+    // Zero would be for ever.
+    let most = (talk.left() * 3 / 4).as_millis().max(1);
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    match talk.ask(cmd("WAIT").arg(wanted).arg(most)).await? {
+        Value::Int(number) => Ok(u32::try_from(number).unwrap_or(0)),
+        _ => Err(Failure::Nonsense("WAIT".to_owned())),
+    }
+}
+
+/// Other programs' values need not be text.
+fn words(answer: Value) -> Option<Vec<String>> {
+    let Value::Array(values) = answer else { return None };
+    let word = |value| match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::Int(number) => Some(number.to_string()),
+        _ => None,
+    };
+    values.into_iter().map(word).collect()
+}

@@ -1,0 +1,84 @@
+//! Asks Sentinels where the master is.
+//!
+//! The hazard: a Sentinel that was cut off goes on naming the old master. So all are asked at once, and of those that
+//! answer in good time the one counts that has seen the latest failover.
+
+use super::address::Login;
+use super::link::Link;
+use crate::store::url::Host;
+use crate::store::{Conclusion, StoreError};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use redis::{Value, cmd};
+use std::time::Duration;
+
+/// After the first answer the others are waited for this long.
+const MOST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The master as a Sentinel knows it.
+struct Sighting {
+    host: Host,
+    /// Rises with every failover.
+    epoch: u64,
+}
+
+/// Not bounded in time when nobody answers: the caller sees to that.
+pub async fn find(link: &Link, sentinels: &[Host], master: &str, login: &Login) -> Result<Host, StoreError> {
+    let mut asked: FuturesUnordered<_> = sentinels.iter().map(|sentinel| ask(link, sentinel, master, login)).collect();
+    let mut best: Option<Sighting> = None;
+    let mut failure: Option<StoreError> = None;
+    while best.is_none() {
+        match asked.next().await {
+            Some(Ok(sighting)) => best = Some(sighting),
+            Some(Err(error)) => {
+                // Something that has to be mended says more than an outage.
+                let outage = |error: &StoreError| error.conclusion == Conclusion::NotApplied;
+                if failure.as_ref().is_none_or(|known| outage(known) && !outage(&error)) {
+                    failure = Some(error);
+                }
+            }
+            None => break,
+        }
+    }
+    let Some(mut best) = best else {
+        return Err(failure.unwrap_or_else(|| StoreError::not_applied("there is no Sentinel to ask")));
+    };
+    let _ = tokio::time::timeout(MOST_PATIENCE, async {
+        while let Some(other) = asked.next().await {
+            best = match other {
+                Ok(other) if other.epoch > best.epoch => other,
+                Ok(_) | Err(_) => continue,
+            };
+        }
+    })
+    .await;
+    Ok(best.host)
+}
+
+async fn ask(link: &Link, sentinel: &Host, master: &str, login: &Login) -> Result<Sighting, StoreError> {
+    let place = sentinel.with_port(super::address::SENTINEL_PORT);
+    let answer = link.ask_sentinel(sentinel, login, cmd("SENTINEL").arg("MASTER").arg(master)).await;
+    let answer = answer.map_err(|error| {
+        if error.message.contains("No such master") {
+            StoreError::misconfigured(format!("the Sentinel at {place} knows no master called {master}"))
+        } else if error.conclusion == Conclusion::Unknown {
+            // Nothing was sent to the master.
+            StoreError::not_applied(error.message)
+        } else {
+            error
+        }
+    })?;
+    read(&answer).ok_or_else(|| StoreError::not_applied(format!("cannot understand the Sentinel at {place}")))
+}
+
+fn read(answer: &Value) -> Option<Sighting> {
+    let Value::Array(answer) = answer else { return None };
+    let mut words = Vec::new();
+    for word in answer {
+        let Value::BulkString(word) = word else { return None };
+        words.push(std::str::from_utf8(word).ok()?);
+    }
+    let value = |name| words.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
+    let port = value("port")?.parse().ok().filter(|&port: &u16| port != 0)?;
+    let host = Host { name: value("ip")?.to_owned(), port: Some(port) };
+    Some(Sighting { host, epoch: value("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0) })
+}

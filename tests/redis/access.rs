@@ -1,0 +1,228 @@
+//! Passwords, ACL users, and TLS.
+
+use super::*;
+use leaderrun::store::{Conclusion, Renewal, Verdict};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// The line in leaderrun(7).
+const MINIMAL: &str = "on >PASSWORD ~leaderrun:* &leaderrun:* +time +info +get +set +pttl +del +hmget +hset +eval \
+                       +evalsha +publish +subscribe";
+
+fn allow(server: &Server, rules: &str) {
+    let mut words = vec!["ACL", "SETUSER", "leaderrun", "reset"];
+    words.extend(rules.split(' '));
+    assert_eq!(server.cli(&words), "OK");
+}
+
+fn url(server: &Server) -> String {
+    format!("redis://leaderrun:PASSWORD@127.0.0.1:{}", server.port())
+}
+
+#[tokio::test]
+async fn the_minimal_user_may_do_all_that_an_election_needs() {
+    let server = old_server();
+    allow(&server, MINIMAL);
+    let (store, other) = (open(&url(&server)).await.unwrap(), open(&url(&server)).await.unwrap());
+    let other = Arc::new(other);
+    let one = candidate("one");
+    other.prepare().await.unwrap();
+    let term = lead(&store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    refused(other.claim(&candidate("two")).await.unwrap());
+    let news = tokio::spawn({
+        let other = Arc::clone(&other);
+        async move { other.changed(&shard()).await }
+    });
+    eventually("it subscribes", async || server.subscribers() == 1).await;
+    store.release(&one, term).await.unwrap();
+    tokio::time::timeout(LEASE / 2, news).await.expect("it is heard at once").unwrap().unwrap();
+    other.inspect(&shard()).await.unwrap();
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was denied");
+}
+
+#[tokio::test]
+async fn each_missing_command_is_named() {
+    let server = old_server();
+    for command in MINIMAL.split(' ').filter_map(|rule| rule.strip_prefix('+')) {
+        let without: Vec<_> = MINIMAL.split(' ').filter(|rule| rule.strip_prefix('+') != Some(command)).collect();
+        allow(&server, &without.join(" "));
+        let store = open(&url(&server)).await.unwrap();
+        let findings = store.check().await.unwrap();
+        let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).collect();
+        assert_eq!(bad.len(), 1, "{command}: {findings:#?}");
+        assert!(bad[0].text.starts_with("permission missing: "), "{bad:?}");
+        assert!(bad[0].text.contains(&command.to_uppercase()), "{bad:?}");
+        assert!(bad[0].text.contains("denied user leaderrun"), "{bad:?}");
+        // An election says so too, where it needs it.
+        if !["pttl", "del", "publish", "subscribe", "evalsha"].contains(&command) {
+            let error = store.claim(&candidate("one")).await.unwrap_err();
+            assert_eq!(error.conclusion, Conclusion::Denied, "{command}: {error}");
+            assert!(error.message.contains("denied user leaderrun"), "{error}");
+            assert!(error.message.to_lowercase().contains(command), "{error}");
+            assert_eq!(server.cli(&["EXISTS", LOCK]), "0", "{command}");
+        }
+        let left = server.cli(&["KEYS", "*check*"]);
+        if command == "del" {
+            // It goes by itself, later.
+            assert!(server.cli(&["PTTL", &left]).parse::<i64>().unwrap() > 0, "{left}");
+            server.cli(&["DEL", &left]);
+        } else {
+            assert_eq!(left, "", "{command}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn missing_keys_and_channels_are_named() {
+    let server = old_server();
+    allow(&server, &MINIMAL.replace("~leaderrun:*", "~other:*"));
+    let store = open(&url(&server)).await.unwrap();
+    let findings = store.check().await.unwrap();
+    let bad = findings.iter().find(|finding| finding.verdict == Verdict::Bad).unwrap();
+    assert!(bad.text.starts_with("permission missing: keys that begin with leaderrun:"), "{bad:?}");
+    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().conclusion, Conclusion::Denied);
+
+    allow(&server, &MINIMAL.replace("&leaderrun:*", "resetchannels"));
+    let store = open(&url(&server)).await.unwrap();
+    let findings = store.check().await.unwrap();
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).collect();
+    assert!(bad[0].text.starts_with("permission missing: channels that begin with leaderrun:"), "{bad:?}");
+    assert!(bad[1].text.starts_with("permission missing: SUBSCRIBE to leaderrun:*"), "{bad:?}");
+    assert_eq!(store.changed(&shard()).await.unwrap_err().conclusion, Conclusion::Denied);
+    // A release gives the lease back all the same.
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    store.release(&one, term).await.unwrap();
+    lead(&store, &one).await;
+}
+
+#[tokio::test]
+async fn passwords_are_asked_for_and_never_told() {
+    let server = Server::with(&["--requirepass", "hunter2"]);
+    let at = format!("127.0.0.1:{}", server.port());
+    let claim = async |url: &str| {
+        let store = open(url).await.unwrap();
+        let claimed = store.claim(&candidate("one")).await.map_err(|error| (error.conclusion, error.message));
+        let heard = match store.changed(&shard()).await {
+            Ok(()) => String::new(),
+            Err(error) => error.message,
+        };
+        assert!(!heard.contains("hunter"), "{heard}");
+        claimed
+    };
+    let (conclusion, message) = claim(&format!("redis://{at}")).await.unwrap_err();
+    assert_eq!(conclusion, Conclusion::Denied);
+    assert!(message.contains("asks for a password: write it into the store URL"), "{message}");
+    let (conclusion, message) = claim(&format!("redis://:hunter3@{at}")).await.unwrap_err();
+    assert_eq!(conclusion, Conclusion::Denied);
+    assert_eq!(message, format!("redis at {at} does not accept this password of user default"));
+    let (conclusion, message) = claim(&format!("redis://me:hunter2@{at}")).await.unwrap_err();
+    assert_eq!(conclusion, Conclusion::Denied);
+    assert_eq!(message, format!("redis at {at} does not accept this password of user me"));
+    assert!(open(&format!("redis://:hunter2@{at}")).await.unwrap().claim(&candidate("one")).await.is_ok());
+
+    let open_server = Server::start();
+    let at = format!("127.0.0.1:{}", open_server.port());
+    let (conclusion, message) = claim(&format!("redis://:hunter2@{at}")).await.unwrap_err();
+    assert_eq!(conclusion, Conclusion::Misconfigured);
+    assert_eq!(message, format!("redis at {at} has no password: leave it out of the store URL"));
+}
+
+/// A certificate authority, a server's certificate and a client's, in a directory of their own.
+struct Papers(tempfile::TempDir);
+
+impl Papers {
+    fn new() -> Self {
+        let directory = tempfile::TempDir::new().unwrap();
+        let script = "set -e
+            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \\
+                -keyout ca.key -out ca.pem
+            for name in server client; do
+                openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=$name \\
+                    -keyout $name.key -out $name.csr
+                printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\\nbasicConstraints=CA:FALSE\\n' > $name.ext
+                openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \\
+                    -extfile $name.ext -out $name.pem
+            done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(directory.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        assert!(command.status().unwrap().success(), "openssl does not work: install openssl");
+        Self(directory)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A server that speaks TLS on a port of its own, besides its plain one.
+    fn server(&self, wants_certificates: bool) -> (Server, u16) {
+        let port = support::ports::free_port();
+        let (cert, key, ca) = (self.path("server.pem"), self.path("server.key"), self.path("ca.pem"));
+        let wants = if wants_certificates { "yes" } else { "no" };
+        let text = port.to_string();
+        let mut words = vec!["--tls-port", &text, "--tls-cert-file", &cert, "--tls-key-file", &key];
+        words.extend(["--tls-ca-cert-file", &ca, "--tls-auth-clients", wants, "--requirepass", "hunter2"]);
+        (Server::with(&words), port)
+    }
+}
+
+async fn works(url: &str) {
+    let store = Arc::new(open(url).await.unwrap());
+    let one = with_lease("one", Duration::from_millis(300));
+    let grant = lead_in_time(&store, &one).await;
+    assert!(store.renew(&one, grant.term, 1).await.is_ok());
+    let news = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.changed(&shard()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.release(&one, grant.term).await.unwrap();
+    tokio::time::timeout(PATIENCE, news).await.expect("it is heard").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn tls_trusts_the_authority_that_is_named_and_no_other() {
+    let papers = Papers::new();
+    let (server, port) = papers.server(false);
+    let ca = papers.path("ca.pem");
+    works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).await;
+    works(&format!("rediss://:hunter2@localhost:{port}?ca={ca}")).await;
+
+    let error = |url: String| async move {
+        match open_with(&url, Duration::from_secs(1)).await {
+            Ok(store) => store.claim(&candidate("one")).await.unwrap_err(),
+            Err(error) => error,
+        }
+    };
+    let other = Papers::new();
+    let told = error(format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", other.path("ca.pem"))).await;
+    assert_eq!(told.conclusion, Conclusion::Misconfigured);
+    assert!(
+        told.message.starts_with(&format!("the certificate of redis at 127.0.0.1:{port} is not trusted")),
+        "{told}"
+    );
+    let told = error(format!("rediss://:hunter2@127.0.0.1:{}?ca={ca}", server.port())).await;
+    assert_eq!(told.conclusion, Conclusion::NotApplied);
+    assert!(told.message.contains("no TLS, if it speaks any there, within"), "{told}");
+    let told = error(format!("redis://:hunter2@127.0.0.1:{port}")).await;
+    assert!(!told.message.contains("hunter2"), "{told}");
+    let told = error(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem")).await;
+    assert_eq!(told.conclusion, Conclusion::Misconfigured);
+    assert!(told.message.starts_with("/nowhere/ca.pem cannot be used for TLS"), "{told}");
+    assert!(Path::new(&ca).exists());
+}
+
+#[tokio::test]
+async fn tls_shows_a_certificate_where_one_is_asked_for() {
+    let papers = Papers::new();
+    let (_server, port) = papers.server(true);
+    let (ca, cert, key) = (papers.path("ca.pem"), papers.path("client.pem"), papers.path("client.key"));
+    works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}&cert={cert}&key={key}")).await;
+    let store = open(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).await.unwrap();
+    let told = store.claim(&candidate("one")).await.unwrap_err();
+    assert!(told.message.contains("it asks for a certificate: add cert=FILE and key=FILE"), "{told}");
+}

@@ -1,0 +1,114 @@
+//! The stores `redis://` and its kin against real redis-servers: what is particular to them. What every store
+//! promises is tested by the conformance suite.
+
+#![cfg(feature = "redis")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod foreign;
+mod forgotten;
+mod late;
+mod link;
+mod news;
+mod provision;
+mod replicas;
+
+use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::store::redis::{Address, Redis};
+use leaderrun::store::{Claim, Grant, Holder, Store, StoreError};
+use std::time::{Duration, Instant};
+use support::fleet::PATIENCE;
+use support::redis::Server;
+
+const LEASE: Duration = Duration::from_secs(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const FORGOTTEN: &str = "a leader that the server may have forgotten";
+
+async fn open(url: &str) -> Result<Redis, StoreError> {
+    open_with(url, REQUEST_TIMEOUT).await
+}
+
+async fn open_with(url: &str, request_timeout: Duration) -> Result<Redis, StoreError> {
+    let (scheme, rest) = url.split_once(':').expect("a scheme");
+    Redis::open(&Address::read(scheme, rest).expect("a store URL"), request_timeout).await
+}
+
+async fn store(server: &Server) -> Redis {
+    open(&server.plain_url()).await.expect("the address is right")
+}
+
+/// A server whom everybody has known for long.
+fn old_server() -> Server {
+    let server = Server::start();
+    server.age();
+    server
+}
+
+fn shard() -> Shard {
+    "db/main".parse().expect("a shard")
+}
+
+const LOCK: &str = "leaderrun:{leases}:lock:db/main";
+const LAST: &str = "leaderrun:{leases}:last:db/main";
+const RECORD: &str = "leaderrun:{leases}:leader:db/main";
+const MARKER: &str = "leaderrun:{leases}:store";
+
+fn candidate(owner: &str) -> Candidate {
+    with_lease(owner, LEASE)
+}
+
+fn with_lease(owner: &str, lease: Duration) -> Candidate {
+    Candidate {
+        shard: shard(),
+        owner: owner.to_owned(),
+        session: Session::random().expect("the kernel has random bytes"),
+        host: "here".to_owned(),
+        pid: 7,
+        lease,
+    }
+}
+
+#[track_caller]
+fn granted(claim: Claim) -> Grant {
+    match claim {
+        Claim::Granted(grant) => grant,
+        Claim::Refused(holder) => panic!("refused, for {holder:?} holds it"),
+    }
+}
+
+#[track_caller]
+fn refused(claim: Claim) -> Holder {
+    match claim {
+        Claim::Refused(holder) => holder,
+        Claim::Granted(grant) => panic!("granted: {grant:?}"),
+    }
+}
+
+/// Claims, and expects no wait.
+async fn lead(store: &Redis, candidate: &Candidate) -> Term {
+    let grant = granted(store.claim(candidate).await.expect("the store answers"));
+    assert_eq!(grant.start_after, None, "{grant:?}");
+    grant.term
+}
+
+/// Claims until it is granted.
+async fn lead_in_time(store: &Redis, candidate: &Candidate) -> Grant {
+    let begun = Instant::now();
+    loop {
+        if let Claim::Granted(grant) = store.claim(candidate).await.expect("the store answers") {
+            return grant;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it is never granted");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

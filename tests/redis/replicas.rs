@@ -1,0 +1,229 @@
+//! Replicas, `wait=`, and Sentinel.
+
+use super::*;
+use crate::support::fleet::{Fleet, wait_until};
+use crate::support::redis::Sentinel;
+use leaderrun::store::{Conclusion, Renewal, Verdict};
+
+const TIMING: [&str; 10] =
+    ["--lease", "6s", "--renew", "500ms", "--grace", "500ms", "--retry", "500ms", "--drain", "1s"];
+
+fn replica_of(master: &Server) -> Server {
+    let replica = Server::start();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    wait_until("the replica is in step", || {
+        replica.info("master_link_status") == "up" && master.info("connected_slaves") != "0"
+    });
+    replica
+}
+
+#[tokio::test]
+async fn with_wait_a_lease_counts_once_a_replica_has_it() {
+    let master = old_server();
+    let replica = replica_of(&master);
+    // A first replica gives the replication another name.
+    master.age();
+    let url = format!("{}?wait=1", master.plain_url());
+    let store = open_with(&url, Duration::from_secs(2)).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert!(replica.cli(&["GET", LOCK]).starts_with(one.session.as_str()));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+
+    drop(replica);
+    let error = store.renew(&one, term, 2).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Unknown);
+    assert!(error.message.starts_with("only 0 of the 1 replicas that wait= asks for have confirmed"), "{error}");
+    let error = store.claim(&one).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Unknown);
+    // What needs no replica goes on.
+    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
+    store.release(&one, term).await.unwrap();
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.verdict != Verdict::Good && finding.text.contains("wait=1")));
+}
+
+#[tokio::test]
+async fn replicas_without_wait_are_doubtful() {
+    let master = old_server();
+    let _replica = replica_of(&master);
+    let findings = store(&master).await.check().await.unwrap();
+    let doubt = findings.iter().find(|finding| finding.verdict == Verdict::Doubtful).unwrap();
+    assert!(doubt.text.contains("write wait=1"), "{doubt:?}");
+}
+
+#[tokio::test]
+async fn a_replica_takes_no_leases() {
+    let master = old_server();
+    let replica = replica_of(&master);
+    let store = store(&replica).await;
+    let one = candidate("one");
+    let errors = [
+        store.claim(&one).await.unwrap_err(),
+        store.renew(&one, Term(1), 1).await.unwrap_err(),
+        store.release(&one, Term(1)).await.unwrap_err(),
+        store.observe(&shard()).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.conclusion, Conclusion::NotApplied);
+        assert!(error.message.contains("is a replica and takes no leases"), "{error}");
+    }
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.verdict == Verdict::Bad && finding.text.contains("is a replica")));
+}
+
+#[tokio::test]
+async fn a_replica_that_was_promoted_lets_nobody_lead_for_a_lease_but_the_leader() {
+    let master = old_server();
+    let replica = replica_of(&master);
+    let (at_master, at_replica, other) = (store(&master).await, store(&replica).await, store(&replica).await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    master.age();
+    // A lease that does not reach the replica.
+    replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    let term = lead(&at_master, &one).await;
+    assert_eq!(replica.cli(&["EXISTS", LOCK]), "0");
+    assert_eq!(refused(other.claim(&two).await.unwrap()).owner, FORGOTTEN);
+    assert_eq!(at_replica.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(refused(other.claim(&two).await.unwrap()).session, Some(one.session.clone()));
+}
+
+#[tokio::test]
+async fn a_master_that_was_demoted_and_promoted_again_may_have_forgotten() {
+    let first = old_server();
+    let second = replica_of(&first);
+    first.age();
+    let store = store(&first).await;
+    let one = with_lease("one", Duration::from_mins(1));
+    let term = lead(&store, &one).await;
+    store.release(&one, term).await.unwrap();
+    // Nobody of ours spoke to the second one; only its name tells that the first one was away.
+    second.cli(&["REPLICAOF", "NO", "ONE"]);
+    first.cli(&["REPLICAOF", "127.0.0.1", &second.port().to_string()]);
+    wait_until("it follows", || first.info("master_link_status") == "up");
+    first.cli(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(refused(store.claim(&one).await.unwrap()).owner, FORGOTTEN);
+}
+
+/// A master, a replica and three Sentinels that know both, and each other.
+struct World {
+    first: Server,
+    second: Server,
+    sentinels: Vec<Sentinel>,
+}
+
+impl World {
+    fn new() -> Self {
+        let first = old_server();
+        let second = replica_of(&first);
+        first.age();
+        let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(first.port())).collect();
+        wait_until("the Sentinels know everybody", || {
+            sentinels.iter().all(|sentinel| {
+                let count = |name| sentinel.master(name);
+                count("num-slaves") == "1" && count("num-other-sentinels") == "2" && count("flags") == "master"
+            })
+        });
+        Self { first, second, sentinels }
+    }
+
+    fn url(&self) -> String {
+        let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+        format!("redis+sentinel://{}/main", hosts.join(","))
+    }
+
+    /// Has the replica take over while the master lives. All Sentinels know of it when this returns.
+    fn fail_over(&self) {
+        wait_until("a failover begins", || self.sentinels[0].cli(&["SENTINEL", "FAILOVER", "main"]) == "OK");
+        self.wait_for_the_second();
+    }
+
+    fn wait_for_the_second(&self) {
+        let port = self.second.port().to_string();
+        wait_until("all know the new master", || {
+            self.sentinels.iter().all(|sentinel| sentinel.master("port") == port)
+                && self.second.info("role") == "master"
+        });
+    }
+}
+
+#[tokio::test]
+async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
+    let world = World::new();
+    let (store, other) = (open(&world.url()).await.unwrap(), open(&world.url()).await.unwrap());
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&store, &one).await;
+    refused(other.claim(&two).await.unwrap());
+    assert_eq!(world.first.cli(&["EXISTS", LOCK]), "1");
+    world.fail_over();
+    let mut beat = 0;
+    eventually("the new master renews", async || {
+        beat += 1;
+        store.renew(&one, term, beat).await == Ok(Renewal::Renewed)
+    })
+    .await;
+    assert!(world.second.cli(&["GET", LOCK]).starts_with(one.session.as_str()));
+    assert_eq!(refused(other.claim(&two).await.unwrap()).session, Some(one.session.clone()));
+}
+
+#[test]
+fn a_failover_while_somebody_leads_disturbs_nothing() {
+    let world = World::new();
+    let mut fleet = Fleet::new();
+    let url = world.url();
+    let timing = [&TIMING, &["--store", &url][..]].concat();
+    for owner in ["one", "two", "three"] {
+        fleet.start(owner, &timing, &[], &[]);
+    }
+    let leader = fleet.leader();
+    world.fail_over();
+    std::thread::sleep(Duration::from_secs(6));
+    let now = fleet.leader();
+    assert_eq!((now.term, fleet.lives().len()), (leader.term, 1), "{}", fleet.logs());
+    // And the others still find their way.
+    fleet.stop(&leader.owner);
+    fleet.leader_where(|life| life.term > leader.term);
+    fleet.conclude();
+}
+
+#[test]
+fn a_master_that_dies_while_somebody_leads_never_makes_two() {
+    let mut world = World::new();
+    let mut fleet = Fleet::new();
+    let url = world.url();
+    let timing = [&TIMING, &["--store", &url][..]].concat();
+    for owner in ["one", "two", "three"] {
+        fleet.start(owner, &timing, &["ignore-term"], &[]);
+    }
+    let leader = fleet.leader();
+    world.first.kill_it();
+    world.wait_for_the_second();
+    fleet.leader_where(|life| life.term >= leader.term);
+    std::thread::sleep(Duration::from_secs(3));
+    fleet.conclude();
+}
+
+#[tokio::test]
+async fn sentinels_that_do_not_know_the_master_are_told() {
+    let world = World::new();
+    let url = world.url().replace("/main", "/other");
+    let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert!(error.message.starts_with("the Sentinel at 127.0.0.1:"), "{error}");
+    assert!(error.message.ends_with("knows no master called other"), "{error}");
+}
+
+#[tokio::test]
+async fn one_sentinel_of_three_is_enough_to_find_the_master() {
+    let mut world = World::new();
+    world.sentinels.truncate(2);
+    let dead = support::ports::free_port();
+    let url = world.url().replacen("://", &format!("://127.0.0.1:{dead},"), 1);
+    lead(&open(&url).await.unwrap(), &candidate("one")).await;
+    let url = format!("redis+sentinel://127.0.0.1:{dead}/main");
+    let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.message, format!("cannot reach the Sentinel at 127.0.0.1:{dead}: connection refused"));
+}

@@ -1,0 +1,282 @@
+//! A real Redis server for tests.
+
+use super::fleet::wait_until;
+use super::ports::free_port;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A redis-server of one's own, gone when this is dropped.
+pub struct Server {
+    data: TempDir,
+    port: u16,
+    child: Child,
+    settings: Vec<String>,
+}
+
+/// Three of them watch a master, whose name is `main`.
+pub struct Sentinel {
+    data: TempDir,
+    pub port: u16,
+    child: Child,
+}
+
+impl Server {
+    /// One that loses nothing when it is killed.
+    pub fn start() -> Self {
+        Self::with(&["--appendonly", "yes", "--appendfsync", "always"])
+    }
+
+    /// One that forgets everything when it is killed.
+    pub fn forgetful() -> Self {
+        Self::with(&[])
+    }
+
+    pub fn with(settings: &[&str]) -> Self {
+        let data = TempDir::new().expect("a scratch directory");
+        let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        for _ in 0..20 {
+            let port = free_port();
+            let mut child = Self::spawn(data.path(), port, &settings);
+            if answers(&mut child, port) {
+                return Self { data, port, child, settings };
+            }
+        }
+        panic!("redis-server does not start with {settings:?}");
+    }
+
+    fn spawn(data: &Path, port: u16, settings: &[String]) -> Child {
+        let mut words = vec!["--port".to_owned(), port.to_string()];
+        words.extend(
+            ["--bind", "127.0.0.1", "--save", "", "--repl-diskless-sync-delay", "0", "--dir"].map(str::to_owned),
+        );
+        words.push(data.to_str().expect("text").to_owned());
+        words.extend(settings.iter().cloned());
+        spawn(&words)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    pub fn plain_url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// What redis-cli prints for a command, without the line's end.
+    pub fn cli(&self, words: &[&str]) -> String {
+        cli(self.port, words)
+    }
+
+    /// A field of INFO.
+    pub fn info(&self, name: &str) -> String {
+        let info = self.cli(&["INFO", "everything"]);
+        let mut lines = info.lines();
+        let found = lines.find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':').map(str::to_owned));
+        found.unwrap_or_default()
+    }
+
+    /// How many scripts were run.
+    pub fn scripts_run(&self) -> u64 {
+        let calls = |name: &str| -> u64 {
+            let statistics = self.info(name);
+            let calls = statistics.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
+            calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+        };
+        calls("cmdstat_evalsha") + calls("cmdstat_eval")
+    }
+
+    /// How many connections subscribe to something.
+    pub fn subscribers(&self) -> usize {
+        self.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| !line.is_empty()).count()
+    }
+
+    /// As if a candidate had first spoken to it long ago.
+    pub fn age(&self) {
+        let run = format!("{} {}", self.info("run_id"), self.info("master_replid"));
+        self.cli(&["HSET", "leaderrun:{leases}:store", "run", &run, "since", "1"]);
+    }
+
+    pub fn kill_it(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// After a kill, with the data that it had, if it keeps any.
+    pub fn start_it_again(&mut self) {
+        for _ in 0..20 {
+            self.child = Self::spawn(self.data.path(), self.port, &self.settings);
+            if answers(&mut self.child, self.port) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        panic!("redis-server does not start again on port {}", self.port);
+    }
+}
+
+impl super::server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("redis://{address}")
+    }
+
+    fn kill(&mut self) {
+        self.kill_it();
+    }
+
+    fn start_again(&mut self) {
+        self.start_it_again();
+    }
+
+    fn wipe(&mut self) {
+        assert_eq!(self.cli(&["FLUSHALL"]), "OK");
+    }
+
+    fn remove_lock(&mut self, shard: &str) {
+        assert_eq!(self.cli(&["DEL", &format!("leaderrun:{{leases}}:lock:{shard}")]), "1");
+    }
+
+    fn grow_old(&mut self) {
+        self.age();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill_it();
+    }
+}
+
+impl Sentinel {
+    /// Watches the master on `port`, and takes it for dead after a second.
+    pub fn start(port: u16) -> Self {
+        let data = TempDir::new().expect("a scratch directory");
+        for _ in 0..20 {
+            let own = free_port();
+            let file = data.path().join("sentinel.conf");
+            let text = format!(
+                "port {own}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {port} 2\n\
+                 sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n",
+                data.path().display()
+            );
+            std::fs::write(&file, text).expect("a file can be written");
+            let mut child = spawn(&[file.to_str().expect("text").to_owned(), "--sentinel".to_owned()]);
+            if answers(&mut child, own) {
+                return Self { data, port: own, child };
+            }
+        }
+        panic!("redis-server --sentinel does not start");
+    }
+
+    pub fn cli(&self, words: &[&str]) -> String {
+        cli(self.port, words)
+    }
+
+    /// What it knows of the master.
+    pub fn master(&self, name: &str) -> String {
+        let known = self.cli(&["SENTINEL", "MASTER", "main"]);
+        let mut lines = known.lines();
+        lines.by_ref().find(|line| *line == name);
+        lines.next().unwrap_or_default().to_owned()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = &self.data;
+    }
+}
+
+pub fn cli(port: u16, words: &[&str]) -> String {
+    let mut command = Command::new("redis-cli");
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(words).stderr(Stdio::inherit());
+    let output = command.output().unwrap_or_else(|error| panic!("redis-cli: {error}: install redis-tools"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.trim_end_matches('\n').to_owned()
+}
+
+/// Starts redis-server so that it dies with this process.
+///
+/// The kernel sends the signal when the thread ends that started it, and threads of tests end: so one that does not.
+fn spawn(words: &[String]) -> Child {
+    type Job = (Vec<String>, mpsc::Sender<std::io::Result<Child>>);
+    static KEEPER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
+    let keeper = KEEPER.get_or_init(|| {
+        let (jobs, todo) = mpsc::channel::<Job>();
+        thread::spawn(move || {
+            for (words, started) in todo {
+                let mut command = Command::new("setpriv");
+                command.args(["--pdeathsig", "KILL", "redis-server"]).args(words);
+                let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+                let _ = started.send(child);
+            }
+        });
+        Mutex::new(jobs)
+    });
+    assert!(is_installed("redis-server"), "redis-server is missing: install redis-server");
+    let (started, child) = mpsc::channel();
+    keeper.lock().expect("nobody panicked").send((words.to_vec(), started)).expect("the keeper lives");
+    child.recv().expect("the keeper lives").unwrap_or_else(|error| panic!("setpriv: {error}: install util-linux"))
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory: PathBuf| directory.join(program).is_file())
+}
+
+/// Waits until it answers. False when it ended, as it does when another program took the port.
+fn answers(child: &mut Child, port: u16) -> bool {
+    let mut ended = false;
+    wait_until("redis-server answers", || {
+        ended = child.try_wait().expect("a child can be waited for").is_some();
+        ended || pong(port, child.id())
+    });
+    !ended
+}
+
+/// Whether it is this very process that answers, and not one that had the port before.
+fn pong(port: u16, pid: u32) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer)?;
+        // It wants a password: then nobody can ask it more.
+        if answer == *b"-NOAUTH" {
+            return Ok(true);
+        }
+        if answer != *b"+PONG\r\n" {
+            return Ok(false);
+        }
+        stream.write_all(b"INFO server\r\n")?;
+        let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
+        let wanted = format!("process_id:{pid}\r\n").into_bytes();
+        loop {
+            let length = stream.read(&mut chunk)?;
+            said.extend_from_slice(&chunk[..length]);
+            if said.windows(wanted.len()).any(|window| window == wanted) {
+                return Ok(true);
+            }
+            if length == 0 || said.ends_with(b"\r\n\r\n") {
+                return Ok(false);
+            }
+        }
+    };
+    ask().unwrap_or(false)
+}
