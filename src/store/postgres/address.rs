@@ -1,0 +1,401 @@
+//! What `postgres://` URLs say, read as libpq reads them, and what libpq finds elsewhere: PGUSER, PGPASSWORD, ~/.pgpass.
+//!
+//! The hazard: a URL may hold a password, and what somebody mistyped is printed. No message here repeats a value.
+
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use percent_encoding::percent_decode_str;
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const DEFAULT_PORT: u16 = 5432;
+/// Where Debian's server and client look for each other.
+const DEFAULT_SOCKET_DIRECTORY: &str = "/var/run/postgresql";
+/// PostgreSQL cuts longer names off, so that two of them may be one.
+const LONGEST_NAME: usize = 63;
+
+const OPTIONS: [&str; 10] = [
+    "schema",
+    "table",
+    "advisory_lock",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "application_name",
+    "host",
+    "port",
+];
+
+/// Which table, and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Not empty. They are tried in this order, until one accepts writes.
+    pub places: Vec<Place>,
+    /// None: PGUSER, or whom this process runs as.
+    pub user: Option<String>,
+    /// None: PGPASSWORD, or what ~/.pgpass says.
+    pub password: Option<Secret>,
+    pub database: String,
+    pub schema: String,
+    pub table: String,
+    /// The session advisory lock that is held besides the lease.
+    pub advisory_lock: Option<i64>,
+    pub tls_mode: TlsMode,
+    /// Boxed, for it is large and mostly empty.
+    pub tls_files: Box<TlsFiles>,
+    pub application_name: String,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Tcp { name: String, port: u16 },
+    Unix { directory: PathBuf, port: u16 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { name, port } if name.contains(':') => write!(f, "[{name}]:{port}"),
+            Self::Tcp { name, port } => write!(f, "{name}:{port}"),
+            Self::Unix { directory, port } => write!(f, "{}/.s.PGSQL.{port}", directory.display()),
+        }
+    }
+}
+
+/// libpq's modes; its `allow` is taken as `prefer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsMode {
+    Disable,
+    /// TLS where the server speaks it, checked only when an authority is named.
+    Prefer,
+    /// TLS or nothing, checked only when an authority is named.
+    Require,
+    /// The certificate has to be signed by an authority, for whatever name.
+    VerifyCa,
+    VerifyFull,
+}
+
+impl Address {
+    /// Reads what follows `postgres:`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and what to write.
+    pub fn read(rest: &str) -> Result<Self, String> {
+        let (rest, socket) = without_socket(rest)?;
+        let mut url = StoreUrl::read("postgres", &rest, &OPTIONS)?;
+        let port = url.take_number::<u16>("port")?.filter(|&port| port != 0);
+        let directory = url.take("host");
+        let places = places(&url.hosts, socket, directory, port)?;
+        if url.path.is_empty() || url.path.contains('/') {
+            return Err("postgres:// names no database: write postgres://HOST/DATABASE".to_owned());
+        }
+        let schema = name(&mut url, "schema", "public")?;
+        let table = name(&mut url, "table", "leaderrun")?;
+        let application_name = name(&mut url, "application_name", "leaderrun")?;
+        let advisory_lock = url.take_number("advisory_lock")?;
+        let (tls_mode, tls_files) = tls(&mut url)?;
+        Ok(Self {
+            places,
+            user: url.user,
+            password: url.password,
+            database: url.path,
+            schema,
+            table,
+            advisory_lock,
+            tls_mode,
+            tls_files: Box::new(tls_files),
+            application_name,
+        })
+    }
+
+    /// Whom to log in as.
+    #[must_use]
+    pub fn user(&self) -> Option<String> {
+        let from_environment = || std::env::var("PGUSER").ok().filter(|user| !user.is_empty());
+        let ourselves = || Some(nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??.name);
+        self.user.clone().or_else(from_environment).or_else(ourselves)
+    }
+
+    /// What to show as a password at `place`.
+    ///
+    /// # Errors
+    /// Where it was looked for in vain.
+    pub fn password(&self, place: &Place, user: &str) -> Result<Secret, String> {
+        if let Some(password) = &self.password {
+            return Ok(password.clone());
+        }
+        if let Some(password) = std::env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
+            return Ok(password.into());
+        }
+        let file = std::env::var_os("PGPASSFILE").map(PathBuf::from);
+        let file = file.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass")));
+        let Some(file) = file else { return Err("there is none in the URL or PGPASSWORD".to_owned()) };
+        from_password_file(&file, place, &self.database, user)
+    }
+}
+
+/// Takes a percent-encoded directory out of where the hosts stand.
+fn without_socket(rest: &str) -> Result<(String, Option<Place>), String> {
+    let whole = || (rest.to_owned(), None);
+    let Some(after) = rest.strip_prefix("//") else { return Ok(whole()) };
+    let end = after.find(['/', '?', '#']).unwrap_or(after.len());
+    let (authority, tail) = after.split_at(end);
+    let (credentials, host) = match authority.rsplit_once('@') {
+        Some((credentials, host)) => (format!("{credentials}@"), host),
+        None => (String::new(), authority),
+    };
+    if !host.contains('%') {
+        return Ok(whole());
+    }
+    let wrong = || {
+        "a percent-encoded host of postgres:// has to be the directory of a unix socket: write \
+         postgres://%2Fvar%2Frun%2Fpostgresql/DATABASE"
+            .to_owned()
+    };
+    let (directory, port) = match host.rsplit_once(':') {
+        Some((directory, port)) => {
+            (directory, Some(port.parse::<u16>().ok().filter(|&port| port != 0).ok_or_else(wrong)?))
+        }
+        None => (host, None),
+    };
+    let directory = percent_decode_str(directory).decode_utf8().map_err(|_| wrong())?;
+    if !directory.starts_with('/') || directory.chars().any(char::is_control) {
+        return Err(wrong());
+    }
+    let place = Place::Unix { directory: directory.into_owned().into(), port: port.unwrap_or(DEFAULT_PORT) };
+    Ok((format!("//{credentials}{tail}"), Some(place)))
+}
+
+fn places(
+    hosts: &[Host],
+    socket: Option<Place>,
+    directory: Option<String>,
+    port: Option<u16>,
+) -> Result<Vec<Place>, String> {
+    if hosts.is_empty() {
+        let place = match (socket, directory) {
+            (Some(_), Some(_)) => {
+                return Err("postgres:// names two hosts: leave host= out, or what stands before the slash".to_owned());
+            }
+            (Some(Place::Unix { directory, port: own }), None) => Place::Unix { directory, port: port.unwrap_or(own) },
+            (Some(place), None) => place,
+            (None, directory) => {
+                let directory = directory.unwrap_or_else(|| DEFAULT_SOCKET_DIRECTORY.to_owned());
+                if !directory.starts_with('/') {
+                    return Err("host= of postgres:// is the directory of a unix socket: write \
+                                host=/var/run/postgresql, or postgres://HOST/DATABASE"
+                        .to_owned());
+                }
+                Place::Unix { directory: directory.into(), port: port.unwrap_or(DEFAULT_PORT) }
+            }
+        };
+        return Ok(vec![place]);
+    }
+    if directory.is_some() || port.is_some() {
+        return Err(
+            "host= and port= of postgres:// are for unix sockets: write postgres://HOST:PORT/DATABASE".to_owned()
+        );
+    }
+    Ok(hosts
+        .iter()
+        .map(|host| Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(DEFAULT_PORT) })
+        .collect())
+}
+
+/// An option that PostgreSQL takes as a name.
+fn name(url: &mut StoreUrl, option: &str, default: &str) -> Result<String, String> {
+    let name = url.take(option).unwrap_or_else(|| default.to_owned());
+    if name.len() > LONGEST_NAME {
+        return Err(format!("the option {option} of postgres:// is longer than {LONGEST_NAME} bytes"));
+    }
+    Ok(name)
+}
+
+fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
+    let mode = url.take("sslmode");
+    let mode = match mode.as_deref() {
+        None => None,
+        Some("disable") => Some(TlsMode::Disable),
+        Some("allow" | "prefer") => Some(TlsMode::Prefer),
+        Some("require") => Some(TlsMode::Require),
+        Some("verify-ca") => Some(TlsMode::VerifyCa),
+        Some("verify-full") => Some(TlsMode::VerifyFull),
+        Some(_) => {
+            return Err(
+                "sslmode= of postgres:// is one of disable, allow, prefer, require, verify-ca, verify-full".to_owned()
+            );
+        }
+    };
+    let mut file = |option| url.take(option).map(PathBuf::from);
+    let (ca, cert, key) = (file("sslrootcert"), file("sslcert"), file("sslkey"));
+    if cert.is_some() != key.is_some() {
+        return Err("postgres:// wants sslcert=FILE and sslkey=FILE together".to_owned());
+    }
+    // The word libpq has for the authorities that the system trusts.
+    let system = ca.as_deref() == Some(Path::new("system"));
+    let mode = match mode {
+        // Anybody can have a certificate of theirs, so it is of no use without the name in it.
+        Some(TlsMode::VerifyFull) | None if system => TlsMode::VerifyFull,
+        Some(_) if system => return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned()),
+        mode => mode.unwrap_or(TlsMode::Prefer),
+    };
+    Ok((mode, TlsFiles { ca: ca.filter(|_| !system), cert, key }))
+}
+
+/// libpq's password file: `host:port:database:user:password`, the first line that fits.
+fn from_password_file(file: &Path, place: &Place, database: &str, user: &str) -> Result<Secret, String> {
+    let shown = file.display();
+    let Ok(metadata) = std::fs::metadata(file) else {
+        return Err(format!("there is none in the URL or PGPASSWORD, and no file {shown}"));
+    };
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err(format!("{shown} can be read by others, so it is not used: chmod 0600 it"));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    let (host, port) = match place {
+        Place::Tcp { name, port } => (name.clone(), port),
+        Place::Unix { directory, port } if directory == Path::new(DEFAULT_SOCKET_DIRECTORY) => {
+            ("localhost".to_owned(), port)
+        }
+        Place::Unix { directory, port } => (directory.display().to_string(), port),
+    };
+    let asked = [host, port.to_string(), database.to_owned(), user.to_owned()];
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(fields)
+        .find(|(patterns, _)| patterns.iter().zip(&asked).all(|(pattern, asked)| pattern == "*" || pattern == asked))
+        .map(|(_, password)| password.into())
+        .ok_or_else(|| format!("there is none in the URL or PGPASSWORD, and no line of {shown} fits"))
+}
+
+/// A colon or backslash that belongs to a field has a backslash before it.
+fn fields(line: &str) -> Option<([String; 4], String)> {
+    let mut fields = vec![String::new()];
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => fields.last_mut()?.extend(letters.next()),
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            _ => fields.last_mut()?.push(letter),
+        }
+    }
+    let password = fields.pop()?;
+    Some((fields.try_into().ok()?, password))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    fn tcp(name: &str, port: u16) -> Place {
+        Place::Tcp { name: name.to_owned(), port }
+    }
+
+    fn unix(directory: &str, port: u16) -> Place {
+        Place::Unix { directory: directory.into(), port }
+    }
+
+    #[test]
+    fn every_part_is_read() {
+        let url = "//app:p%40ss@one,two:6000/main?schema=s&table=my%20locks&advisory_lock=-7&sslmode=verify-full\
+                   &sslrootcert=/ca&sslcert=/c&sslkey=/k&application_name=x";
+        let address = Address::read(url).unwrap();
+        assert_eq!(address.places, [tcp("one", 5432), tcp("two", 6000)]);
+        assert_eq!(
+            (address.user.as_deref(), address.password.as_ref().map(Secret::expose)),
+            (Some("app"), Some("p@ss"))
+        );
+        assert_eq!((address.database.as_str(), address.schema.as_str()), ("main", "s"));
+        assert_eq!((address.table.as_str(), address.advisory_lock), ("my locks", Some(-7)));
+        assert_eq!((address.tls_mode, address.tls_files.ca), (TlsMode::VerifyFull, Some("/ca".into())));
+        assert_eq!(address.application_name, "x");
+    }
+
+    #[test]
+    fn a_unix_socket_may_be_written_as_libpq_takes_it() {
+        for (url, place) in [
+            ("///db", unix("/var/run/postgresql", 5432)),
+            ("///db?host=/tmp&port=7000", unix("/tmp", 7000)),
+            ("//u:p@/db?host=/tmp", unix("/tmp", 5432)),
+            ("//%2Ftmp%2Fpg/db", unix("/tmp/pg", 5432)),
+            ("//u@%2Ftmp:7000/db", unix("/tmp", 7000)),
+        ] {
+            assert_eq!(Address::read(url).unwrap().places, [place], "{url}");
+        }
+    }
+
+    #[test]
+    fn what_follows_from_the_rest_is_filled_in() {
+        let address = Address::read("//h/db").unwrap();
+        assert_eq!((address.schema.as_str(), address.table.as_str()), ("public", "leaderrun"));
+        assert_eq!((address.tls_mode, address.advisory_lock), (TlsMode::Prefer, None));
+        assert_eq!(Address::read("//h/db?sslrootcert=system").unwrap().tls_mode, TlsMode::VerifyFull);
+        assert_eq!(Address::read("//h/db?sslrootcert=system").unwrap().tls_files.ca, None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in [
+            "h/db",
+            "//h",
+            "//h/",
+            "//h/a/b",
+            "//h:0/db",
+            "//h/db?sslmode=maybe",
+            "//h/db?sslcert=/c",
+            "//h/db?sslrootcert=system&sslmode=require",
+            "//h/db?advisory_lock=x",
+            "//h/db?advisory_lock=9223372036854775808",
+            "//h/db?host=/tmp",
+            "//h/db?port=1",
+            "///db?host=tmp",
+            "//%2Ftmp/db?host=/tmp",
+            "//%41/db",
+            "//%2Ftmp:x/db",
+            "//h/db?table=",
+            "//h/db?nothing=1",
+            &format!("//h/db?table={}", "x".repeat(64)),
+        ] {
+            assert!(Address::read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_password_file_is_read_as_libpq_reads_it() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let file = scratch.path().join("pgpass");
+        let mut open = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&file).unwrap();
+        writeln!(open, "# a comment\nother:*:*:*:no\nh:5432:db:us\\:er:a:b\\\\c\n*:*:db:*:any").unwrap();
+        let look = |place: &Place, user| from_password_file(&file, place, "db", user);
+        assert_eq!(look(&tcp("h", 5432), "us:er").unwrap().expose(), "a:b\\c");
+        assert_eq!(look(&tcp("h", 5433), "us:er").unwrap().expose(), "any");
+        assert!(from_password_file(&file, &tcp("h", 1), "else", "u").unwrap_err().contains("no line"));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(look(&tcp("h", 5432), "u").unwrap_err().contains("chmod 0600"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_makes_it_panic_or_tells_a_password(rest in "[ -~]{0,40}") {
+            let _ = Address::read(&rest);
+            let _ = Address::read(&format!("//{rest}"));
+            for secret in ["u:hunter2@", ":hunter2@", "u:x@hunter2:y@"] {
+                let shown = match Address::read(&format!("//{secret}h{rest}")) {
+                    Ok(address) => format!("{address:?}"),
+                    Err(message) => message,
+                };
+                prop_assert!(!shown.contains("hunter2"), "{}", shown);
+            }
+        }
+
+        #[test]
+        fn no_password_file_makes_it_panic(line in "\\PC{0,60}") {
+            let _ = fields(&line);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `advisory_lock=N`: the session advisory lock that is held besides the lease, so that programs that elect with
+//! `pg_try_advisory_lock(N)` and leaderrun exclude each other.
+//!
+//! The hazards:
+//!
+//! - The lock lives as long as its session, and the session as long as its connection: it would be free as soon as the
+//!   candidate is killed, while the tree still runs. So guard and backstop inherit a *tenure*: one end of a socket pair
+//!   in whose queue a descriptor of the connection waits, never to be read. The kernel keeps the connection open for as
+//!   long as anybody has that end. Should the connection be lost and made again, another descriptor is put into the
+//!   queue, and so the tenure never grows stale.
+//! - The session may end while we lead: a restart, `pg_terminate_backend`. Then nobody tells us but the connection, and
+//!   that not for sure. So each renewal has the server say that our backend holds the lock, and takes it again where it
+//!   does not. A stranger who was faster ends the leadership.
+//! - A connection may be lost to us and not to the server, which then keeps the lock for nobody. So whose backends were
+//!   ours is remembered, and such a one is ended. For the case that the whole machine vanished, the server is told to
+//!   look whether we are there: not sooner than the lease ends.
+//! - Behind a pooler in transaction mode, the lock would belong to whoever comes next. There it is refused.
+
+use super::failure::one_line;
+use super::server::Server;
+use super::session::{Backend, Session};
+use super::statement::{lock_holder, number};
+use crate::store::{Holder, StoreError};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout_at};
+
+/// Older ones have been noticed by the server.
+const MOST_LOST: usize = 16;
+/// Between two attempts while a backend of ours goes away.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Advisory {
+    pub key: i64,
+    tenure: Tenure,
+    /// One at a time takes the lock: two sessions of ours would keep each other out.
+    gate: tokio::sync::Mutex<()>,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Some while we hold the lock, as far as we know.
+    held: Option<Arc<Session>>,
+    /// Backends of ours that may hold the lock although we lost them.
+    lost: VecDeque<Backend>,
+}
+
+impl Slot {
+    fn lose(&mut self, backend: Backend) {
+        self.lost.truncate(MOST_LOST - 1);
+        self.lost.push_front(backend);
+    }
+}
+
+pub enum Taken {
+    Ours,
+    Theirs(Holder),
+}
+
+impl Advisory {
+    /// # Errors
+    /// When the kernel has no sockets left.
+    pub fn new(key: i64) -> Result<Self, StoreError> {
+        let tenure = Tenure::new().map_err(|error| {
+            StoreError::not_applied(format!("the operating system gives no pair of sockets: {error}"))
+        })?;
+        Ok(Self { key, tenure, gate: tokio::sync::Mutex::default(), slot: Mutex::default() })
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> Option<Arc<Session>> {
+        self.slot().held.clone().filter(|session| session.is_open())
+    }
+
+    /// The backend that holds the lock for us.
+    pub fn backend(&self) -> Option<Backend> {
+        self.held().map(|session| session.backend)
+    }
+
+    /// The numbers of the backends that are ours, whether or not we still reach them.
+    pub fn own_pids(&self) -> Vec<i32> {
+        let slot = self.slot();
+        slot.held.iter().map(|session| session.backend.pid).chain(slot.lost.iter().map(|backend| backend.pid)).collect()
+    }
+
+    /// Closes when the session ends that holds the lock; None where there is none.
+    pub fn end(&self) -> Option<watch::Receiver<()>> {
+        self.held().map(|session| session.end())
+    }
+
+    pub fn tenure(&self) -> BorrowedFd<'_> {
+        self.tenure.keep.as_fd()
+    }
+
+    /// Takes the lock, or makes sure that we hold it.
+    pub async fn take(&self, server: &Server, lease: Duration) -> Result<Taken, StoreError> {
+        let deadline = server.deadline();
+        let silent = || StoreError::not_applied(format!("{} did not answer in time", server.site.server));
+        let _gate = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
+        if let Some(session) = self.held() {
+            let mine = format!("SELECT count(*) FROM ({}) AS k WHERE k.pid = pg_backend_pid()", lock_holder(self.key));
+            match timeout_at(deadline, session.ask(&mine, &[])).await {
+                Ok(Ok(rows)) if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) == Some(1) => {
+                    return Ok(Taken::Ours);
+                }
+                _ => {}
+            }
+        }
+        self.abandon();
+        let (session, descriptor) = server.connect(deadline).await?;
+        match server.is_dedicated(&session).await? {
+            Some(true) => {}
+            Some(false) => return Err(StoreError::misconfigured(unfit(server))),
+            None => return Err(StoreError::not_applied(unfit(server))),
+        }
+        // From here on this backend may hold the lock.
+        self.slot().lose(session.backend);
+        loop {
+            let tried = timeout_at(deadline, session.ask(&attempt(lease), &[number(&self.key)])).await;
+            let rows = tried.map_err(|_| silent())?.map_err(|error| server.site.unanswered(&error))?;
+            if rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true) {
+                // Before the slot, for nothing may start on a lock without its tenure.
+                self.tenure.hold(&descriptor).map_err(|error| {
+                    StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"))
+                })?;
+                *self.slot() = Slot { held: Some(Arc::new(session)), lost: VecDeque::new() };
+                return Ok(Taken::Ours);
+            }
+            let asked = timeout_at(deadline, session.ask(&lock_holder(self.key), &[])).await;
+            let rows = asked.map_err(|_| silent())?.map_err(|error| server.site.unanswered(&error))?;
+            let Some(row) = rows.first() else { continue };
+            let holder = Backend { pid: row.try_get(0).unwrap_or(0), started: row.try_get(3).unwrap_or(0) };
+            if !self.slot().lost.contains(&holder) {
+                let (name, host) = (row.try_get(1).unwrap_or_default(), row.try_get(2).unwrap_or_default());
+                return Ok(Taken::Theirs(self.stranger(i64::from(holder.pid), name, host)));
+            }
+            server.terminate(holder).await?;
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Who holds the lock, for people.
+    pub fn stranger(&self, pid: i64, name: &str, host: String) -> Holder {
+        let name = if name.is_empty() { "a program without a name".to_owned() } else { one_line(name) };
+        Holder {
+            owner: format!("{name} (holds advisory lock {}, backend {pid})", self.key),
+            host: Some(host).filter(|host| !host.is_empty()),
+            ..Holder::default()
+        }
+    }
+
+    /// Frees the lock so that whoever asks next finds it free. The tree must be dead.
+    pub async fn let_go(&self, server: &Server) {
+        let held = self.held();
+        if let Some(session) = held {
+            // Closing the connection frees it as well, only not at once.
+            let deadline = tokio::time::Instant::now() + server.bound / 3;
+            let key = [number(&self.key)];
+            let freed = session.ask("SELECT pg_advisory_unlock($1)", &key);
+            if matches!(timeout_at(deadline, freed).await, Ok(Ok(_))) {
+                self.slot().held = None;
+            }
+        }
+        self.abandon();
+    }
+
+    /// Closes the connection that held the lock, if there is one.
+    pub fn abandon(&self) {
+        let mut slot = self.slot();
+        if let Some(session) = slot.held.take() {
+            slot.lose(session.backend);
+        }
+        drop(slot);
+        self.tenure.let_go();
+    }
+}
+
+/// Parameter: the key.
+fn attempt(lease: Duration) -> String {
+    // From the first probe that is not answered to the end: three intervals, and those cover the lease.
+    let interval = lease.as_secs() / 3 + 1;
+    format!(
+        "SELECT pg_try_advisory_lock($1), set_config('tcp_keepalives_idle', '{interval}', false), \
+         set_config('tcp_keepalives_interval', '{interval}', false), set_config('tcp_keepalives_count', '4', false), \
+         CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL \
+         THEN set_config('idle_session_timeout', '0', false) END"
+    )
+}
+
+fn unfit(server: &Server) -> String {
+    format!(
+        "advisory_lock= wants a session of its own, and {} does not give one, as a pooler in transaction mode does not: \
+         name the server itself",
+        server.site.server
+    )
+}
+
+/// What guard and backstop inherit.
+struct Tenure {
+    /// The end that they have as well. Nobody reads from it, but to empty it.
+    keep: OwnedFd,
+    put: OwnedFd,
+    /// How many descriptors wait in the queue.
+    queued: Mutex<usize>,
+}
+
+impl Tenure {
+    fn new() -> nix::Result<Self> {
+        let (keep, put) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        Ok(Self { keep, put, queued: Mutex::new(0) })
+    }
+
+    /// Keeps this descriptor instead of the last one, without a moment between.
+    fn hold(&self, descriptor: &OwnedFd) -> nix::Result<()> {
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
+        let rights = [ControlMessage::ScmRights(&raw)];
+        sendmsg::<()>(self.put.as_raw_fd(), &one_byte, &rights, MsgFlags::MSG_DONTWAIT, None)?;
+        *queued += 1;
+        while *queued > 1 {
+            self.take_out(&mut queued);
+        }
+        Ok(())
+    }
+
+    fn let_go(&self) {
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        while *queued > 0 {
+            self.take_out(&mut queued);
+        }
+    }
+
+    /// A message that is read without room for its descriptor takes it along: the kernel closes it.
+    fn take_out(&self, queued: &mut usize) {
+        let _ = recv(self.keep.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
+        *queued -= 1;
+    }
+}

@@ -1,0 +1,227 @@
+//! What may be concluded from a failed request, and how to say it in one line.
+//!
+//! The hazard: to call a write "not applied" that was applied is to lead twice or to lose a lease that is held. While
+//! a connection is being made nothing was asked for. After that only an ERROR that the server sent shows that the
+//! statement was rolled back; a FATAL may have come after the commit, and of a broken connection nothing is known.
+
+use crate::store::StoreError;
+use std::error::Error as _;
+use std::io;
+use tokio_postgres::Error;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+/// Whom a request went to, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// `PostgreSQL at 10.0.0.5:5432`.
+    pub server: String,
+    pub user: String,
+    pub database: String,
+    /// `public.leaderrun`, quoted where it needs to be.
+    pub table: String,
+}
+
+impl Site {
+    /// An error while the connection was made.
+    pub fn unconnected(&self, error: &Error) -> StoreError {
+        if let Some(said) = error.as_db_error() {
+            return self.not_let_in(said);
+        }
+        if let Some(failure) = self.tls_failure(error) {
+            return failure;
+        }
+        let Self { server, user, .. } = self;
+        match innermost(error).as_str() {
+            "password missing" => StoreError::denied(format!("{server} wants a password of user {user}")),
+            "unsupported authentication method" | "unsupported SASL mechanism" => StoreError::misconfigured(format!(
+                "{server} wants user {user} to show who it is in a way that leaderrun does not know: allow a password \
+                 (scram-sha-256) or a certificate in its pg_hba.conf"
+            )),
+            "server does not support TLS" => StoreError::misconfigured(format!(
+                "{server} does not speak TLS: mend that, or allow it with sslmode=prefer"
+            )),
+            cause => StoreError::not_applied(format!("cannot reach {server}: {cause}")),
+        }
+    }
+
+    fn not_let_in(&self, said: &DbError) -> StoreError {
+        let Self { server, user, database, .. } = self;
+        let message = one_line(said.message());
+        match said.code() {
+            &SqlState::INVALID_CATALOG_NAME => {
+                StoreError::misconfigured(format!("no database {database} in {server}: name another, or make it"))
+            }
+            &SqlState::INSUFFICIENT_PRIVILEGE => {
+                StoreError::denied(format!("{server} denied user {user} CONNECT on database {database}: {message}"))
+            }
+            code if code.code().starts_with("28") => {
+                StoreError::denied(format!("{server} does not let in user {user}: {message}"))
+            }
+            // PgBouncer has one code for everything, 08P01.
+            _ if message.contains("password") || message.contains("auth") => {
+                StoreError::denied(format!("{server} does not let in user {user}: {message}"))
+            }
+            _ => StoreError::not_applied(format!("{server} does not take connections: {message}")),
+        }
+    }
+
+    fn tls_failure(&self, error: &Error) -> Option<StoreError> {
+        use rustls::{AlertDescription as Alert, CertificateError};
+        let tls = std::iter::successors(error.source(), |&error| error.source()).find_map(|cause| {
+            let inside = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            inside.and_then(|inside| inside.downcast_ref::<rustls::Error>())
+        })?;
+        let server = &self.server;
+        Some(match tls {
+            rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            ) => StoreError::misconfigured(format!(
+                "the certificate of {server} is for another name: name the host as its certificate does, or do not \
+                     check that with sslmode=verify-ca ({tls})"
+            )),
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => StoreError::misconfigured(format!(
+                "the certificate of {server} is not signed by an authority that is trusted: name it with \
+                 sslrootcert=FILE"
+            )),
+            rustls::Error::InvalidCertificate(why) => {
+                StoreError::misconfigured(format!("the certificate of {server} cannot be trusted: {why}"))
+            }
+            rustls::Error::AlertReceived(
+                Alert::CertificateRequired
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied,
+            ) => StoreError::denied(format!(
+                "{server} does not accept our certificate: name another with sslcert=FILE and sslkey=FILE ({tls})"
+            )),
+            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {tls}")),
+        })
+    }
+
+    /// An error after the request may have been sent.
+    pub fn unanswered(&self, error: &Error) -> StoreError {
+        let server = &self.server;
+        let Some(said) = error.as_db_error() else {
+            return StoreError::unknown(format!("lost {server}: {}", innermost(error)));
+        };
+        let message = one_line(said.message());
+        if said.parsed_severity().is_none_or(|severity| severity != Severity::Error) {
+            return StoreError::unknown(format!("lost {server}: {message}"));
+        }
+        self.rolled_back(said.code(), &message)
+    }
+
+    fn rolled_back(&self, code: &SqlState, message: &str) -> StoreError {
+        let Self { server, user, table, .. } = self;
+        match *code {
+            SqlState::INSUFFICIENT_PRIVILEGE => StoreError::denied(format!("{server} denied user {user}: {message}")),
+            SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME => StoreError::misconfigured(format!(
+                "no table {table} in database {} of {server}: make it with leaderctl store init",
+                self.database
+            )),
+            SqlState::READ_ONLY_SQL_TRANSACTION => {
+                StoreError::not_applied(format!("{server} does not accept writes: {message}"))
+            }
+            SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED => StoreError::not_applied(format!(
+                "{server} gave up, for somebody's open transaction has locked table {table} or a row of it ({message})"
+            )),
+            // Out of room, shutting down, deadlocked, overtaken in a serializable transaction: another day it works.
+            _ if ["40", "53", "54", "55", "57", "58", "XX"].iter().any(|class| code.code().starts_with(class)) => {
+                StoreError::not_applied(format!("{server} failed: {message}"))
+            }
+            _ => StoreError::misconfigured(format!(
+                "table {table} in {server} cannot be used ({message}): it was made by something else; use another with \
+                 table=NAME, and leaderctl store init"
+            )),
+        }
+    }
+}
+
+/// True when the connection was found closed, as it is after a restart of the server.
+pub fn is_broken(error: &Error) -> bool {
+    match error.as_db_error() {
+        Some(said) => said.parsed_severity().is_none_or(|severity| severity != Severity::Error),
+        None => true,
+    }
+}
+
+/// What went wrong at the bottom of it, as a lowercase fragment.
+pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let bottom = std::iter::successors(Some(error), |&error| error.source()).last().unwrap_or(error).to_string();
+    // io::Error ends in " (os error 111)", which tells people nothing.
+    let bottom = bottom.split(" (os error ").next().unwrap_or_default();
+    let mut letters = one_line(bottom).chars().collect::<Vec<_>>();
+    if letters.get(1).is_some_and(|second| second.is_lowercase()) {
+        letters[0] = letters[0].to_ascii_lowercase();
+    }
+    letters.into_iter().collect()
+}
+
+/// A server may say anything; a log line is one line.
+pub fn one_line(text: &str) -> String {
+    const MOST: usize = 400;
+    let line = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let line = line.collect::<Vec<_>>().join(" ");
+    let line = line.trim_end_matches('.');
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Conclusion;
+
+    fn rolled_back(code: &str) -> StoreError {
+        let site = Site {
+            server: "PostgreSQL at h:5432".to_owned(),
+            user: "app".to_owned(),
+            database: "db".to_owned(),
+            table: "public.leaderrun".to_owned(),
+        };
+        site.rolled_back(&SqlState::from_code(code), "some words")
+    }
+
+    #[test]
+    fn what_may_work_another_day_was_not_applied() {
+        for code in ["40001", "40P01", "53300", "53100", "55P03", "57014", "57P03", "25006", "XX000"] {
+            assert_eq!(rolled_back(code).conclusion, Conclusion::NotApplied, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_missing_table_says_how_to_make_it() {
+        for code in ["42P01", "3F000"] {
+            let error = rolled_back(code);
+            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert!(error.message.contains("leaderctl store init"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_something_else_is_named() {
+        for code in ["42703", "42804", "22P02", "22003", "23502", "42P10", "0A000"] {
+            let error = rolled_back(code);
+            assert_eq!(error.conclusion, Conclusion::Misconfigured, "{code}");
+            assert!(error.message.contains("public.leaderrun"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_denial_is_one() {
+        assert_eq!(rolled_back("42501").conclusion, Conclusion::Denied);
+    }
+
+    #[test]
+    fn a_page_becomes_one_short_line() {
+        let page = "words\n\u{7}".repeat(500);
+        assert!(one_line(&page).len() < 410 && !one_line(&page).contains(['\n', '\u{7}']));
+        assert_eq!(innermost(&io::Error::from_raw_os_error(111)), "connection refused");
+    }
+}

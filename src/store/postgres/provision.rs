@@ -1,0 +1,365 @@
+//! `leaderctl store init` and `leaderctl store check`: the table, and whether an election can rely on it.
+//!
+//! The hazard: a table that looks right and is not. Without its rule a held lease can be deleted by hand, and two lead;
+//! unlogged, it is empty after a crash; on a server that does not wait for its disk, a lease that was granted may be
+//! forgotten. Permissions are looked up and then tried, in a transaction that is rolled back.
+
+use super::address::{Place, TlsMode};
+use super::advisory::{Advisory, Taken};
+use super::failure::{Site, one_line};
+use super::grants;
+use super::listen::POLL;
+use super::server::Server;
+use super::session::{Parameters, Session};
+use super::statement::{MARKER, number, quoted, seconds, text};
+use crate::lease::{self, show};
+use crate::store::{Conclusion, Finding, StoreError, Verdict};
+use crate::time::BootInstant;
+use std::time::Duration;
+use tokio::time::timeout_at;
+use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
+
+/// The first with `AS MATERIALIZED`.
+const OLDEST: i32 = 120_000;
+/// Has a DELETE of a lease that is held, or of the marker, do nothing.
+const RULE: &str = "leaderrun_keep";
+const NAMES: &str = "shard, term, session, owner, host, pid, beat, sent, lease_ms, since, expires, released";
+
+/// What there is where the table should be.
+struct Found {
+    schema: bool,
+    /// pg_class.relkind and relpersistence.
+    table: Option<(char, char)>,
+    rule: bool,
+}
+
+async fn look(server: &Server, session: &Session) -> Result<Found, StoreError> {
+    let question = "SELECT n.oid IS NOT NULL, c.relkind::text, c.relpersistence::text, EXISTS (SELECT FROM pg_rewrite AS r \
+                    WHERE r.ev_class = c.oid AND r.rulename = $3 AND r.ev_type = '4' AND r.ev_enabled IN ('O', 'A')) \
+                    FROM (SELECT) AS one LEFT JOIN pg_namespace AS n ON n.nspname = $1 \
+                    LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2";
+    let address = &server.address;
+    let rows = ask(server, session, question, &[text(&address.schema), text(&address.table), text(&RULE)]).await?;
+    let letter = |row: &Row, column| row.try_get::<_, String>(column).ok()?.chars().next();
+    rows.first()
+        .and_then(|row| {
+            let table = letter(row, 1).zip(letter(row, 2));
+            Some(Found { schema: row.try_get(0).ok()?, table, rule: row.try_get(3).ok()? })
+        })
+        .ok_or_else(|| StoreError::unknown(format!("cannot understand the answer of {}", server.site.server)))
+}
+
+async fn ask(
+    server: &Server,
+    session: &Session,
+    statement: &str,
+    parameters: &Parameters<'_>,
+) -> Result<Vec<Row>, StoreError> {
+    match timeout_at(server.deadline(), session.ask(statement, parameters)).await {
+        Ok(answer) => answer.map_err(|error| server.site.unanswered(&error)),
+        Err(_) => Err(server.silent()),
+    }
+}
+
+/// Answers false when somebody else has just made it.
+async fn run(server: &Server, session: &Session, statements: &str, needs: &str) -> Result<bool, StoreError> {
+    const MADE_MEANWHILE: [SqlState; 4] =
+        [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_SCHEMA, SqlState::DUPLICATE_OBJECT, SqlState::UNIQUE_VIOLATION];
+    match timeout_at(server.deadline(), session.run(statements)).await {
+        Ok(Ok(())) => Ok(true),
+        Ok(Err(error)) if error.code().is_some_and(|code| MADE_MEANWHILE.contains(code)) => Ok(false),
+        Ok(Err(error)) => {
+            let failure = server.site.unanswered(&error);
+            Err(match failure.conclusion {
+                Conclusion::Denied => StoreError::denied(format!("{}: {needs}", failure.message)),
+                _ => failure,
+            })
+        }
+        Err(_) => Err(server.silent()),
+    }
+}
+
+fn creation(server: &Server, schema_exists: bool) -> String {
+    let table = &server.statements.table;
+    let schema = quoted(&server.address.schema);
+    let schema = if schema_exists { String::new() } else { format!("CREATE SCHEMA {schema}; ") };
+    // Half of each page stays empty, so that a renewal finds room for the row's next version beside it.
+    format!(
+        "{schema}CREATE TABLE {table} (shard text COLLATE \"C\" PRIMARY KEY, term bigint NOT NULL, session text NOT NULL, \
+         owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL, beat bigint NOT NULL, sent bigint NOT NULL, \
+         lease_ms bigint NOT NULL, since timestamptz NOT NULL, expires timestamptz NOT NULL, released boolean NOT NULL) \
+         WITH (fillfactor = 50); {}",
+        rule(server)
+    )
+}
+
+fn rule(server: &Server) -> String {
+    let table = &server.statements.table;
+    format!(
+        "CREATE OR REPLACE RULE {RULE} AS ON DELETE TO {table} \
+         WHERE old.shard = '{MARKER}' OR NOT (old.released OR old.expires < clock_timestamp() - interval '1 day') \
+         DO INSTEAD NOTHING; ALTER TABLE {table} ENABLE RULE {RULE}"
+    )
+}
+
+/// Makes the table where there is none, and what it needs in it.
+pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
+    let Site { server: name, database, user, .. } = &server.site;
+    let table = &server.statements.table;
+    let mut lines = Vec::new();
+    let (session, _) = server.connect(server.deadline()).await?;
+    loop {
+        let found = look(server, &session).await?;
+        match found.table {
+            None => {
+                let needs = if found.schema {
+                    format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&server.address.schema))
+                } else {
+                    format!("GRANT CREATE ON DATABASE {} TO {user}", quoted(database))
+                };
+                if !run(server, &session, &creation(server, found.schema), &needs).await? {
+                    continue;
+                }
+                lines.push(format!("made table {table} in database {database} of {name}"));
+                lines.push("a DELETE of a lease that is held does nothing".to_owned());
+            }
+            Some((kind, _)) if !"rp".contains(kind) => {
+                return Err(StoreError::misconfigured(format!(
+                    "{table} in database {database} of {name} is not a table: use another with table=NAME"
+                )));
+            }
+            Some(_) => {
+                lines.push(format!("table {table} in database {database} of {name} is there"));
+                ask(server, &session, &format!("SELECT {NAMES} FROM {table} LIMIT 0"), &[]).await?;
+                if found.rule {
+                    lines.push("a DELETE of a lease that is held does nothing".to_owned());
+                } else {
+                    lines.push(match run(server, &session, &rule(server), "its owner may").await {
+                        Ok(_) => "from now on, a DELETE of a lease that is held does nothing".to_owned(),
+                        Err(error) if error.conclusion == Conclusion::Denied => {
+                            format!("left it possible to DELETE a lease that is held: {error}")
+                        }
+                        Err(error) => return Err(error),
+                    });
+                }
+            }
+        }
+        break;
+    }
+    let rows = ask(server, &session, &server.statements.remember(session.has_timeline), &[]).await?;
+    lines.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
+        Some(_) => "the table says since when it remembers".to_owned(),
+        None => "wrote down that the table remembers from now on".to_owned(),
+    });
+    lines.push(format!("whoever is to use it needs: GRANT SELECT, INSERT, UPDATE ON TABLE {table} TO ..."));
+    Ok(lines)
+}
+
+/// Looks at everything that an election relies on.
+pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = Vec::new();
+    let (session, _) = server.connect(server.deadline()).await?;
+    check_server(server, &session, &mut findings).await?;
+    let found = look(server, &session).await?;
+    let table = &server.statements.table;
+    let Some((_, persistence)) = found.table else {
+        findings.push(bad(format!(
+            "no table {table} in database {} of {}: make it with leaderctl store init",
+            server.site.database, server.site.server
+        )));
+        return Ok(findings);
+    };
+    if persistence != 'p' {
+        findings.push(bad(format!("table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init")));
+    }
+    let missing = grants::missing(&session, &server.address).await.map_err(|error| server.site.unanswered(&error))?;
+    let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
+    let works = matches!(tried, Some(Ok(())));
+    match tried {
+        None => findings.extend(missing.into_iter().map(|grant| bad(format!("permission missing: {grant}")))),
+        Some(Ok(())) => findings.push(good("may do all that an election needs: SELECT, INSERT, UPDATE")),
+        Some(Err(error)) if matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured) => {
+            findings.push(bad(error.message));
+        }
+        Some(Err(error)) => return Err(error),
+    }
+    findings.push(if found.rule {
+        good("a DELETE of a lease that is held does nothing")
+    } else {
+        doubtful(
+            "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl store \
+             init as the table's owner prevents it",
+        )
+    });
+    if works {
+        check_memory(server, &session, &mut findings).await?;
+        check_delivery(server, &mut findings).await?;
+    }
+    if let Some(advisory) = advisory {
+        findings.push(check_advisory(server, advisory).await?);
+    }
+    Ok(findings)
+}
+
+/// Version, speed, and settings that say how much the server's word is worth.
+async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    const ROUND_TRIPS: usize = 5;
+    let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
+        let sent = BootInstant::now();
+        ask(server, session, "SELECT 1", &[]).await?;
+        round_trips.push(BootInstant::now().since(sent));
+    }
+    round_trips.sort_unstable();
+    let median = show(round_trips[ROUND_TRIPS / 2].max(Duration::from_millis(1)));
+    let question = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
+                    current_setting('fsync'), current_setting('full_page_writes'), \
+                    current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), \
+                    (SELECT count(*) FROM pg_stat_replication), \
+                    (SELECT s.ssl FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid())";
+    let rows = ask(server, session, question, &[]).await?;
+    let row = rows.first().ok_or_else(|| StoreError::unknown("the server told none of its settings"))?;
+    let setting = |column| row.try_get::<_, String>(column).unwrap_or_default();
+    let version = one_line(&setting(0));
+    let number = row.try_get::<_, i32>(1).unwrap_or(0);
+    let Site { server: name, user, .. } = &server.site;
+    findings.push(if number < OLDEST {
+        bad(format!("{name} is version {version}: leaderrun needs PostgreSQL 12 or newer"))
+    } else {
+        good(format!(
+            "{name} is version {version}, lets in user {user} and accepts writes; a round trip takes {median}"
+        ))
+    });
+    if setting(2) != "on" {
+        findings.push(bad("fsync is off, so a crash of the server's machine may forget or break leases: turn it on"));
+    }
+    if setting(3) != "on" {
+        findings.push(doubtful("full_page_writes is off, so a crash of the server's machine may break the table"));
+    }
+    if setting(4) == "off" {
+        findings.push(good("synchronous_commit is off: leaderrun sets it to local for what it writes"));
+    }
+    let replicas = row.try_get::<_, i64>(6).unwrap_or(0);
+    if replicas > 0 && setting(5).is_empty() {
+        findings.push(doubtful(
+            "the replicas are asynchronous, so a failover may forget leases: after one, whoever is granted a lease waits \
+             for as long as it lasts; that covers it, unless the old primary still serves somebody",
+        ));
+    }
+    let encrypted: bool = row.try_get(7).unwrap_or(false);
+    let remote = server.address.places.iter().any(|place| match place {
+        Place::Tcp { name, .. } => {
+            name != "localhost" && !name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        }
+        Place::Unix { .. } => false,
+    });
+    if remote && session.direct {
+        let checked = match server.address.tls_mode {
+            TlsMode::VerifyFull | TlsMode::VerifyCa => true,
+            TlsMode::Prefer | TlsMode::Require => server.address.tls_files.ca.is_some(),
+            TlsMode::Disable => false,
+        };
+        findings.push(match (encrypted, checked) {
+            (true, true) => good("the connection is encrypted, and the server shows whose it is"),
+            (true, false) => doubtful(
+                "the connection is encrypted, but anybody may stand between: sslmode=verify-full and sslrootcert=FILE \
+                 would prevent that",
+            ),
+            (false, _) => doubtful("the connection is not encrypted: sslmode=verify-full would have it so"),
+        });
+    }
+    Ok(())
+}
+
+/// All that an election does, with a shard that nobody has, in a transaction that is rolled back.
+async fn try_everything(server: &Server) -> Result<(), StoreError> {
+    let random = lease::Session::random();
+    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
+    let (session, _) = server.connect(server.deadline()).await?;
+    let (shard, me, owner, host) =
+        (format!("leaderctl-check-{}", random.as_str()), random.as_str(), "leaderctl store check", "");
+    let (one, two, lease, none) = (1_i64, 2_i64, 1000_i64, 0_i64);
+    run(server, &session, "BEGIN", "").await?;
+    let statements = &server.statements;
+    let claim = [text(&shard), text(&me), text(&owner), text(&host), number(&one), number(&one), number(&lease)];
+    let rows = ask(server, &session, &statements.claim(session.has_timeline), &claim).await?;
+    let term = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok());
+    let granted = term.unwrap_or(0);
+    let renew = [text(&shard), text(&me), number(&granted), number(&one), number(&lease), number(&none), number(&none)];
+    let rows = ask(server, &session, &statements.renew(), &renew).await?;
+    let renewed = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
+    let release = [text(&shard), text(&me), number(&none), number(&two), text(&server.channel)];
+    let rows = ask(server, &session, &statements.release(), &release).await?;
+    let released = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
+    // Closing the connection rolls back as well.
+    run(server, &session, "ROLLBACK", "").await?;
+    if term.is_some() && renewed == Some(true) && released == Some(true) {
+        Ok(())
+    } else {
+        Err(StoreError::misconfigured(format!(
+            "table {} takes what is written to it and does not keep it: a trigger, a rule or a policy of row security \
+             stands in the way",
+            statements.table
+        )))
+    }
+}
+
+async fn check_memory(server: &Server, session: &Session, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    // This writes it down where it is not known, as the next claim would.
+    let rows = ask(server, session, &server.statements.remember(session.has_timeline), &[]).await?;
+    findings.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
+        Some(since) => good(format!(
+            "the table remembers since {}",
+            humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + seconds(since))
+        )),
+        None => doubtful(
+            "the table was restored, or the server failed over: who is granted a lease within a lease from now waits",
+        ),
+    });
+    if !session.has_timeline {
+        findings
+            .push(doubtful("the server does not tell its timeline, so a failover that forgets leases goes unnoticed"));
+    }
+    Ok(())
+}
+
+async fn check_delivery(server: &Server, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    let subscription = server.subscribe().await?;
+    findings.push(if subscription.pushes {
+        good("notifications arrive: standbys hear of a release at once")
+    } else {
+        doubtful(format!(
+            "notifications do not arrive, as through a pooler in transaction mode: standbys look every {}",
+            show(POLL)
+        ))
+    });
+    Ok(())
+}
+
+async fn check_advisory(server: &Server, advisory: &Advisory) -> Result<Finding, StoreError> {
+    let key = advisory.key;
+    match advisory.take(server, lease::DEFAULT_LEASE).await {
+        Ok(Taken::Ours) => {
+            advisory.let_go(server).await;
+            Ok(good(format!("advisory lock {key} is free and can be taken")))
+        }
+        Ok(Taken::Theirs(holder)) => Ok(good(format!("advisory lock {key} is held: {}", holder.owner))),
+        Err(error) if matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured) => {
+            Ok(bad(error.message))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn good(text: impl Into<String>) -> Finding {
+    Finding { verdict: Verdict::Good, text: text.into() }
+}
+
+fn doubtful(text: impl Into<String>) -> Finding {
+    Finding { verdict: Verdict::Doubtful, text: text.into() }
+}
+
+fn bad(text: impl Into<String>) -> Finding {
+    Finding { verdict: Verdict::Bad, text: text.into() }
+}

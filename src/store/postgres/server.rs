@@ -1,0 +1,377 @@
+//! The server behind the URL: which of its hosts to ask, over which connection, and for how long.
+//!
+//! The hazards:
+//!
+//! - A connection that hangs must not hold up the next request. So what comes while one is under way takes a connection
+//!   of its own; one whose request was given up is closed; and only one is kept for later.
+//! - A connection that is slow is not one that hangs, and to make another takes several round trips. So a renewal, which
+//!   may be applied twice and cannot wait, goes both ways: behind the others on the connection that is kept, and over a
+//!   new one.
+//! - A connection that was kept may have ended since, with a restart of the server. A request that finds that out goes
+//!   again, once, over a new one: whether or not it was applied the first time, all requests here may be repeated.
+//! - A host may be a standby, or become one, or be silent. The next attempt begins with another one.
+
+use super::address::Address;
+use super::failure::{Site, is_broken};
+use super::listen::Known;
+use super::session::{Backend, Login, Parameters, Refusal, Session};
+use super::statement::{self, Statements};
+use super::{grants, secure};
+use crate::store::{Conclusion, StoreError};
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+pub struct Server {
+    pub address: Address,
+    pub site: Site,
+    pub statements: Statements,
+    tls: Option<MakeRustlsConnect>,
+    /// The most that one request may take, the making of a connection included.
+    pub bound: Duration,
+    /// Where this process's notifications arrive.
+    pub channel: String,
+    /// Of the connection that was made last.
+    timeline: Mutex<Option<String>>,
+    /// The place that worked last.
+    preferred: AtomicUsize,
+    takes_options: AtomicBool,
+    has_timeline: AtomicBool,
+    pub known: Known,
+    /// The connection that is kept.
+    current: Mutex<Option<Arc<Session>>>,
+}
+
+/// The use of a session for one request. Unless that was answered, the session is not kept.
+pub struct Loan<'a> {
+    server: &'a Server,
+    pub session: Arc<Session>,
+    /// It was kept since an earlier request, and may have ended meanwhile.
+    pub reused: bool,
+    answered: bool,
+}
+
+impl<'a> Loan<'a> {
+    fn of(server: &'a Server, session: Arc<Session>, reused: bool) -> Self {
+        session.in_use.fetch_add(1, Ordering::Relaxed);
+        Self { server, session, reused, answered: false }
+    }
+
+    pub fn give_back(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.session.in_use.fetch_sub(1, Ordering::Relaxed);
+        let mut current = self.server.current();
+        let is_current = current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &self.session));
+        if !self.answered {
+            if is_current {
+                *current = None;
+            }
+        } else if !is_current && !current.as_ref().is_some_and(|current| current.is_idle() && current.listens()) {
+            // One that listens is worth more than this.
+            *current = Some(Arc::clone(&self.session));
+        }
+    }
+}
+
+impl Server {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// Misconfigured: no user, files for TLS that cannot be used.
+    pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+        let user = address.user().ok_or_else(|| {
+            StoreError::misconfigured(
+                "postgres:// names no user, and neither does PGUSER: write postgres://USER@HOST/DATABASE",
+            )
+        })?;
+        let places: Vec<String> = address.places.iter().map(ToString::to_string).collect();
+        let site = Site {
+            server: format!("PostgreSQL at {}", places.join(",")),
+            user,
+            database: address.database.clone(),
+            table: statement::table(address),
+        };
+        // The caller's own bound says nothing of what was waited for, so ours comes first.
+        let bound = request_timeout - (request_timeout / 20).min(Duration::from_millis(100));
+        // And the server's before that: when it gives up, that is a definite answer.
+        let server_bound = bound - bound / 10;
+        let statements = Statements {
+            table: statement::table(address),
+            lock_timeout: server_bound,
+            advisory_lock: address.advisory_lock,
+        };
+        Ok(Self {
+            statements,
+            timeline: Mutex::default(),
+            tls: secure::connector(address.tls_mode, &address.tls_files)?,
+            bound,
+            channel: statement::channel(address),
+            preferred: AtomicUsize::new(0),
+            takes_options: AtomicBool::new(true),
+            has_timeline: AtomicBool::new(true),
+            known: Known::default(),
+            current: Mutex::default(),
+            address: address.clone(),
+            site,
+        })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.bound
+    }
+
+    pub fn silent(&self) -> StoreError {
+        StoreError::unknown(format!("{} did not answer in time", self.site.server))
+    }
+
+    /// The connection that is kept, if nobody uses it, or a new one.
+    pub async fn borrow(&self, deadline: Instant) -> Result<Loan<'_>, StoreError> {
+        // What came on the connection since, its end for one, is seen by its task only when that has its turn.
+        tokio::task::yield_now().await;
+        let kept = self.current().clone().filter(|session| session.is_idle());
+        match kept {
+            Some(session) => Ok(Loan::of(self, session, true)),
+            None => self.borrow_new(deadline).await,
+        }
+    }
+
+    async fn borrow_new(&self, deadline: Instant) -> Result<Loan<'_>, StoreError> {
+        let (session, _) = self.connect(deadline).await?;
+        Ok(Loan::of(self, Arc::new(session), false))
+    }
+
+    /// A new connection, and another descriptor of its socket.
+    pub async fn connect(&self, deadline: Instant) -> Result<(Session, OwnedFd), StoreError> {
+        let places = &self.address.places;
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut failures = Vec::new();
+        for attempt in 0..places.len() {
+            let index = (first + attempt) % places.len();
+            // A host that is silent must leave time for the others.
+            let others = u32::try_from(places.len() - attempt).unwrap_or(u32::MAX);
+            let deadline = Instant::now() + deadline.saturating_duration_since(Instant::now()) / others;
+            let answer = timeout_at(deadline, self.connect_to(index, deadline)).await;
+            let site = Site { server: format!("PostgreSQL at {}", places[index]), ..self.site.clone() };
+            let failure = match answer {
+                Ok(Ok((session, descriptor))) => {
+                    self.preferred.store(index, Ordering::Relaxed);
+                    self.note_failover(&session, deadline).await;
+                    return Ok((session, descriptor));
+                }
+                Ok(Err(Refusal::Failed(failure))) => failure,
+                Ok(Err(Refusal::ReadOnly)) => StoreError::not_applied(format!(
+                    "{} does not accept writes: it is a standby, or read-only by its settings",
+                    site.server
+                )),
+                Ok(Err(Refusal::NoOptions | Refusal::NoTimeline)) => {
+                    StoreError::not_applied(format!("cannot reach {}: it understands nothing", site.server))
+                }
+                Err(_) => StoreError::not_applied(format!("cannot reach {}: no answer in time", site.server)),
+            };
+            failures.push(failure);
+        }
+        // The next attempt begins elsewhere: this one may have spent its time on the first.
+        self.preferred.store((first + 1) % places.len(), Ordering::Relaxed);
+        Err(worst(failures))
+    }
+
+    /// The lease that everybody waits after a failover begins when the first of us has noticed. So whoever is connected
+    /// anew to a server that is not what it was says so at once, and not only the next claim.
+    async fn note_failover(&self, session: &Session, deadline: Instant) {
+        let before = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).replace(session.timeline.clone());
+        if before.is_some_and(|before| before != session.timeline) {
+            let remember = self.statements.remember(session.has_timeline);
+            // If it fails, the next claim does it.
+            let _ = timeout_at(deadline, session.ask(&remember, &[])).await;
+        }
+    }
+
+    async fn connect_to(&self, index: usize, deadline: Instant) -> Result<(Session, OwnedFd), Refusal> {
+        let place = &self.address.places[index];
+        let site = Site { server: format!("PostgreSQL at {place}"), ..self.site.clone() };
+        loop {
+            let login = Login {
+                address: &self.address,
+                site: &site,
+                tls: self.tls.as_ref(),
+                statement_timeout: self.takes_options.load(Ordering::Relaxed).then_some(self.statements.lock_timeout),
+                channel: &self.channel,
+                has_timeline: self.has_timeline.load(Ordering::Relaxed),
+                deadline,
+            };
+            match Session::begin(&login, place).await {
+                // Each of these happens once.
+                Err(Refusal::NoOptions) if login.statement_timeout.is_some() => {
+                    self.takes_options.store(false, Ordering::Relaxed);
+                }
+                Err(Refusal::NoTimeline) if login.has_timeline => self.has_timeline.store(false, Ordering::Relaxed),
+                answer => return answer,
+            }
+        }
+    }
+
+    /// One statement over whichever connection there is. It has to bear being applied twice.
+    pub async fn ask(
+        &self,
+        statement: impl Fn(&Session) -> String + Send,
+        parameters: &Parameters<'_>,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
+        let loan = self.borrow(deadline).await?;
+        let text = statement(&loan.session);
+        let reused = loan.reused;
+        match self.ask_over(loan, &text, parameters, deadline).await {
+            Ok(rows) => Ok(Answer { rows, again: false }),
+            Err(Failure::Broken(_)) if reused => {
+                // It may have been applied, whatever becomes of it now.
+                let unknown = |error: StoreError| match error.conclusion {
+                    Conclusion::NotApplied => StoreError::unknown(error.message),
+                    Conclusion::Unknown | Conclusion::Denied | Conclusion::Misconfigured => error,
+                };
+                let loan = self.borrow_new(deadline).await.map_err(unknown)?;
+                let text = statement(&loan.session);
+                let rows = self.ask_over(loan, &text, parameters, deadline).await;
+                Ok(Answer { rows: rows.map_err(|failure| unknown(failure.into()))?, again: true })
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// As [`Server::ask`], for what cannot wait.
+    pub async fn ask_urgently(
+        &self,
+        statement: &str,
+        parameters: &Parameters<'_>,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
+        tokio::task::yield_now().await;
+        let busy = self.current().clone().filter(|session| session.is_open() && !session.is_idle());
+        let Some(busy) = busy else { return self.ask(|_| statement.to_owned(), parameters, deadline).await };
+        let loan = Loan::of(self, busy, true);
+        let behind = async { Ok(self.ask_over(loan, statement, parameters, deadline).await?) };
+        let beside = async {
+            let loan = self.borrow_new(deadline).await?;
+            Ok(self.ask_over(loan, statement, parameters, deadline).await?)
+        };
+        let (mut behind, mut beside) = (pin!(behind), pin!(beside));
+        let (failure, other): (StoreError, _) = tokio::select! {
+            answer = &mut behind => match answer {
+                Ok(rows) => return Ok(Answer { rows, again: true }),
+                Err(failure) => (failure, beside.await),
+            },
+            answer = &mut beside => match answer {
+                Ok(rows) => return Ok(Answer { rows, again: true }),
+                Err(failure) => (failure, behind.await),
+            },
+        };
+        match other {
+            Ok(rows) => Ok(Answer { rows, again: true }),
+            Err(other) if failure.conclusion == Conclusion::Unknown => {
+                Err(StoreError { message: other.message, ..failure })
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn ask_over(
+        &self,
+        loan: Loan<'_>,
+        statement: &str,
+        parameters: &Parameters<'_>,
+        deadline: Instant,
+    ) -> Result<Vec<Row>, Failure> {
+        match timeout_at(deadline, loan.session.ask(statement, parameters)).await {
+            Ok(Ok(rows)) => {
+                loan.give_back();
+                Ok(rows)
+            }
+            Ok(Err(error)) if is_broken(&error) => Err(Failure::Broken(self.site.unanswered(&error))),
+            Ok(Err(error)) => {
+                let failure = self.explained(&loan.session, self.site.unanswered(&error), deadline).await;
+                // A primary that became a standby is left for another host.
+                if error.code() != Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                    loan.give_back();
+                }
+                Err(Failure::Answered(failure))
+            }
+            Err(_) => Err(Failure::Answered(self.silent())),
+        }
+    }
+
+    /// PostgreSQL says on what something was denied, but not what.
+    async fn explained(&self, session: &Session, failure: StoreError, deadline: Instant) -> StoreError {
+        if failure.conclusion != Conclusion::Denied {
+            return failure;
+        }
+        match timeout_at(deadline, grants::missing(session, &self.address)).await {
+            Ok(Ok(missing)) if !missing.is_empty() => StoreError::denied(format!(
+                "{} denied user {} what it needs: {}",
+                self.site.server,
+                self.site.user,
+                missing.join("; ")
+            )),
+            _ => failure,
+        }
+    }
+
+    /// Closes the server's end of a session of ours that we have lost.
+    pub async fn terminate(&self, backend: Backend) -> Result<(), StoreError> {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE pid = $1 AND (extract(epoch FROM backend_start) * 1000000)::bigint = $2";
+        let (pid, started) = (i64::from(backend.pid), backend.started);
+        let parameters = [statement::number(&pid), statement::number(&started)];
+        self.ask(|_| end.to_owned(), &parameters, self.deadline()).await.map(drop)
+    }
+}
+
+/// Why a statement brought no rows.
+enum Failure {
+    /// The connection ended under it.
+    Broken(StoreError),
+    Answered(StoreError),
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Broken(error) | Failure::Answered(error) => error,
+        }
+    }
+}
+
+pub struct Answer {
+    pub rows: Vec<Row>,
+    /// The statement went twice, and may have been applied twice.
+    pub again: bool,
+}
+
+/// Of what several hosts said, that which somebody has to mend; all of it where nothing is to be mended.
+fn worst(failures: Vec<StoreError>) -> StoreError {
+    let to_be_mended = |failure: &StoreError| match failure.conclusion {
+        Conclusion::Denied | Conclusion::Misconfigured => true,
+        Conclusion::NotApplied | Conclusion::Unknown => false,
+    };
+    // While one host cannot be reached, it may be the one that is right.
+    if failures.iter().all(to_be_mended)
+        && let Some(first) = failures.first()
+    {
+        return first.clone();
+    }
+    let messages: Vec<String> = failures.into_iter().map(|failure| failure.message).collect();
+    StoreError::not_applied(messages.join("; "))
+}

@@ -1,0 +1,391 @@
+//! One connection to the server, and the task that moves its bytes.
+//!
+//! The hazards:
+//!
+//! - A connection may be dead without anybody being told. So each has an end: when its [`Session`] is dropped the
+//!   socket is closed at once, whatever was under way on it, and nobody waits for an answer any more.
+//! - A statement that nobody waits for any more may go on in the server, behind a row that somebody locked. So the
+//!   server is told to give up as well: by a `statement_timeout` at the start of each connection.
+//! - What answers may be no server but a pooler, which gives each transaction another one. Nothing here relies on what
+//!   an earlier statement left behind in the session; what does ([`Session::direct`]) asks first.
+
+use super::address::{Address, Place, TlsMode};
+use super::failure::{Site, innermost};
+use super::statement::TIMELINE;
+use crate::store::StoreError;
+use futures_util::future::poll_fn;
+use nix::sys::socket::{setsockopt, sockopt};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// Notifications that nobody has taken yet. More of them count as news for everybody.
+const INBOX: usize = 64;
+/// A peer that is gone is noticed after four of these.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVES: u32 = 3;
+
+/// A statement's parameters, each with its type: so the statement needs no round trip to be prepared, and no name,
+/// which a pooler would lose.
+pub type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
+pub struct Session {
+    client: Client,
+    task: JoinHandle<()>,
+    inbox: broadcast::Sender<Arc<str>>,
+    /// Its sender is the task's.
+    open: watch::Receiver<()>,
+    pub backend: Backend,
+    /// The server sees our own socket: there is no pooler between.
+    pub direct: bool,
+    /// LISTEN was said on it.
+    listens: AtomicBool,
+    /// Whether what was notified arrives; empty until somebody tried.
+    pub pushes: OnceLock<bool>,
+    /// How many requests are under way.
+    pub in_use: AtomicUsize,
+    /// The server can tell its timeline.
+    pub has_timeline: bool,
+    /// Empty where it cannot.
+    pub timeline: String,
+}
+
+/// The server's process at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backend {
+    pub pid: i32,
+    /// Microseconds since 1970 by the server's clock: its number may be another's one day.
+    pub started: i64,
+}
+
+/// What a connection needs to know besides the place.
+pub struct Login<'a> {
+    pub address: &'a Address,
+    pub site: &'a Site,
+    pub tls: Option<&'a MakeRustlsConnect>,
+    /// None where startup options are not understood.
+    pub statement_timeout: Option<Duration>,
+    pub channel: &'a str,
+    pub has_timeline: bool,
+    pub deadline: Instant,
+}
+
+/// Why there is no session.
+pub enum Refusal {
+    /// A pooler that takes no startup options.
+    NoOptions,
+    /// The server has no write-ahead log to ask for its timeline.
+    NoTimeline,
+    /// It is a standby.
+    ReadOnly,
+    Failed(StoreError),
+}
+
+impl Session {
+    /// Connects, logs in, and asks who is there.
+    pub async fn begin(login: &Login<'_>, place: &Place) -> Result<(Self, OwnedFd), Refusal> {
+        let Login { address, site, .. } = login;
+        let unreachable = |error: &io::Error| {
+            let cause = innermost(error);
+            Refusal::Failed(StoreError::not_applied(format!("cannot reach {}: {cause}", site.server)))
+        };
+        let (socket, name) = match place {
+            Place::Tcp { name, port } => {
+                let stream = reach(name, *port, login.deadline).await.map_err(|error| unreachable(&error))?;
+                (Socket::Tcp(stream), Some(name.as_str()))
+            }
+            Place::Unix { .. } => {
+                let stream = UnixStream::connect(place.to_string()).await.map_err(|error| unreachable(&error))?;
+                (Socket::Unix(stream), None)
+            }
+        };
+        let prepared = socket.prepare().and_then(|()| Ok((socket.local_port()?, socket.descriptor()?)));
+        let (local_port, descriptor) = prepared.map_err(|error| unreachable(&error))?;
+
+        let mut config = Config::new();
+        config.user(&site.user).dbname(&address.database).application_name(&address.application_name);
+        let missing = match address.password(place, &site.user) {
+            Ok(password) => {
+                config.password(password.expose());
+                None
+            }
+            Err(why) => Some(why),
+        };
+        if let Some(timeout) = login.statement_timeout {
+            config.options(format!("-c statement_timeout={}", timeout.as_millis().max(1)));
+        }
+        // As libpq: what does not leave this machine needs no TLS.
+        let connector = login.tls.filter(|_| name.is_some());
+        config.ssl_mode(match (connector, address.tls_mode) {
+            (None, _) => SslMode::Disable,
+            (Some(_), TlsMode::Prefer) => SslMode::Prefer,
+            (Some(_), _) => SslMode::Require,
+        });
+        let failed = |error: &Error| match error.code() {
+            Some(code) if login.statement_timeout.is_some() && refuses_options(code, error) => Refusal::NoOptions,
+            _ => {
+                let failure = site.unconnected(error);
+                Refusal::Failed(match &missing {
+                    Some(why) if failure.message.contains("password") => {
+                        StoreError { message: format!("{}: {why}", failure.message), ..failure }
+                    }
+                    _ => failure,
+                })
+            }
+        };
+        let (parts, client) = match connector {
+            Some(connector) => {
+                let tls = MakeTlsConnect::<Socket>::make_tls_connect(&mut connector.clone(), name.unwrap_or_default());
+                let Ok(tls) = tls;
+                login_with(&config, socket, tls, login.channel).await
+            }
+            None => login_with(&config, socket, NoTls, login.channel).await,
+        }
+        .map_err(|error| failed(&error))?;
+        let session = Self::greet(login, client, parts, local_port).await?;
+        Ok((session, descriptor))
+    }
+
+    async fn greet(login: &Login<'_>, client: Client, parts: Parts, local_port: Option<u16>) -> Result<Self, Refusal> {
+        let mut session = Self {
+            client,
+            task: parts.task,
+            inbox: parts.inbox,
+            open: parts.open,
+            backend: Backend { pid: 0, started: 0 },
+            direct: false,
+            listens: AtomicBool::new(false),
+            pushes: OnceLock::new(),
+            in_use: AtomicUsize::new(0),
+            has_timeline: login.has_timeline,
+            timeline: String::new(),
+        };
+        // Whether the timeline can be told is found out here, where it does no harm.
+        let timeline = if login.has_timeline { TIMELINE } else { "''" };
+        let question = format!(
+            "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean, pg_backend_pid(), \
+             (SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity \
+             WHERE pid = pg_backend_pid()), inet_client_port(), \
+             CASE WHEN NOT pg_is_in_recovery() THEN {timeline} END"
+        );
+        let refusal = |error: &Error| match error.as_db_error() {
+            Some(said) if login.has_timeline && knows_no_timeline(said.code()) => Refusal::NoTimeline,
+            _ => {
+                let StoreError { message, .. } = login.site.unanswered(error);
+                Refusal::Failed(StoreError::not_applied(message))
+            }
+        };
+        let row = session.ask(&question, &[]).await.map_err(|error| refusal(&error))?;
+        let read = || {
+            let row = row.first()?;
+            let (pid, started) = (row.try_get(1).ok()?, row.try_get::<_, Option<i64>>(2).ok()?);
+            let (port, timeline) = (row.try_get::<_, Option<i32>>(3).ok()?, row.try_get::<_, Option<String>>(4).ok()?);
+            Some((row.try_get::<_, bool>(0).ok()?, Backend { pid, started: started.unwrap_or(0) }, port, timeline))
+        };
+        let Some((read_only, backend, port, timeline)) = read() else {
+            let message = format!("cannot understand the answer of {}", login.site.server);
+            return Err(Refusal::Failed(StoreError::not_applied(message)));
+        };
+        if read_only {
+            return Err(Refusal::ReadOnly);
+        }
+        (session.backend, session.timeline) = (backend, timeline.unwrap_or_default());
+        session.direct = local_port.is_some() && port == local_port.map(i32::from);
+        Ok(session)
+    }
+
+    /// One statement, one round trip.
+    pub async fn ask(&self, statement: &str, parameters: &Parameters<'_>) -> Result<Vec<Row>, Error> {
+        self.client.query_typed(statement, parameters).await
+    }
+
+    /// Several statements in one transaction, without parameters.
+    pub async fn run(&self, statements: &str) -> Result<(), Error> {
+        self.client.batch_execute(statements).await
+    }
+
+    pub async fn listen(&self, statement: &str) -> Result<(), Error> {
+        self.run(statement).await?;
+        self.listens.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn listens(&self) -> bool {
+        self.listens.load(Ordering::Relaxed)
+    }
+
+    /// Open, with no request under way.
+    pub fn is_idle(&self) -> bool {
+        self.is_open() && self.in_use.load(Ordering::Relaxed) == 0
+    }
+
+    pub fn is_open(&self) -> bool {
+        !self.client.is_closed() && !self.task.is_finished()
+    }
+
+    /// What it hears from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<str>> {
+        self.inbox.subscribe()
+    }
+
+    /// Closes when the connection does.
+    pub fn end(&self) -> watch::Receiver<()> {
+        self.open.clone()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Without this the task would wait for answers that nobody wants any more, for ever on a dead connection.
+        self.task.abort();
+    }
+}
+
+/// Returns when the connection is closed that `end` belongs to.
+pub async fn ended(mut end: watch::Receiver<()>) {
+    while end.changed().await.is_ok() {}
+}
+
+fn refuses_options(code: &SqlState, error: &Error) -> bool {
+    let said = error.as_db_error().map(DbError::message).unwrap_or_default();
+    *code == SqlState::PROTOCOL_VIOLATION || *code == SqlState::FEATURE_NOT_SUPPORTED || said.contains("startup")
+}
+
+/// Of servers that keep another log than PostgreSQL's, and of those that do not let everybody see it.
+fn knows_no_timeline(code: &SqlState) -> bool {
+    [SqlState::FEATURE_NOT_SUPPORTED, SqlState::UNDEFINED_FUNCTION, SqlState::INSUFFICIENT_PRIVILEGE].contains(code)
+}
+
+struct Parts {
+    task: JoinHandle<()>,
+    inbox: broadcast::Sender<Arc<str>>,
+    open: watch::Receiver<()>,
+}
+
+async fn login_with<T>(config: &Config, socket: Socket, tls: T, channel: &str) -> Result<(Parts, Client), Error>
+where
+    T: TlsConnect<Socket>,
+    T::Stream: Send + 'static,
+{
+    let (client, mut connection) = config.connect_raw(socket, tls).await?;
+    let (inbox, _) = broadcast::channel(INBOX);
+    let (opened, open) = watch::channel(());
+    let (news, channel) = (inbox.clone(), channel.to_owned());
+    let task = tokio::spawn(async move {
+        while let Some(Ok(message)) = next_message(&mut connection).await {
+            if let AsyncMessage::Notification(notification) = message
+                && notification.channel() == channel
+            {
+                // An error says that nobody waits for it.
+                let _ = news.send(notification.payload().into());
+            }
+        }
+        drop(opened);
+    });
+    Ok((Parts { task, inbox, open }, client))
+}
+
+async fn next_message<T>(connection: &mut Connection<Socket, T>) -> Option<Result<AsyncMessage, Error>>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    poll_fn(|context| connection.poll_message(context)).await
+}
+
+/// A name may have several addresses, and the first of them may be silent.
+async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let addresses: Vec<_> = lookup_host((name, port)).await?.collect();
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    for (index, address) in addresses.iter().enumerate() {
+        let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+        let share = deadline.saturating_duration_since(Instant::now()) / others;
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failure = error,
+            Err(_) => failure = io::Error::new(io::ErrorKind::TimedOut, "no answer in time"),
+        }
+    }
+    Err(failure)
+}
+
+/// The two kinds of sockets that a server listens on.
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn prepare(&self) -> io::Result<()> {
+        let Self::Tcp(stream) = self else { return Ok(()) };
+        let seconds = u32::try_from(KEEPALIVE.as_secs()).expect("some seconds");
+        stream.set_nodelay(true)?;
+        setsockopt(stream, sockopt::KeepAlive, &true)?;
+        setsockopt(stream, sockopt::TcpKeepIdle, &seconds)?;
+        setsockopt(stream, sockopt::TcpKeepInterval, &seconds)?;
+        setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVES)?;
+        Ok(())
+    }
+
+    fn local_port(&self) -> io::Result<Option<u16>> {
+        match self {
+            Self::Tcp(stream) => Ok(Some(stream.local_addr()?.port())),
+            Self::Unix(_) => Ok(None),
+        }
+    }
+
+    /// Another descriptor of the same socket.
+    fn descriptor(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+        .try_clone_to_owned()
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The statements, and what their rows say.
+//!
+//! The hazards:
+//!
+//! - A statement sees the table as it was when the statement began; only what it writes to is the latest. So every
+//!   decision stands in the condition of the write, which is checked again once the row is locked, and what is only
+//!   read may be behind: where the two contradict each other, the caller asks again.
+//! - The clock is read once, before a row is waited for. A lease that had expired then still has; and what is granted
+//!   counts from then, which is after the request was sent.
+//! - The session may be a pooler's, used by others as well: settings are set for the transaction alone, and no
+//!   statement has a name.
+//! - A row's values may be anything: another program's, or typed by somebody.
+
+use super::address::Address;
+use crate::lease::{Candidate, Session, Term};
+use crate::store::Holder;
+use std::time::Duration;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+/// No shard has this name. Its row says since when the table remembers.
+pub const MARKER: &str = "";
+
+/// The timeline of the server's log: another one after each failover and each recovery from a backup.
+pub const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
+
+/// What a row of the marker has to say to be believed: that it was written here, and not restored from a dump (then
+/// another transaction wrote it), and not before a failover.
+const BELIEVED: &str = "m.session = m.xmin::text AND m.host = c.timeline";
+
+/// The number of this transaction, as `xmin` will show it.
+pub const THIS_TRANSACTION: &str = "(txid_current() & 4294967295)::text";
+
+/// For a row's `l`, at `c.now`.
+const COLUMNS: &str = "l.shard IS NOT NULL, (l.released OR l.expires <= c.now)::boolean, l.released::boolean, \
+                       l.term::bigint, l.session::text, l.owner::text, l.host::text, l.pid::bigint, l.beat::bigint, \
+                       l.sent::bigint, l.lease_ms::bigint, extract(epoch FROM l.since)::float8, \
+                       extract(epoch FROM l.expires)::float8 - extract(epoch FROM c.now)::float8";
+/// How many those are.
+const COLUMN_COUNT: usize = 13;
+
+/// `schema.table`, as SQL and people read it.
+pub fn table(address: &Address) -> String {
+    format!("{}.{}", quoted(&address.schema), quoted(&address.table))
+}
+
+/// A name; quoted where it is not sure that it needs no quotes.
+pub fn quoted(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let is_plain =
+        name.bytes().all(|byte| plain(byte) || byte.is_ascii_digit()) && name.bytes().next().is_some_and(plain);
+    // PostgreSQL's reserved words (table "user", schema "all") are short; ours are known not to be any.
+    if is_plain && ["public", "leaderrun"].contains(&name) {
+        name.to_owned()
+    } else {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    }
+}
+
+/// The channel of a table. Its name has room for 63 bytes; where that is too little, a hash has to do.
+pub fn channel(address: &Address) -> String {
+    let whole = format!("leaderrun {}.{}", address.schema, address.table);
+    if whole.len() <= 63 {
+        return whole;
+    }
+    // FNV-1a: it must be the same in every release.
+    let hash = whole
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("leaderrun {hash:016x}")
+}
+
+pub fn text<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
+    (value, Type::TEXT)
+}
+
+pub fn numbers(values: &Vec<i32>) -> (&(dyn ToSql + Sync), Type) {
+    (values, Type::INT4_ARRAY)
+}
+
+pub fn number(value: &i64) -> (&(dyn ToSql + Sync), Type) {
+    (value, Type::INT8)
+}
+
+/// The statements for one table.
+pub struct Statements {
+    pub table: String,
+    /// Bounds the wait for a row that somebody else has locked. A `statement_timeout` cannot be had behind every pooler,
+    /// and does not count once the statement has begun.
+    pub lock_timeout: Duration,
+    pub advisory_lock: Option<i64>,
+}
+
+impl Statements {
+    /// `c`: the clock, and what holds for this transaction. A server that does not wait for its disk may forget what it
+    /// said; that is not for leases.
+    fn context(&self, has_timeline: bool) -> String {
+        let timeline = if has_timeline { TIMELINE } else { "''" };
+        format!(
+            "c AS MATERIALIZED (SELECT clock_timestamp() AS now, {timeline}::text AS timeline, \
+             set_config('lock_timeout', '{}', true), \
+             CASE WHEN current_setting('synchronous_commit') = 'off' \
+             THEN set_config('synchronous_commit', 'local', true) END)",
+            self.lock_timeout.as_millis().max(1)
+        )
+    }
+
+    /// `m`, since when the table remembers: no row where nobody knows. Then `mended` says: since now.
+    fn marker(&self) -> String {
+        let table = &self.table;
+        format!(
+            "m AS MATERIALIZED (SELECT m.since FROM {table} AS m, c WHERE m.shard = '{MARKER}' AND {BELIEVED}), \
+             mended AS (INSERT INTO {table} AS f \
+             (shard, term, session, owner, host, pid, beat, sent, lease_ms, since, expires, released) \
+             SELECT '{MARKER}', 0, {THIS_TRANSACTION}, 'leaderrun', c.timeline, 0, 0, 0, 0, c.now, c.now, true \
+             FROM c WHERE NOT EXISTS (SELECT FROM m) \
+             ON CONFLICT (shard) DO UPDATE \
+             SET session = excluded.session, host = excluded.host, since = excluded.since)"
+        )
+    }
+
+    /// Notes a failover or restored rows, if there were any.
+    pub fn remember(&self, has_timeline: bool) -> String {
+        let (context, marker) = (self.context(has_timeline), self.marker());
+        format!("WITH {context}, {marker} SELECT extract(epoch FROM m.since)::float8 FROM c LEFT JOIN m ON true")
+    }
+
+    /// Parameters: shard, session, owner, host, pid, sent, lease.
+    /// Answers: the term if it was granted; how long the table has remembered; the row as it was before.
+    ///
+    /// A row that is seen to be held is not even locked.
+    pub fn claim(&self, has_timeline: bool) -> String {
+        let (context, marker, table) = (self.context(has_timeline), self.marker(), &self.table);
+        format!(
+            "WITH {context}, {marker}, k AS (INSERT INTO {table} AS l \
+             (shard, term, session, owner, host, pid, beat, sent, lease_ms, since, expires, released) \
+             SELECT $1, floor(extract(epoch FROM c.now) * 1000)::bigint, $2, $3, $4, $5, 0, $6, $7, c.now, \
+             c.now + $7 * interval '1 millisecond', false \
+             FROM c WHERE NOT EXISTS (SELECT FROM {table} AS h WHERE h.shard = $1 \
+             AND h.session IS DISTINCT FROM $2 AND NOT (h.released OR h.expires <= c.now)) \
+             ON CONFLICT (shard) DO UPDATE SET term = greatest(l.term + 1, excluded.term), \
+             session = excluded.session, owner = excluded.owner, host = excluded.host, pid = excluded.pid, beat = 0, \
+             sent = excluded.sent, lease_ms = excluded.lease_ms, since = excluded.since, \
+             expires = excluded.expires, released = false \
+             WHERE (l.session = excluded.session AND l.sent <= excluded.sent) \
+             OR (l.session <> excluded.session AND (l.released OR l.expires <= excluded.since)) \
+             RETURNING l.term) \
+             SELECT k.term::bigint, \
+             extract(epoch FROM c.now)::float8 - extract(epoch FROM m.since)::float8, {COLUMNS} \
+             FROM c LEFT JOIN k ON true LEFT JOIN m ON true LEFT JOIN {table} AS l ON l.shard = $1"
+        )
+    }
+
+    /// Parameters: shard, session, term, beat, lease, and the pid and start of the backend that holds the advisory lock.
+    /// Answers: whether it was applied; whether that backend holds the lock; the row as it was before.
+    pub fn renew(&self) -> String {
+        let (context, table) = (self.context(false), &self.table);
+        let locked = match self.advisory_lock {
+            None => "true".to_owned(),
+            Some(key) => format!(
+                "EXISTS (SELECT FROM pg_locks AS k JOIN pg_stat_activity AS a USING (pid) WHERE {} \
+                 AND k.pid = $6 AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = $7)",
+                is_lock(key)
+            ),
+        };
+        format!(
+            "WITH {context}, r AS (UPDATE {table} AS l SET beat = $4, lease_ms = $5, \
+             expires = c.now + $5 * interval '1 millisecond' FROM c \
+             WHERE l.shard = $1 AND l.session = $2 AND l.term = $3 AND l.beat < $4 AND NOT l.released \
+             RETURNING l.beat) \
+             SELECT (SELECT count(*) FROM r) > 0, {locked}, {COLUMNS} \
+             FROM c LEFT JOIN {table} AS l ON l.shard = $1"
+        )
+    }
+
+    /// Parameters: shard, session, term (0 for any), sent, channel. Answers: whether it was applied, whether standbys
+    /// were told, the row as it was before.
+    pub fn release(&self) -> String {
+        let (context, table) = (self.context(false), &self.table);
+        format!(
+            "WITH {context}, r AS (UPDATE {table} AS l SET released = true, sent = $4, \
+             expires = least(l.expires, c.now) FROM c \
+             WHERE l.shard = $1 AND l.session = $2 AND ($3 = 0 OR l.term = $3) AND NOT l.released AND l.sent < $4 \
+             RETURNING l.shard), \
+             n AS (SELECT pg_notify($5, r.shard)::text AS told FROM r) \
+             SELECT (SELECT count(*) FROM r) > 0, (SELECT count(n.told) FROM n), {COLUMNS} \
+             FROM c LEFT JOIN {table} AS l ON l.shard = $1"
+        )
+    }
+
+    /// Parameters: shard, and the pids of our own backends, who may still hold the advisory lock (it counts as free).
+    /// Answers: who else holds that lock, and the row.
+    pub fn look(&self) -> String {
+        let table = &self.table;
+        let holder = match self.advisory_lock {
+            None => "(SELECT 0 AS pid, '' AS name, '' AS host WHERE false)".to_owned(),
+            Some(key) => format!("({} AND k.pid <> ALL ($2) LIMIT 1)", lock_holder(key)),
+        };
+        format!(
+            "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now) \
+             SELECT k.pid::bigint, k.name, k.host, {COLUMNS} \
+             FROM c LEFT JOIN {table} AS l ON l.shard = $1 LEFT JOIN {holder} AS k ON true"
+        )
+    }
+}
+
+/// Of a row of pg_locks `k`, that it is this advisory lock. PostgreSQL keeps the two halves of its key apart.
+fn is_lock(key: i64) -> String {
+    let bits = u64::from_ne_bytes(key.to_ne_bytes());
+    let (high, low) = (bits >> 32, bits & 0xffff_ffff);
+    format!(
+        "k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.classid::bigint = {high} \
+         AND k.objid::bigint = {low} \
+         AND k.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())"
+    )
+}
+
+/// Who holds an advisory lock: its backend's number, what it calls itself, where it runs, and since when.
+pub fn lock_holder(key: i64) -> String {
+    format!(
+        "SELECT k.pid, coalesce(a.application_name, '') AS name, coalesce(host(a.client_addr), '') AS host, \
+         coalesce((extract(epoch FROM a.backend_start) * 1000000)::bigint, 0) AS started \
+         FROM pg_locks AS k LEFT JOIN pg_stat_activity AS a USING (pid) WHERE {}",
+        is_lock(key)
+    )
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// It was released, or its time is over.
+    pub free: bool,
+    pub released: bool,
+    pub term: Term,
+    pub session: Session,
+    owner: String,
+    host: String,
+    pid: i64,
+    pub beat: u64,
+    pub sent: i64,
+    pub lease: Duration,
+    since: f64,
+    left: f64,
+}
+
+/// What there is of a shard.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    Absent,
+    Record(Record),
+    /// A row that none of us wrote.
+    Garbage,
+}
+
+impl Seen {
+    /// Reads the last columns of a row.
+    pub fn read(row: &Row) -> Self {
+        let Some(first) = row.len().checked_sub(COLUMN_COUNT) else { return Self::Garbage };
+        match row.try_get::<_, bool>(first) {
+            Ok(false) => Self::Absent,
+            Ok(true) => Record::read(row, first).map_or(Self::Garbage, Self::Record),
+            Err(_) => Self::Garbage,
+        }
+    }
+}
+
+impl Record {
+    fn read(row: &Row, first: usize) -> Option<Self> {
+        let count = |column| row.try_get::<_, i64>(first + column).ok();
+        let words = |column| row.try_get::<_, String>(first + column).ok();
+        Some(Self {
+            free: row.try_get(first + 1).ok()?,
+            released: row.try_get(first + 2).ok()?,
+            term: Term(u64::try_from(count(3)?).ok()?),
+            session: Session::from_record(&words(4)?),
+            owner: words(5)?,
+            host: words(6)?,
+            pid: count(7)?,
+            beat: u64::try_from(count(8)?).ok()?,
+            sent: count(9)?,
+            lease: Duration::from_millis(u64::try_from(count(10)?).ok()?),
+            since: row.try_get(first + 11).ok()?,
+            left: row.try_get(first + 12).ok()?,
+        })
+    }
+
+    pub fn is_of(&self, candidate: &Candidate) -> bool {
+        self.session == candidate.session
+    }
+
+    pub fn holder(&self) -> Holder {
+        Holder {
+            owner: self.owner.clone(),
+            session: Some(self.session.clone()),
+            host: Some(self.host.clone()).filter(|host| !host.is_empty()),
+            pid: u32::try_from(self.pid).ok().filter(|&pid| pid != 0),
+            term: Some(self.term),
+            since_millis: u64::try_from(seconds(self.since).as_millis()).ok(),
+            expires_in: Some(seconds(self.left)),
+        }
+    }
+}
+
+/// What a float that came from a row says, which may be anything: an expiry may be `infinity`.
+pub fn seconds(seconds: f64) -> Duration {
+    const MOST: f64 = 1e10;
+    if seconds.is_nan() { Duration::ZERO } else { Duration::from_secs_f64(seconds.clamp(0.0, MOST)) }
+}
+
+/// What the parameters say of a duration or a number of ours.
+pub fn millis(duration: Duration) -> i64 {
+    let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    // What is cut off is added, for the store must not give a lease away before its holder expects that.
+    if duration.subsec_nanos().is_multiple_of(1_000_000) { millis } else { millis.saturating_add(1) }
+}
+
+pub fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(schema: &str, table: &str) -> Address {
+        let mut address = Address::read("//h/db").unwrap();
+        (address.schema, address.table) = (schema.to_owned(), table.to_owned());
+        address
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        assert_eq!(table(&address("public", "leaderrun")), "public.leaderrun");
+        assert_eq!(table(&address("my \"own\"", "user")), "\"my \"\"own\"\"\".\"user\"");
+    }
+
+    #[test]
+    fn a_channel_has_a_name_that_postgresql_does_not_cut() {
+        assert_eq!(channel(&address("public", "leaderrun")), "leaderrun public.leaderrun");
+        let (long, other) = ("x".repeat(62), "x".repeat(63));
+        assert!(channel(&address("public", &long)).len() <= 63);
+        assert_ne!(channel(&address("public", &long)), channel(&address("public", &other)));
+    }
+
+    #[test]
+    fn what_a_row_says_of_a_time_may_be_anything() {
+        assert_eq!(seconds(f64::NAN), Duration::ZERO);
+        assert_eq!(seconds(-1.0), Duration::ZERO);
+        assert!(seconds(f64::INFINITY) > Duration::from_hours(24));
+        assert_eq!(seconds(1.5), Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn a_lease_is_never_shorter_in_the_store() {
+        assert_eq!(millis(Duration::from_micros(1500)), 2);
+        assert_eq!(millis(Duration::from_millis(1500)), 1500);
+    }
+
+    #[test]
+    fn an_advisory_lock_is_found_by_both_halves_of_its_key() {
+        assert!(is_lock(-1).contains("classid::bigint = 4294967295 AND k.objid::bigint = 4294967295"));
+        assert!(is_lock(7).contains("classid::bigint = 0 AND k.objid::bigint = 7"));
+    }
+}

@@ -1,0 +1,211 @@
+//! Who is let in, what they may do, and what is said when they may not.
+
+use super::*;
+use crate::support::fleet::leaderctl;
+use leaderrun::store::{Conclusion, Release, Renewal, Verdict};
+use std::os::unix::fs::PermissionsExt;
+
+/// A role of one's own, without any grant.
+fn role(table: &Table) -> String {
+    let role = format!("role_{}", table.name);
+    table.server.sql(&format!("CREATE ROLE {role} LOGIN"));
+    role
+}
+
+fn url_as(table: &Table, role: &str) -> String {
+    table.url().replace("//postgres@", &format!("//{role}@"))
+}
+
+#[tokio::test]
+async fn the_listed_grants_are_all_that_an_election_needs() {
+    let table = Table::new().await;
+    let role = role(&table);
+    table.sql(&format!("GRANT SELECT, INSERT, UPDATE ON TABLE $T TO {role}"));
+    let store = open(&url_as(&table, &role)).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
+    let standby = open(&url_as(&table, &role)).await;
+    refused(standby.claim(&candidate("two")).await);
+    let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
+    let findings = store.check().await.unwrap();
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).collect();
+    // The server of the tests does not wait for its disk.
+    assert!(bad.iter().all(|finding| finding.text.starts_with("fsync is off")), "{bad:?}");
+    // Prepared already, it has nothing to make; what only the owner may is said.
+    store.prepare().await.unwrap();
+}
+
+#[tokio::test]
+async fn each_missing_grant_is_named() {
+    for missing in ["SELECT", "INSERT", "UPDATE"] {
+        let table = Table::new().await;
+        let role = role(&table);
+        let others = ["SELECT", "INSERT", "UPDATE"].into_iter().filter(|&grant| grant != missing);
+        table.sql(&format!("GRANT {} ON TABLE $T TO {role}", others.collect::<Vec<_>>().join(", ")));
+        let store = open(&url_as(&table, &role)).await;
+        let error = store.claim(&candidate("one")).await.unwrap_err();
+        assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+        let grant = format!("GRANT {missing} ON TABLE public.\"{}\" TO {role}", table.name);
+        assert!(error.message.contains(&grant), "{error}");
+        let findings = store.check().await.unwrap();
+        assert!(
+            findings.iter().any(|finding| finding.verdict == Verdict::Bad && finding.text.contains(&grant)),
+            "{findings:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_schema_that_may_not_be_used_is_named() {
+    let server = shared();
+    let url = server.url_with("schema=closed");
+    open(&url).await.prepare().await.unwrap();
+    server.sql("CREATE ROLE outsider LOGIN; GRANT SELECT, INSERT, UPDATE ON closed.leaderrun TO outsider");
+    let store = open(&url.replace("//postgres@", "//outsider@")).await;
+    for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
+        assert_eq!(error.conclusion, Conclusion::Denied);
+        assert!(error.message.contains("GRANT USAGE ON SCHEMA \"closed\" TO outsider"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_make_the_table_is_told_what_is_missing() {
+    let server = shared();
+    server.sql("CREATE ROLE poor LOGIN");
+    let url = server.url_with("table=never").replace("//postgres@", "//poor@");
+    let error = open(&url).await.prepare().await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("GRANT CREATE ON SCHEMA public TO poor"), "{error}");
+    let error = open(&format!("{url}&schema=nowhere")).await.prepare().await.unwrap_err();
+    assert!(error.message.contains("GRANT CREATE ON DATABASE \"postgres\" TO poor"), "{error}");
+    let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert!(error.message.contains("leaderctl store init"), "{error}");
+}
+
+#[tokio::test]
+async fn a_database_or_a_role_that_does_not_exist_is_named() {
+    let server = shared();
+    let one = candidate("one");
+    let url = server.url_with("table=x");
+    let error = open(&url.replace("/postgres?", "/nothing?")).await.claim(&one).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert!(error.message.contains("no database nothing"), "{error}");
+    let error = open(&url.replace("//postgres@", "//nobody_here@")).await.claim(&one).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("nobody_here"), "{error}");
+}
+
+#[tokio::test]
+async fn a_database_that_one_may_not_connect_to_is_named() {
+    let server = shared();
+    server.sql("CREATE ROLE excluded LOGIN");
+    server.sql("CREATE DATABASE members_only");
+    server.sql("REVOKE CONNECT ON DATABASE members_only FROM PUBLIC");
+    let url = format!("postgres://excluded@127.0.0.1:{}/members_only", server.port());
+    let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("CONNECT on database members_only"), "{error}");
+}
+
+/// A server that wants a password of everybody but its administrator, by this method.
+fn guarded(method: &str) -> Server {
+    // What is sent in the clear may be kept in either form.
+    let kept = if method == "password" { "scram-sha-256" } else { method };
+    let server = Server::prepared_with(&[&format!("password_encryption={kept}")], |data| {
+        let rules = format!("host all postgres all trust\nhost all all all {method}\n");
+        std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
+    });
+    server.sql("CREATE ROLE app LOGIN PASSWORD 'hunter2'; GRANT CREATE ON SCHEMA public TO app");
+    server
+}
+
+#[tokio::test]
+async fn passwords_work_by_every_method_and_are_never_told() {
+    for method in ["scram-sha-256", "md5", "password"] {
+        let server = guarded(method);
+        let url = |password: &str| format!("postgres://app:{password}@127.0.0.1:{}/postgres", server.port());
+        let store = open(&url("hunter2")).await;
+        store.prepare().await.unwrap();
+        granted(store.claim(&candidate("one")).await);
+        let store = open(&url("hunter3")).await;
+        for error in [store.claim(&candidate("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
+            assert_eq!(error.conclusion, Conclusion::Denied, "{method}: {error}");
+            assert!(error.message.contains("user app") && !error.message.contains("hunter"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_password_is_found_where_libpq_finds_it_and_a_missing_one_is_asked_for() {
+    let server = guarded("scram-sha-256");
+    let port = server.port();
+    let scratch = tempfile::TempDir::new().unwrap();
+    let url = format!("postgres://app@127.0.0.1:{port}/postgres");
+    let init = |environment: &[(&str, &str)]| {
+        let mut command = leaderctl();
+        command.args(["--store", &url, "store", "init"]).env_remove("PGPASSWORD").env_remove("PGPASSFILE");
+        command.env("HOME", scratch.path()).envs(environment.iter().copied());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = init(&[]);
+    assert_eq!(status, Some(77), "{said}");
+    assert!(said.contains("wants a password of user app") && said.contains(".pgpass"), "{said}");
+    let (status, said) = init(&[("PGPASSWORD", "hunter2")]);
+    assert_eq!(status, Some(0), "{said}");
+    let file = scratch.path().join(".pgpass");
+    std::fs::write(&file, format!("127.0.0.1:{port}:*:app:hunter2\n")).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let (status, said) = init(&[]);
+    assert_eq!(status, Some(0), "{said}");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let (status, said) = init(&[]);
+    assert_eq!(status, Some(77), "{said}");
+    assert!(said.contains("chmod 0600") && !said.contains("hunter"), "{said}");
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_room_is_not_asked() {
+    let server = Server::start_with(&["max_connections=4", "superuser_reserved_connections=1", "max_wal_senders=0"]);
+    server.sql("CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app");
+    let url = format!("postgres://app@127.0.0.1:{}/postgres", server.port());
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        let store = open(&url).await;
+        let _ = store.observe(&shard()).await;
+        stores.push(store);
+    }
+    let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+    assert!(error.message.contains("does not take connections"), "{error}");
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_as_good() {
+    let table = Table::new().await;
+    let server = table.server;
+    let directory = server.directory().display().to_string();
+    let encoded = directory.replace('/', "%2F");
+    let one = candidate("one");
+    let url = format!("postgres://postgres@/postgres?host={directory}&port={}&table={}", server.port(), table.name);
+    let first = open(&url).await;
+    let term = lead(&first, &one).await;
+    let url = format!("postgres://postgres@{encoded}:{}/postgres?table={}", server.port(), table.name);
+    let second = open(&url).await;
+    refused(second.claim(&candidate("two")).await);
+    let waiting = tokio::spawn(async move { second.changed(&shard()).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    first.release(&one, term).await.unwrap();
+    // It has to be found out that there is no pooler at the other end.
+    tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
+    let nowhere = open("postgres://postgres@/postgres?host=/nonexistent").await;
+    let error = nowhere.claim(&one).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert!(error.message.contains("/nonexistent/.s.PGSQL.5432"), "{error}");
+}

@@ -1,0 +1,280 @@
+//! `advisory_lock=N`: we and programs that elect with `pg_try_advisory_lock(N)` exclude each other.
+
+use super::*;
+use crate::support::fleet::{Fleet, PATIENCE, processes_naming};
+use leaderrun::store::{Observation, Release, Renewal};
+use nix::sys::signal::Signal;
+use std::sync::atomic::AtomicI64;
+use std::time::Instant;
+use tokio::time::timeout;
+
+/// A lock of one's own, on the server that the tests share.
+struct Lock {
+    table: Table,
+    key: i64,
+}
+
+impl Lock {
+    async fn new() -> Self {
+        static NEXT: AtomicI64 = AtomicI64::new(1);
+        // Both halves of the key are used.
+        let key = -(NEXT.fetch_add(1, Ordering::Relaxed) << 33) - 1;
+        Self { table: Table::new().await, key }
+    }
+
+    fn url(&self) -> String {
+        self.table.url_with(&format!("advisory_lock={}", self.key))
+    }
+
+    async fn store(&self) -> Postgres {
+        open(&self.url()).await
+    }
+
+    fn attempt(&self) -> String {
+        format!("SELECT pg_try_advisory_lock({})", self.key)
+    }
+
+    /// Whether a stranger gets it, for a moment.
+    fn is_free(&self) -> bool {
+        self.table.server.sql(&self.attempt()) == "t"
+    }
+
+    fn terminate(&self) {
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = {}",
+            (self.key >> 32) & 0xffff_ffff
+        );
+        assert_eq!(self.table.server.sql(&end), "t");
+    }
+}
+
+#[tokio::test]
+async fn while_a_stranger_holds_the_lock_nobody_of_us_leads_and_it_is_told_who() {
+    let lock = Lock::new().await;
+    let store = lock.store().await;
+    let mut psql = Psql::start(lock.table.server);
+    assert_eq!(psql.say(&lock.attempt()), "t");
+    let one = candidate("one");
+    let holder = refused(store.claim(&one).await);
+    assert!(holder.owner.starts_with("psql (holds advisory lock"), "{holder:?}");
+    assert_eq!(holder.host.as_deref(), Some("127.0.0.1"));
+    assert!(matches!(store.observe(&one.shard).await, Ok(Observation::Held(seen)) if seen == holder));
+    assert_eq!(store.inspect(&one.shard).await.unwrap().holder, Some(holder));
+    assert_eq!(lock.table.sql("SELECT count(*) FROM $T"), "1", "the row was left alone");
+
+    let shard = shard();
+    let mut news = store.changed(&shard);
+    assert!(timeout(Duration::from_secs(1), &mut news).await.is_err(), "it is held");
+    psql.say(&format!("SELECT pg_advisory_unlock({})", lock.key));
+    timeout(Duration::from_secs(10), news).await.expect("it looks now and then").unwrap();
+    lead(&store, &one).await;
+    assert_eq!(psql.say(&lock.attempt()), "f");
+}
+
+#[tokio::test]
+async fn a_leader_holds_the_lock_until_it_releases_and_a_refused_claim_leaks_none() {
+    let lock = Lock::new().await;
+    let (first, second) = (lock.store().await, lock.store().await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    assert!(lock.is_free());
+    let term = lead(&first, &one).await;
+    assert!(!lock.is_free());
+    let holder = refused(second.claim(&two).await);
+    assert_eq!((holder.owner.as_str(), holder.session), ("one", Some(one.session.clone())));
+    for beat in 1..4 {
+        assert_eq!(first.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+        assert!(!lock.is_free());
+    }
+    assert_eq!(first.release(&one, term).await, Ok(Release::Released));
+    assert!(lock.is_free(), "at once");
+    let next = lead(&second, &two).await;
+    assert!(next > term);
+    assert_eq!(second.release(&two, next).await, Ok(Release::Released));
+    // The lock is free and the row is not: somebody without the option leads.
+    let plain = lock.table.store().await;
+    let plain_term = lead(&plain, &one).await;
+    assert_eq!(refused(second.claim(&two).await).owner, "one");
+    assert!(lock.is_free(), "a refused claim gives it back");
+    plain.release(&one, plain_term).await.unwrap();
+    lead(&second, &two).await;
+}
+
+#[tokio::test]
+async fn a_release_wakes_a_standby_who_finds_the_lock_free() {
+    let lock = Lock::new().await;
+    let (leader, standby) = (lock.store().await, lock.store().await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    for _ in 0..5 {
+        let term = lead(&leader, &one).await;
+        let shard = shard();
+        let mut news = standby.changed(&shard);
+        assert!(timeout(Duration::from_millis(300), &mut news).await.is_err(), "one leads");
+        leader.release(&one, term).await.unwrap();
+        timeout(Duration::from_secs(1), news).await.expect("it is told").unwrap();
+        let next = lead(&standby, &two).await;
+        standby.release(&two, next).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn of_many_candidates_and_strangers_one_has_it_at_a_time() {
+    let lock = Lock::new().await;
+    let mut stores = Vec::new();
+    for _ in 0..4 {
+        stores.push(std::sync::Arc::new(lock.store().await));
+    }
+    let mut psql = Psql::start(lock.table.server);
+    for race in 0..20 {
+        let mut claims = tokio::task::JoinSet::new();
+        for (index, store) in stores.iter().enumerate() {
+            let (store, one) = (std::sync::Arc::clone(store), candidate(&index.to_string()));
+            claims.spawn(async move { (index, store.claim(&one).await, one) });
+        }
+        let stranger = psql.say(&lock.attempt()) == "t";
+        let claims = claims.join_all().await;
+        let winners = claims.into_iter().filter_map(|(index, claim, one)| match claim.unwrap() {
+            Claim::Granted(grant) => Some((index, one, grant.term)),
+            Claim::Refused(_) => None,
+        });
+        let winners: Vec<_> = winners.collect();
+        assert!(winners.len() + usize::from(stranger) <= 1, "race {race}: {winners:?} {stranger}");
+        for (index, one, term) in winners {
+            stores[index].release(&one, term).await.unwrap();
+        }
+        if stranger {
+            psql.say(&format!("SELECT pg_advisory_unlock({})", lock.key));
+        }
+    }
+    assert!(lock.is_free(), "nobody kept it");
+}
+
+#[tokio::test]
+async fn a_leader_whose_session_was_ended_is_told_and_takes_the_lock_again() {
+    let lock = Lock::new().await;
+    let store = lock.store().await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let shard = shard();
+    let mut doubt = store.doubted(&shard);
+    assert!(timeout(Duration::from_millis(300), &mut doubt).await.is_err(), "all is well");
+    lock.terminate();
+    timeout(Duration::from_secs(5), doubt).await.expect("it is told");
+    timeout(Duration::from_secs(1), store.doubted(&shard)).await.expect("there is still a doubt");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert!(!lock.is_free());
+    assert!(timeout(Duration::from_millis(300), store.doubted(&shard)).await.is_err(), "all is well again");
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert!(lock.is_free());
+}
+
+#[tokio::test]
+async fn a_leader_whose_lock_a_stranger_took_meanwhile_has_lost() {
+    let lock = Lock::new().await;
+    let store = lock.store().await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let mut psql = Psql::start(lock.table.server);
+    lock.terminate();
+    let begun = Instant::now();
+    while psql.say(&lock.attempt()) != "t" {
+        assert!(begun.elapsed() < PATIENCE, "the lock is never free");
+    }
+    let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 1).await else { panic!("a stranger has the lock") };
+    assert!(holder.owner.starts_with("psql"), "{holder:?}");
+    assert!(matches!(refused(store.claim(&one).await).owner.as_str(), owner if owner.starts_with("psql")));
+    psql.say(&format!("SELECT pg_advisory_unlock({})", lock.key));
+    assert!(granted(store.claim(&one).await).term > term);
+}
+
+#[tokio::test]
+async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_held() {
+    let lock = Lock::new().await;
+    let store = lock.store().await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    // This test does not wait here, so the store cannot have seen its connection end.
+    lock.terminate();
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert!(!lock.is_free());
+}
+
+#[tokio::test]
+async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
+    use crate::support::proxy::{Proxy, Weather};
+    let lock = Lock::new().await;
+    let proxy = Proxy::to(([127, 0, 0, 1], lock.table.server.port()).into());
+    let url = lock.url().replace(&format!("127.0.0.1:{}", lock.table.server.port()), &proxy.address.to_string());
+    let store = try_open(&url, Duration::from_secs(2)).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    // The server does not hear that the connection is gone: the proxy keeps its end open.
+    proxy.set(Weather::BlackHole);
+    for beat in 1..3 {
+        assert!(store.renew(&one, term, beat).await.is_err());
+    }
+    assert!(!lock.is_free(), "the server believes in it");
+    proxy.set(Weather::Fair);
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert!(lock.is_free());
+}
+
+/// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed.
+const FLAGS: [&str; 8] = ["--lease", "9s", "--renew", "1s", "--grace", "3s", "--retry", "1s"];
+
+/// Kills the candidate, and watches that the lock is held for as long as anything of the tree lives.
+fn the_lock_outlives(lock: &Lock, mut fleet: Fleet, owner: &str) {
+    let stamps = fleet.scratch.path().join("stamps");
+    fleet.kill(owner);
+    let begun = Instant::now();
+    let mut watched = 0;
+    loop {
+        let free = lock.is_free();
+        // The tree was alive after the lock was seen free: too early.
+        let alive = !processes_naming(&stamps).is_empty();
+        assert!(!(free && alive), "the lock was free while the tree lived, {:?} after the kill", begun.elapsed());
+        if free {
+            break;
+        }
+        watched += u32::from(alive);
+        assert!(begun.elapsed() < PATIENCE, "the lock is never free");
+    }
+    assert!(watched > 5, "the tree lived on for a while");
+    drop(fleet);
+}
+
+#[tokio::test]
+async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
+    let lock = Lock::new().await;
+    let mut fleet = Fleet::new();
+    let url = lock.url();
+    fleet.start("one", &[&FLAGS, &["--store", &url][..]].concat(), &["ignore-term"], &[]);
+    fleet.leader();
+    assert!(!lock.is_free());
+    the_lock_outlives(&lock, fleet, "one");
+}
+
+#[tokio::test]
+async fn a_lock_that_was_taken_again_outlives_a_killed_candidate_as_well() {
+    let lock = Lock::new().await;
+    let mut fleet = Fleet::new();
+    let url = lock.url();
+    fleet.start("one", &[&FLAGS, &["--store", &url][..]].concat(), &["ignore-term"], &[]);
+    let leader = fleet.leader();
+    let count = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = ";
+    let count = format!("{count}{}", (lock.key >> 32) & 0xffff_ffff);
+    for _ in 0..3 {
+        let backend = count.replace("count(*)", "pid");
+        let before = lock.table.server.sql(&backend);
+        lock.terminate();
+        eventually("it was taken again", || {
+            let now = lock.table.server.sql(&backend);
+            !now.is_empty() && now != before
+        })
+        .await;
+    }
+    let now = fleet.leader();
+    assert_eq!((now.term, fleet.lives().len()), (leader.term, 1), "COMMAND was not disturbed\n{}", fleet.logs());
+    fleet.signal("one", Signal::SIGSTOP);
+    the_lock_outlives(&lock, fleet, "one");
+}

@@ -1,0 +1,217 @@
+//! Servers that are gone, silent, slow, or not the right one.
+
+use super::*;
+use crate::support::ports::free_port;
+use crate::support::proxy::{Proxy, Weather};
+use crate::support::server::Server as _;
+use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+use std::time::Instant;
+
+fn proxied(proxy: &Proxy, table: &Table) -> String {
+    format!("postgres://postgres@{}/postgres?table={}", proxy.address, table.name)
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_was_not_asked() {
+    let port = free_port();
+    let store = open(&format!("postgres://app:hunter2@127.0.0.1:{port}/db")).await;
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.message, format!("cannot reach PostgreSQL at 127.0.0.1:{port}: connection refused"));
+    assert!(store.changed(&shard()).await.is_err());
+    let store = open("postgres://app@nowhere.invalid/db").await;
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert!(error.message.starts_with("cannot reach PostgreSQL at nowhere.invalid:5432: "), "{error}");
+}
+
+#[tokio::test]
+async fn the_next_request_after_a_restart_succeeds() {
+    let mut server = Server::start();
+    let store = open(&server.url(server.address())).await;
+    store.prepare().await.unwrap();
+    server.grow_old();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    for beat in 1..4 {
+        server.kill();
+        if beat == 2 {
+            let error = store.renew(&one, term, 9).await.unwrap_err();
+            assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+        }
+        server.start_again();
+        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+    }
+    server.restart();
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    server.restart();
+    assert_eq!(store.observe(&shard()).await, Ok(Observation::Free));
+}
+
+#[tokio::test]
+async fn a_request_that_hangs_does_not_hold_up_the_next() {
+    let table = Table::new().await;
+    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
+    let store = std::sync::Arc::new(open(&proxied(&proxy, &table)).await);
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    proxy.set(Weather::BlackHole);
+    let hanging = {
+        let (store, one) = (std::sync::Arc::clone(&store), one.clone());
+        tokio::spawn(async move { store.renew(&one, term, 1).await })
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!hanging.is_finished());
+    proxy.set(Weather::Fair);
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert!(begun.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", begun.elapsed());
+    // That it hung was the network's fault: once that is well, it is answered as well, in whatever order.
+    assert!(matches!(hanging.await.unwrap(), Ok(Renewal::Renewed | Renewal::Overtaken)));
+}
+
+#[tokio::test]
+async fn renewals_through_a_network_too_slow_for_new_connections_arrive() {
+    let table = Table::new().await;
+    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
+    // A new connection takes four round trips, which is more than an attempt may take.
+    let latency = Duration::from_millis(1200);
+    let store = std::sync::Arc::new(try_open(&proxied(&proxy, &table), latency * 3).await.unwrap());
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    proxy.set(Weather::Slow(latency));
+    let mut renewals = tokio::task::JoinSet::new();
+    for beat in 1..8 {
+        let (store, one) = (std::sync::Arc::clone(&store), one.clone());
+        renewals.spawn(async move { store.renew(&one, term, beat).await });
+        tokio::time::sleep(latency / 3).await;
+    }
+    for renewal in renewals.join_all().await {
+        assert_eq!(renewal, Ok(Renewal::Renewed));
+    }
+}
+
+#[tokio::test]
+async fn silence_is_given_up_in_time_and_a_new_connection_is_made_afterwards() {
+    let table = Table::new().await;
+    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
+    let bound = Duration::from_secs(2);
+    let store = try_open(&proxied(&proxy, &table), bound).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    proxy.set(Weather::BlackHole);
+    let begun = Instant::now();
+    let error = store.renew(&one, term, 1).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Unknown, "{error}");
+    // No connection can be made now, so nothing is sent.
+    let error = store.renew(&one, term, 2).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+    assert!(begun.elapsed() < bound * 2 + bound / 2, "{:?}", begun.elapsed());
+    proxy.set(Weather::Fair);
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    proxy.set(Weather::Storm);
+    let error = store.renew(&one, term, 4).await.unwrap_err();
+    assert!(matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied), "{error}");
+    proxy.set(Weather::Fair);
+    assert_eq!(store.renew(&one, term, 5).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_request_that_was_cut_off_leaves_no_connection_to_wait_on() {
+    let table = Table::new().await;
+    let mut psql = Psql::start(table.server);
+    let store = open(&table.url_with("application_name=cut_off")).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    psql.say(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", table.name));
+    for beat in 1..4 {
+        let renewal = tokio::time::timeout(Duration::from_millis(200), store.renew(&one, term, beat)).await;
+        assert!(renewal.is_err(), "the row is locked");
+    }
+    psql.say("COMMIT");
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
+    eventually("the others have ended", || table.connections("cut_off") == 1).await;
+}
+
+#[tokio::test]
+async fn a_row_or_a_table_that_somebody_locked_is_given_up_by_the_server_as_well() {
+    let table = Table::new().await;
+    let mut psql = Psql::start(table.server);
+    let store = try_open(&table.url_with("application_name=locked"), Duration::from_secs(1)).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    for lock in [format!("SELECT 1 FROM {} FOR UPDATE", table.name), format!("LOCK TABLE {}", table.name)] {
+        psql.say(&format!("BEGIN; {lock}"));
+        let begun = Instant::now();
+        for beat in 1..3 {
+            let error = store.renew(&one, term, beat).await.unwrap_err();
+            assert!(matches!(error.conclusion, Conclusion::NotApplied | Conclusion::Unknown), "{error}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locked' AND state = 'active'";
+        eventually("nobody waits in the server any more", || table.server.sql(waiting) == "0").await;
+        psql.say("ROLLBACK");
+        let beat = table.sql("SELECT beat FROM $T WHERE shard = 'db/main'").parse::<u64>().unwrap();
+        assert_eq!(beat % 10, 0, "what was given up was not applied");
+        let next = beat + 10;
+        assert_eq!(store.renew(&one, term, next).await, Ok(Renewal::Renewed));
+    }
+}
+
+#[tokio::test]
+async fn of_several_hosts_the_one_that_accepts_writes_is_found() {
+    let table = Table::new().await;
+    let silent = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
+    silent.set(Weather::BlackHole);
+    let (dead, alive) = (free_port(), table.server.port());
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{dead},127.0.0.1:{},127.0.0.1:{alive}/postgres?table={}",
+        silent.address.port(),
+        table.name
+    );
+    let store = try_open(&url, Duration::from_secs(3)).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert!(begun.elapsed() < Duration::from_secs(1), "it was remembered");
+}
+
+#[tokio::test]
+async fn a_server_that_only_reads_is_passed_over_and_named() {
+    let server = Server::start();
+    let store = open(&server.url(server.address())).await;
+    store.prepare().await.unwrap();
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await).term;
+    server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+    server.sql("SELECT pg_reload_conf()");
+    eventually("it only reads", || server.sql("SHOW default_transaction_read_only") == "on").await;
+    let fresh = open(&server.url(server.address())).await;
+    let error = fresh.claim(&candidate("two")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert!(error.message.contains("does not accept writes"), "{error}");
+    // A connection that was made before goes the same way.
+    let error = store.renew(&one, term, 1).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    server.sql("ALTER SYSTEM RESET default_transaction_read_only");
+    server.sql("SELECT pg_reload_conf()");
+    eventually("it writes", || server.sql("SHOW default_transaction_read_only") == "off").await;
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_lease_is_written_to_disk_where_the_server_would_not() {
+    let server = Server::start_with(&["synchronous_commit=off", "wal_writer_delay=10s"]);
+    let store = open(&server.url(server.address())).await;
+    store.prepare().await.unwrap();
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await).term;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    // What was committed is in the log by then, and not only in memory.
+    let unwritten = "SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";
+    let flushed = server.sql(unwritten);
+    assert_eq!(flushed, "f");
+    server.sql("CREATE TABLE other AS SELECT 1");
+    assert_eq!(server.sql("SHOW synchronous_commit"), "off");
+}

@@ -1,0 +1,244 @@
+//! A table, or a server, that forgot who leads: nobody starts a tree beside one that may still run.
+
+use super::*;
+use crate::support::server::Server as _;
+use leaderrun::store::{Observation, Release, Renewal};
+use leaderrun::time::BootInstant;
+
+/// How long from now a grant makes its leader wait.
+#[track_caller]
+fn wait(grant: &Grant) -> Duration {
+    grant.start_after.unwrap_or_else(|| panic!("it has to wait: {grant:?}")).since(BootInstant::now())
+}
+
+const SLACK: Duration = Duration::from_millis(1);
+
+#[tokio::test]
+async fn the_first_leader_of_a_new_table_waits_until_it_is_a_lease_old() {
+    let table = Table::young().await;
+    let store = table.store().await;
+    let left = wait(&granted(store.claim(&with_lease("one", Duration::from_hours(1))).await));
+    assert!(left > Duration::from_mins(50) && left <= Duration::from_hours(1) + SLACK, "{left:?}");
+    table.sql(
+        "UPDATE $T SET since = clock_timestamp() - interval '10 s', \
+         session = (txid_current() & 4294967295)::text WHERE shard = ''",
+    );
+    let another = Candidate { shard: "another".parse().unwrap(), ..with_lease("one", Duration::from_mins(1)) };
+    let left = wait(&granted(store.claim(&another).await));
+    assert!(left > Duration::from_secs(20) && left <= Duration::from_secs(50) + SLACK, "{left:?}");
+}
+
+#[tokio::test]
+async fn a_table_that_was_dropped_and_made_again_makes_the_next_leader_wait_and_terms_go_on_rising() {
+    let table = Table::new().await;
+    let (first, second) = (table.store().await, table.store().await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let mut term = Term(0);
+    for _ in 0..3 {
+        term = lead(&first, &one).await;
+        first.release(&one, term).await.unwrap();
+    }
+    lead(&first, &one).await;
+    table.sql("DROP TABLE $T");
+    let error = first.renew(&one, term, 1).await.unwrap_err();
+    assert!(error.message.contains("leaderctl store init"), "{error}");
+    second.prepare().await.unwrap();
+    let grant = granted(second.claim(&two).await);
+    assert!(grant.term > term, "{grant:?} after {term}");
+    assert!(wait(&grant) > Duration::from_secs(5));
+    assert!(matches!(first.renew(&one, term, 2).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "two"));
+}
+
+#[tokio::test]
+async fn a_truncated_table_makes_the_next_leader_wait() {
+    let table = Table::new().await;
+    let (first, second) = (table.store().await, table.store().await);
+    let term = lead(&first, &candidate("one")).await;
+    table.sql("TRUNCATE $T");
+    let (two, three) = (candidate("two"), candidate("three"));
+    let grant = granted(second.claim(&two).await);
+    assert!(grant.term > term);
+    assert!(wait(&grant) > Duration::from_secs(5));
+    assert_remembers(&second).await;
+    // A release in between ends nobody's wait, and a renewal does not either.
+    assert_eq!(second.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
+    assert!(wait(&granted(first.claim(&three).await)) > Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn rows_that_came_out_of_a_dump_make_the_next_leader_wait() {
+    let table = Table::new().await;
+    let (first, second) = (table.store().await, table.store().await);
+    let one = candidate("one");
+    let term = lead(&first, &one).await;
+    first.release(&one, term).await.unwrap();
+    // The dump says that nobody leads; then somebody does, and the dump comes back.
+    table.sql("CREATE TABLE $T_dump AS SELECT * FROM $T");
+    lead(&first, &one).await;
+    table.sql("TRUNCATE $T; INSERT INTO $T SELECT * FROM $T_dump");
+    let grant = granted(second.claim(&candidate("two")).await);
+    assert!(wait(&grant) > Duration::from_secs(5), "{grant:?}");
+    assert_remembers(&second).await;
+}
+
+/// From now on, that is.
+async fn assert_remembers(store: &Postgres) {
+    let said = store.prepare().await.unwrap().join("\n");
+    assert!(said.contains("says since when it remembers"), "{said}");
+}
+
+#[tokio::test]
+async fn a_vacuum_makes_nobody_wait() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    for vacuum in ["VACUUM (FREEZE) $T", "VACUUM (FULL, FREEZE) $T", "CLUSTER $T USING $T_pkey"] {
+        table.sql(vacuum);
+        let one = candidate("one");
+        let term = lead(&store, &one).await;
+        store.release(&one, term).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_longer_lease_that_the_row_speaks_of_is_waited_for() {
+    let table = Table::young().await;
+    let store = table.store().await;
+    let one = with_lease("one", Duration::from_hours(1));
+    let grant = granted(store.claim(&one).await);
+    store.release(&one, grant.term).await.unwrap();
+    let left = wait(&granted(store.claim(&candidate("two")).await));
+    assert!(left > Duration::from_mins(50), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_marker_from_the_future_makes_nobody_wait_longer_than_a_lease() {
+    let table = Table::new().await;
+    table.sql(
+        "UPDATE $T SET since = clock_timestamp() + interval '1 year', \
+         session = (txid_current() & 4294967295)::text WHERE shard = ''",
+    );
+    let grant = granted(table.store().await.claim(&candidate("one")).await);
+    assert!(wait(&grant) <= LEASE + SLACK, "{grant:?}");
+}
+
+#[tokio::test]
+async fn a_held_lease_cannot_be_deleted_by_hand_and_what_is_over_can() {
+    let table = Table::new().await;
+    let (first, second) = (table.store().await, table.store().await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&first, &one).await;
+    table.sql("DELETE FROM $T");
+    table.sql("DELETE FROM $T WHERE shard = 'db/main'");
+    assert_eq!(refused(second.claim(&two).await).owner, "one");
+    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    first.release(&one, term).await.unwrap();
+    table.sql("DELETE FROM $T");
+    // What is left is the memory of the table, so nobody waits.
+    assert_eq!(table.sql("SELECT count(*) FROM $T"), "1");
+    assert!(lead(&second, &two).await > term);
+}
+
+#[tokio::test]
+async fn a_lease_that_expired_a_moment_ago_cannot_be_deleted_either() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    lead(&store, &with_lease("one", Duration::from_millis(1))).await;
+    eventually("it is over", || table.sql("SELECT expires < clock_timestamp() FROM $T WHERE shard <> ''") == "t").await;
+    table.sql("DELETE FROM $T");
+    assert_eq!(table.sql("SELECT count(*) FROM $T"), "2");
+}
+
+/// A copy of a server's data, as a backup or a replica has it, started as a replica.
+fn replica_of(original: &mut Server) -> Server {
+    original.kill();
+    let data = original.directory().join("data");
+    let replica = Server::prepared_with(&["hot_standby=on"], |copy| {
+        std::fs::remove_dir_all(copy).unwrap();
+        let status = std::process::Command::new("cp").arg("-a").arg(&data).arg(copy).status();
+        assert!(status.unwrap().success());
+        std::fs::write(copy.join("standby.signal"), "").unwrap();
+        let _ = std::fs::remove_file(copy.join("postmaster.pid"));
+    });
+    original.start_again();
+    replica
+}
+
+#[tokio::test]
+async fn after_a_failover_that_forgot_a_lease_the_next_leader_waits() {
+    let mut primary = Server::start();
+    let (first, url) = (open(&primary.url(primary.address())).await, primary.url(primary.address()));
+    first.prepare().await.unwrap();
+    primary.grow_old();
+    let one = candidate("one");
+    let term = lead(&first, &one).await;
+    first.release(&one, term).await.unwrap();
+    let replica = replica_of(&mut primary);
+    // A leadership that the replica never hears of.
+    let second = open(&url).await;
+    let two = candidate("two");
+    let lost = lead(&second, &two).await;
+    primary.kill();
+    replica.sql("SELECT pg_promote()");
+    eventually("it was promoted", || replica.sql("SELECT pg_is_in_recovery()") == "f").await;
+
+    let third = open(&replica.url(replica.address())).await;
+    let grant = granted(third.claim(&candidate("three")).await);
+    assert!(wait(&grant) > Duration::from_secs(5));
+    assert!(grant.term > lost);
+    let second = open(&replica.url(replica.address())).await;
+    assert!(
+        matches!(second.renew(&two, lost, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "three")
+    );
+}
+
+#[tokio::test]
+async fn a_failover_is_noted_by_whoever_connects_and_not_only_by_the_next_claim() {
+    let mut primary = Server::start();
+    let url = primary.url(primary.address());
+    let store = open(&url).await;
+    store.prepare().await.unwrap();
+    primary.grow_old();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let replica = replica_of(&mut primary);
+    primary.kill();
+    replica.sql("SELECT pg_promote()");
+    eventually("it was promoted", || replica.sql("SELECT pg_is_in_recovery()") == "f").await;
+    let both = format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres", primary.port(), replica.port());
+    drop(store);
+    // The leader goes on at the replica, which never forgot it.
+    primary.start_again();
+    let store = open(&both).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    primary.kill();
+    eventually_renewed(&store, &one, term).await;
+    let memory = "SELECT since > clock_timestamp() - interval '10 min' FROM leaderrun WHERE shard = ''";
+    assert_eq!(replica.sql(memory), "t");
+}
+
+async fn eventually_renewed(store: &Postgres, candidate: &Candidate, term: Term) {
+    for beat in 2..10 {
+        if store.renew(candidate, term, beat).await == Ok(Renewal::Renewed) {
+            return;
+        }
+    }
+    panic!("it never was renewed");
+}
+
+#[tokio::test]
+async fn a_restart_makes_nobody_wait_and_forgets_nothing() {
+    let mut server = Server::start();
+    let store = open(&server.url(server.address())).await;
+    store.prepare().await.unwrap();
+    server.grow_old();
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&store, &one).await;
+    server.restart();
+    assert_eq!(refused(store.claim(&two).await).owner, "one");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    store.release(&one, term).await.unwrap();
+    server.restart();
+    assert_eq!(store.observe(&shard()).await, Ok(Observation::Free));
+    assert!(lead(&store, &two).await > term);
+}

@@ -1,0 +1,173 @@
+//! The store `postgres://` against a real PostgreSQL: what is particular to it. What every store promises is tested by
+//! the conformance suite.
+
+#![cfg(feature = "postgres")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod advisory;
+mod encrypted;
+mod faults;
+mod forgotten;
+mod late;
+mod news;
+mod pooler;
+mod provision;
+mod rows;
+
+use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::store::postgres::{Address, Postgres};
+use leaderrun::store::{Claim, Grant, Holder, Store, StoreError};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use support::postgres::{Server, shared};
+
+const LEASE: Duration = Duration::from_secs(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+async fn try_open(url: &str, request_timeout: Duration) -> Result<Postgres, StoreError> {
+    let rest = url.strip_prefix("postgres:").expect("one of ours");
+    Postgres::open(&Address::read(rest).expect("a store URL"), request_timeout).await
+}
+
+async fn open(url: &str) -> Postgres {
+    try_open(url, REQUEST_TIMEOUT).await.expect("the address is right")
+}
+
+/// A table of one's own on the server that the tests share; it has remembered for an hour.
+struct Table {
+    server: &'static Server,
+    name: String,
+}
+
+impl Table {
+    async fn new() -> Self {
+        let table = Self::young().await;
+        table.server.age(&table.name);
+        table
+    }
+
+    /// It begins to remember now.
+    async fn young() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let table = Self { server: shared(), name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
+        table.store().await.prepare().await.expect("it can be made");
+        table
+    }
+
+    fn url(&self) -> String {
+        self.url_with("application_name=leaderrun")
+    }
+
+    fn url_with(&self, options: &str) -> String {
+        self.server.url_with(&format!("table={}&{options}", self.name))
+    }
+
+    async fn store(&self) -> Postgres {
+        open(&self.url()).await
+    }
+
+    /// What psql says of a query with $T in place of the table.
+    fn sql(&self, statements: &str) -> String {
+        self.server.sql(&statements.replace("$T", &self.name))
+    }
+
+    /// How many connections go by that name.
+    fn connections(&self, application_name: &str) -> usize {
+        let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{application_name}'");
+        self.server.sql(&count).parse().expect("a number")
+    }
+}
+
+fn candidate(owner: &str) -> Candidate {
+    Candidate {
+        shard: shard(),
+        owner: owner.to_owned(),
+        session: Session::random().expect("the kernel has random bytes"),
+        host: "here".to_owned(),
+        pid: 7,
+        lease: LEASE,
+    }
+}
+
+fn with_lease(owner: &str, lease: Duration) -> Candidate {
+    Candidate { lease, ..candidate(owner) }
+}
+
+fn shard() -> Shard {
+    "db/main".parse().expect("a shard")
+}
+
+#[track_caller]
+fn granted(claim: Result<Claim, StoreError>) -> Grant {
+    match claim.expect("the store answers") {
+        Claim::Granted(grant) => grant,
+        Claim::Refused(holder) => panic!("refused, for {holder:?} holds it"),
+    }
+}
+
+#[track_caller]
+fn refused(claim: Result<Claim, StoreError>) -> Holder {
+    match claim.expect("the store answers") {
+        Claim::Refused(holder) => holder,
+        Claim::Granted(grant) => panic!("granted: {grant:?}"),
+    }
+}
+
+/// Claims, and expects no wait.
+async fn lead(store: &Postgres, candidate: &Candidate) -> Term {
+    let grant = granted(store.claim(candidate).await);
+    assert_eq!(grant.start_after, None, "{grant:?}");
+    grant.term
+}
+
+/// Waits until it is so; the store's own tasks go on meanwhile.
+async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < support::fleet::PATIENCE, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A psql that stays, with what its session holds.
+struct Psql {
+    child: Child,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Psql {
+    fn start(server: &Server) -> Self {
+        let mut command = server.client("postgres");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().expect("psql starts: postgresql-client has it");
+        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, answers }
+    }
+
+    /// What it says to these statements.
+    fn say(&mut self, statements: &str) -> String {
+        let mut input = self.child.stdin.as_ref().expect("a pipe");
+        writeln!(input, "{statements};\n\\echo (done)").expect("psql listens");
+        let mut said = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.answers.read_line(&mut line).expect("psql speaks") > 0, "psql ended: {statements}");
+            if line.trim_end() == "(done)" {
+                return said.trim_end().to_owned();
+            }
+            said.push_str(&line);
+        }
+    }
+}
+
+impl Drop for Psql {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,129 @@
+//! Rows and names that are not what one hopes for.
+
+use super::*;
+use leaderrun::store::{Conclusion, Observation, Renewal};
+
+#[tokio::test]
+async fn a_holder_is_told_in_full() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let one = Candidate { owner: "Jürgen's \"job\"; DROP TABLE x --".to_owned(), ..candidate("one") };
+    let term = lead(&store, &one).await;
+    let report = store.inspect(&shard()).await.unwrap();
+    let holder = report.holder.unwrap();
+    assert_eq!((holder.owner, holder.session, holder.term), (one.owner.clone(), Some(one.session.clone()), Some(term)));
+    assert_eq!((holder.host.as_deref(), holder.pid), (Some("here"), Some(7)));
+    let (since, expires_in) = (holder.since_millis.unwrap(), holder.expires_in.unwrap());
+    assert!(leaderrun::time::wall_clock_millis().abs_diff(since) < 60_000, "{since}");
+    assert!(expires_in <= LEASE && expires_in > LEASE / 4, "{expires_in:?}");
+    store.release(&one, term).await.unwrap();
+    let report = store.inspect(&shard()).await.unwrap();
+    assert_eq!((report.holder, report.last_term), (None, Some(term)));
+}
+
+#[tokio::test]
+async fn schemas_and_tables_may_have_any_name() {
+    let server = shared();
+    for (schema, table) in
+        [("public", "user"), ("my \"schema\"", "a 'table'"), ("Upper", "Ünïcode"), ("x", &"y".repeat(63))]
+    {
+        let encode =
+            |text: &str| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+        let url = server.url_with(&format!("schema={}&table={}", encode(schema), encode(table)));
+        let store = open(&url).await;
+        store.prepare().await.unwrap();
+        let one = candidate("one");
+        let term = granted(store.claim(&one).await).term;
+        assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+        let standby = open(&url).await;
+        let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        store.release(&one, term).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn values_that_nobody_of_us_wrote_are_respected_or_named() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let row = |values: &str| {
+        table.sql("DELETE FROM $T WHERE shard = 'db/main'");
+        table.sql("ALTER TABLE $T DISABLE RULE leaderrun_keep; DELETE FROM $T WHERE shard = 'db/main'");
+        table.sql("ALTER TABLE $T ENABLE RULE leaderrun_keep");
+        table.sql(&format!("INSERT INTO $T VALUES ('db/main', {values})"));
+    };
+    row("5, '', '', '', -1, -1, -1, -1, '-infinity', 'infinity', false");
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert!(error.message.contains("shard db/main"), "{error}");
+
+    row("5, 'theirs', 'somebody', 'there', 99999999999, 1, 1, 1, '-infinity', 'infinity', false");
+    let holder = refused(store.claim(&candidate("one")).await);
+    assert_eq!((holder.owner.as_str(), holder.pid), ("somebody", None));
+    assert!(holder.expires_in.unwrap() > Duration::from_hours(24));
+    assert!(matches!(store.observe(&shard()).await, Ok(Observation::Held(_))));
+
+    row("-5, 'theirs', 'somebody', 'there', 1, 1, 1, 1, now(), now(), true");
+    assert!(granted(store.claim(&candidate("one")).await).term > Term(1_000_000));
+
+    row("9223372036854775807, 'theirs', 'somebody', 'there', 1, 1, 1, 1, now(), now(), true");
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+}
+
+#[tokio::test]
+async fn a_table_of_something_else_is_named_and_left_alone() {
+    let server = shared();
+    server.sql("CREATE TABLE theirs (id int PRIMARY KEY, shard text); INSERT INTO theirs VALUES (1, 'db/main')");
+    let store = open(&server.url_with("table=theirs")).await;
+    for error in [
+        store.claim(&candidate("one")).await.unwrap_err(),
+        store.observe(&shard()).await.unwrap_err(),
+        store.renew(&candidate("one"), Term(1), 1).await.unwrap_err(),
+        store.release(&candidate("one"), Term(1)).await.unwrap_err(),
+        store.inspect(&shard()).await.unwrap_err(),
+        store.prepare().await.unwrap_err(),
+    ] {
+        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+        assert!(error.message.contains("theirs") && !error.message.contains('\n'), "{error}");
+    }
+    assert_eq!(server.sql("SELECT * FROM theirs"), "1|db/main");
+    server.sql("CREATE VIEW seen AS SELECT 1 AS shard");
+    assert!(open(&server.url_with("table=seen")).await.prepare().await.unwrap_err().message.contains("not a table"));
+}
+
+#[tokio::test]
+async fn candidates_exclude_each_other_in_a_serializable_database_too() {
+    let table = Table::new().await;
+    table.server.sql("CREATE DATABASE strict");
+    table.server.sql("ALTER DATABASE strict SET default_transaction_isolation = 'serializable'");
+    let url = table.url().replace("/postgres?", "/strict?");
+    let mut stores = Vec::new();
+    for _ in 0..4 {
+        stores.push(std::sync::Arc::new(open(&url).await));
+    }
+    stores[0].prepare().await.unwrap();
+    for race in 0..25 {
+        let mut claims = tokio::task::JoinSet::new();
+        for (index, store) in stores.iter().enumerate() {
+            let (store, one) = (std::sync::Arc::clone(store), candidate(&index.to_string()));
+            claims.spawn(async move {
+                loop {
+                    match store.claim(&one).await {
+                        Err(error) if error.conclusion == Conclusion::NotApplied => {}
+                        answer => return (index, one, answer.expect("it answers, or says that it was not applied")),
+                    }
+                }
+            });
+        }
+        let claims = claims.join_all().await;
+        let mut winners = claims.iter().filter_map(|(index, one, claim)| match claim {
+            Claim::Granted(grant) => Some((index, one, grant.term)),
+            Claim::Refused(_) => None,
+        });
+        let (index, one, term) = winners.next().expect("somebody wins");
+        assert_eq!(winners.next().map(|(index, ..)| index), None, "race {race}");
+        while stores[*index].release(one, term).await.is_err() {}
+    }
+}

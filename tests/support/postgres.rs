@@ -1,0 +1,342 @@
+//! A real PostgreSQL for tests, and a PgBouncer before it.
+
+use super::fleet::{children_of, wait_until};
+use super::ports::free_port;
+use super::server;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{LazyLock, mpsc};
+use tempfile::TempDir;
+
+pub const LOCKS: &str = "public.leaderrun";
+/// Who owns the databases, and has no password.
+const ADMIN: &str = "postgres";
+
+/// A PostgreSQL of one's own, gone when this is dropped.
+pub struct Server {
+    scratch: TempDir,
+    port: u16,
+    /// Some while it runs.
+    child: Option<Child>,
+    settings: Vec<String>,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these lines as well in its configuration.
+    pub fn start_with(settings: &[&str]) -> Self {
+        Self::prepared_with(settings, |_| {})
+    }
+
+    /// As [`Server::start_with`], once `prepare` had a hand in its data directory.
+    pub fn prepared_with(settings: &[&str], prepare: impl Fn(&Path)) -> Self {
+        for _ in 0..10 {
+            let scratch = TempDir::new().expect("a scratch directory");
+            let data = scratch.path().join("data");
+            run(Command::new("cp").arg("-a").arg(template()).arg(&data));
+            prepare(&data);
+            give_to_servant(scratch.path());
+            let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+            let mut server = Self { scratch, port: free_port(), child: None, settings };
+            if server.launch() {
+                return server;
+            }
+        }
+        panic!("PostgreSQL does not start");
+    }
+
+    /// False when it ended at once, as it does when somebody took the port.
+    fn launch(&mut self) -> bool {
+        let log = self.log();
+        let log = fs::File::options().append(true).create(true).open(log).expect("a log file");
+        let mut command = as_servant(&binaries().join("postgres"));
+        command.arg("-D").arg(self.data()).stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
+        let directory = self.scratch.path().display();
+        let defaults = [
+            format!("port={}", self.port),
+            format!("unix_socket_directories={directory}"),
+            "listen_addresses=127.0.0.1".to_owned(),
+            // kill -9 leaves the kernel's cache alone, so nothing that was committed is lost by it.
+            "fsync=off".to_owned(),
+            "shared_buffers=16MB".to_owned(),
+            "max_connections=60".to_owned(),
+        ];
+        for setting in defaults.iter().chain(&self.settings) {
+            command.args(["-c", setting]);
+        }
+        let mut child = spawn(command);
+        let mut ended = false;
+        wait_until("PostgreSQL answers", || {
+            ended = child.try_wait().expect("a child can be waited for").is_some();
+            ended || self.psql("postgres", "SELECT 1").is_ok()
+        });
+        self.child = (!ended).then_some(child);
+        !ended
+    }
+
+    fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.path().join("log")
+    }
+
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where its unix socket is.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// `postgres://` and what else it takes, with `options` behind the question mark.
+    pub fn url_with(&self, options: &str) -> String {
+        format!("postgres://{ADMIN}@127.0.0.1:{}/postgres?{options}", self.port)
+    }
+
+    /// What psql says: a line for each row, with | between columns.
+    pub fn psql(&self, database: &str, statements: &str) -> Result<String, String> {
+        let mut command = self.client(database);
+        let output = command.args(["-c", statements]).output().expect("psql starts: postgresql-client has it");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// As the administrator, in the database that the URLs name.
+    pub fn sql(&self, statements: &str) -> String {
+        self.psql("postgres", statements).unwrap_or_else(|error| panic!("{statements}: {error}"))
+    }
+
+    pub fn client(&self, database: &str) -> Command {
+        let mut command = Command::new("psql");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
+            command.env_remove(name);
+        }
+        command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", ADMIN, "-d", database]);
+        command.arg("-p").arg(self.port.to_string());
+        command
+    }
+
+    /// Lets the table's memory reach an hour back.
+    pub fn age(&self, table: &str) {
+        self.sql(&format!(
+            "UPDATE {table} SET since = clock_timestamp() - interval '1 hour', \
+             session = (txid_current() & 4294967295)::text WHERE shard = ''"
+        ));
+    }
+
+    /// Ends it as an administrator does who is in a hurry, and starts it again.
+    pub fn restart(&mut self) {
+        server::Server::kill(self);
+        server::Server::start_again(self);
+    }
+}
+
+impl server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("postgres://{ADMIN}@{address}/postgres")
+    }
+
+    fn kill(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let postmaster = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
+        // Stopped, it starts no others and reaps none, so their numbers stay theirs.
+        let _ = kill(postmaster, Signal::SIGSTOP);
+        let backends = children_of(postmaster.as_raw());
+        for &backend in &backends {
+            let _ = kill(Pid::from_raw(backend), Signal::SIGKILL);
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        wait_until("all of PostgreSQL is gone", || backends.iter().all(|&backend| is_gone(backend)));
+    }
+
+    fn start_again(&mut self) {
+        wait_until("PostgreSQL starts again", || self.launch());
+    }
+
+    fn wipe(&mut self) {
+        self.sql(&format!("DROP TABLE IF EXISTS {LOCKS}"));
+        server::prepare(self);
+    }
+
+    fn remove_lock(&mut self, shard: &str) {
+        self.sql(&format!("DELETE FROM {LOCKS} WHERE shard = '{shard}'"));
+    }
+
+    fn grow_old(&mut self) {
+        self.age(LOCKS);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        server::Server::kill(self);
+    }
+}
+
+/// A zombie is gone as well: whoever inherited it will reap it.
+fn is_gone(pid: i32) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    line.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with(['Z', 'X']))
+}
+
+/// One that is shared by the tests of a program that do it no harm: each uses a table of its own.
+pub fn shared() -> &'static Server {
+    static SHARED: LazyLock<Server> = LazyLock::new(Server::start);
+    &SHARED
+}
+
+/// A pooler in transaction mode, gone when this is dropped.
+pub struct Bouncer {
+    _scratch: TempDir,
+    port: u16,
+    child: Child,
+}
+
+impl Bouncer {
+    pub fn before(server: &Server, mode: &str) -> Self {
+        for _ in 0..10 {
+            let scratch = TempDir::new().expect("a scratch directory");
+            let (port, path) = (free_port(), scratch.path().display());
+            let settings = format!(
+                "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
+                 unix_socket_dir=\nauth_type=trust\nauth_file={path}/users\npool_mode={mode}\nlogfile={path}/log\n",
+                server.port
+            );
+            fs::write(scratch.path().join("ini"), settings).expect("a file");
+            fs::write(scratch.path().join("users"), format!("\"{ADMIN}\" \"\"\n")).expect("a file");
+            give_to_servant(scratch.path());
+            let program =
+                ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| Path::new(path).exists());
+            let program = program.expect("pgbouncer is missing: install the package pgbouncer");
+            let mut command = as_servant(Path::new(program));
+            command.arg("-q").arg(scratch.path().join("ini")).stdin(Stdio::null()).stderr(Stdio::null());
+            command.stdout(Stdio::null());
+            let mut child = spawn(command);
+            if server::listens(&mut child, port) {
+                return Self { _scratch: scratch, port, child };
+            }
+        }
+        panic!("PgBouncer does not start");
+    }
+
+    pub fn url_with(&self, options: &str) -> String {
+        format!("postgres://{ADMIN}@127.0.0.1:{}/postgres?{options}", self.port)
+    }
+}
+
+impl Drop for Bouncer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts it from a thread that outlives every test: the kernel kills it with the thread that started it.
+fn spawn(command: Command) -> Child {
+    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+    static NURSERY: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
+        let (orders, ordered) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, born) in ordered {
+                let _ = born.send(command.spawn());
+            }
+        });
+        orders
+    });
+    let (born, birth) = mpsc::channel();
+    NURSERY.send((command, born)).expect("the thread is there");
+    birth.recv().expect("the thread answers").expect("setpriv is missing: install the package util-linux")
+}
+
+/// A command that ends with the thread that starts it. Neither PostgreSQL nor PgBouncer runs as root.
+fn as_servant(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]);
+    if let Some((user, group)) = servant() {
+        command.args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"]);
+    }
+    command.arg(program);
+    command
+}
+
+/// Who runs servers when we are root.
+fn servant() -> Option<(u32, u32)> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let user = nix::unistd::User::from_name("postgres")
+        .ok()
+        .flatten()
+        .or_else(|| nix::unistd::User::from_name("nobody").ok().flatten());
+    user.map(|user| (user.uid.as_raw(), user.gid.as_raw()))
+}
+
+fn give_to_servant(directory: &Path) {
+    if let Some((user, group)) = servant() {
+        run(Command::new("chown").args(["-R", &format!("{user}:{group}")]).arg(directory));
+    }
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+fn run(command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Debian puts each version's programs into a directory of its own.
+fn binaries() -> &'static Path {
+    static BINARIES: LazyLock<PathBuf> = LazyLock::new(|| {
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let mut versions: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
+        versions.retain(|directory| directory.join("postgres").exists());
+        versions.sort();
+        versions.pop().expect("PostgreSQL is missing: install the package postgresql")
+    });
+    &BINARIES
+}
+
+/// An initialised data directory to copy: made once, for it takes a second.
+fn template() -> &'static Path {
+    static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let version =
+            binaries().parent().and_then(Path::file_name).expect("VERSION/bin").to_string_lossy().into_owned();
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("postgresql-{version}"));
+        if !place.exists() {
+            let scratch = TempDir::new().expect("a scratch directory");
+            give_to_servant(scratch.path());
+            let data = scratch.path().join("data");
+            let mut command = as_servant(&binaries().join("initdb"));
+            command.args(["-U", ADMIN, "-A", "trust", "-E", "UTF8", "--locale=C", "-N", "--wal-segsize=1", "-D"]);
+            run(command.arg(&data));
+            fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).expect("cargo's directory");
+            let beside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside it");
+            run(Command::new("cp").arg("-a").arg(&data).arg(beside.path()));
+            // Another test program may have been faster; then theirs is as good.
+            let _ = fs::rename(beside.path().join("data"), &place);
+        }
+        place
+    });
+    &TEMPLATE
+}
