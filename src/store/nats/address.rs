@@ -1,0 +1,290 @@
+//! What `nats://` URLs say, and under which key a shard is kept.
+
+use crate::lease::Shard;
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+pub const DEFAULT_PORT: u16 = 4222;
+const OPTIONS: [&str; 8] = ["creds", "nkey", "ca", "cert", "key", "domain", "inbox", "replicas"];
+/// The key that says since when the bucket remembers. No shard's: see [`key_of`].
+pub const MARKER: &str = "=born";
+/// The key that a check tries everything on, and that a server's time is asked with.
+pub const SCRATCH: &str = "=scratch";
+
+/// Which bucket, where, and as whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub hosts: Vec<Host>,
+    pub bucket: String,
+    pub login: Login,
+    /// True where a connection without TLS must not be used.
+    pub demand_tls: bool,
+    pub files: TlsFiles,
+    /// The JetStream domain that the bucket is in, where it is not our server's own.
+    pub domain: Option<String>,
+    /// What the subjects of our answers begin with, instead of `_INBOX`.
+    pub inbox: Option<String>,
+    /// Of the bucket, when it is made.
+    pub replicas: u8,
+}
+
+/// As whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Login {
+    Nobody,
+    User {
+        name: String,
+        password: Secret,
+    },
+    Token(Secret),
+    /// A file with a JWT and the seed that goes with it.
+    Credentials(PathBuf),
+    /// A file with a seed.
+    Nkey(PathBuf),
+}
+
+impl Login {
+    /// For messages.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Nobody => "a client without credentials: name some in the store URL".to_owned(),
+            Self::User { name, .. } => format!("the user {name:?} or its password"),
+            Self::Token(_) => "the token in the store URL".to_owned(),
+            Self::Credentials(file) => format!("the credentials in {}", file.display()),
+            Self::Nkey(file) => format!("the nkey in {}", file.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Reads what follows `SCHEME:`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and what to write.
+    pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
+        let (scheme, demand_tls) = if scheme == "nats+tls" { ("nats+tls", true) } else { ("nats", false) };
+        let mut url = StoreUrl::read(scheme, rest, &OPTIONS)?;
+        url.some_host()?;
+        if url.path.is_empty() {
+            return Err(format!("{scheme}:// names no bucket: write {scheme}://HOST/BUCKET"));
+        }
+        if !is_name(&url.path) {
+            return Err(format!("a bucket of {scheme}:// has letters, digits, _ and - in its name, and nothing else"));
+        }
+        let files = url.take_tls_files()?;
+        let domain = url.take("domain");
+        if domain.as_deref().is_some_and(|domain| !is_name(domain)) {
+            return Err(format!("the option domain of {scheme}:// has letters, digits, _ and -, and nothing else"));
+        }
+        let inbox = url.take("inbox");
+        if inbox.as_deref().is_some_and(|inbox| !inbox.split('.').all(is_name)) {
+            return Err(format!("the option inbox of {scheme}:// is no subject: write inbox=_INBOX_NAME"));
+        }
+        let replicas = url.take_number("replicas")?.unwrap_or(1);
+        if !matches!(replicas, 1..=5) {
+            return Err(format!("the option replicas of {scheme}:// is not between 1 and 5"));
+        }
+        let login = read_login(scheme, &mut url)?;
+        let demand_tls = demand_tls || files.ca.is_some() || files.cert.is_some();
+        Ok(Self { hosts: url.hosts, bucket: url.path, login, demand_tls, files, domain, inbox, replicas })
+    }
+
+    /// For messages: every server.
+    #[must_use]
+    pub fn server(&self) -> String {
+        let hosts = self.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect::<Vec<_>>();
+        format!("nats at {}", hosts.join(","))
+    }
+
+    /// The stream that the bucket is kept in.
+    #[must_use]
+    pub fn stream(&self) -> String {
+        format!("KV_{}", self.bucket)
+    }
+
+    /// The subject that a key's records have in the stream.
+    #[must_use]
+    pub fn subject(&self, key: &str) -> String {
+        format!("$KV.{}.{key}", self.bucket)
+    }
+
+    /// The subject that is published to for that: a domain is reached through its API.
+    #[must_use]
+    pub fn target(&self, key: &str) -> String {
+        match &self.domain {
+            Some(_) => self.api(&self.subject(key)),
+            None => self.subject(key),
+        }
+    }
+
+    /// The subject of a request to JetStream.
+    #[must_use]
+    pub fn api(&self, request: &str) -> String {
+        match &self.domain {
+            Some(domain) => format!("$JS.{domain}.API.{request}"),
+            None => format!("$JS.API.{request}"),
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+}
+
+fn read_login(scheme: &str, url: &mut StoreUrl) -> Result<Login, String> {
+    let (creds, nkey) = (url.take("creds"), url.take("nkey"));
+    match (url.user.take(), url.password.take(), creds, nkey) {
+        (None, None, None, None) => Ok(Login::Nobody),
+        (Some(name), Some(password), None, None) => Ok(Login::User { name, password }),
+        (Some(token), None, None, None) => Ok(Login::Token(Secret::from(token))),
+        (None, None, Some(file), None) => Ok(Login::Credentials(file.into())),
+        (None, None, None, Some(file)) => Ok(Login::Nkey(file.into())),
+        (None, Some(_), None, None) => {
+            Err(format!("{scheme}:// has a password without a user: write USER:PASSWORD@HOST, or TOKEN@HOST"))
+        }
+        _ => Err(format!("{scheme}:// takes one of USER:PASSWORD@, TOKEN@, creds=FILE and nkey=FILE")),
+    }
+}
+
+/// The key of a shard: the shard, where it is made of letters, digits and `_ - /` and single dots within. What a key
+/// may not have (a colon; a dot at an end, or after another) becomes `=` and two upper-case hexadecimal digits.
+///
+/// So no shard's key begins with `=` and a lower-case letter: those are ours.
+pub fn key_of(shard: &Shard) -> String {
+    let name = shard.as_str();
+    let mut key = String::with_capacity(name.len() + 8);
+    for (index, c) in name.char_indices() {
+        let separates = c == '.' && index > 0 && index + 1 < name.len() && !key.ends_with('.');
+        if c.is_ascii_alphanumeric() || "_-/".contains(c) || separates {
+            key.push(c);
+        } else {
+            let _ = write!(key, "={:02X}", u32::from(c));
+        }
+    }
+    key
+}
+
+/// The key that says that a shard was once led.
+pub fn ledger_of(shard: &Shard) -> String {
+    format!("=led.{}", key_of(shard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(url: &str) -> Address {
+        let (scheme, rest) = url.split_once(':').unwrap();
+        Address::read(scheme, rest).unwrap()
+    }
+
+    #[test]
+    fn a_url_names_servers_a_bucket_and_who_we_are() {
+        let address = read("nats://u:p%40x@one,two:4333/locks?domain=hub&replicas=3&inbox=_INBOX_lr");
+        assert_eq!(address.server(), "nats at one:4222,two:4333");
+        assert_eq!(address.login, Login::User { name: "u".into(), password: Secret::from("p@x".to_owned()) });
+        assert_eq!((address.stream().as_str(), address.replicas, address.demand_tls), ("KV_locks", 3, false));
+        assert_eq!(address.api("STREAM.INFO.KV_locks"), "$JS.hub.API.STREAM.INFO.KV_locks");
+        assert_eq!(address.target("a"), "$JS.hub.API.$KV.locks.a");
+        assert_eq!(address.inbox.as_deref(), Some("_INBOX_lr"));
+        assert_eq!(read("nats://h/b").target("a"), "$KV.b.a");
+        assert_eq!(read("nats://s3cr3t@h/b").login, Login::Token(Secret::from("s3cr3t".to_owned())));
+        assert_eq!(read("nats://h/b?creds=/x.creds").login, Login::Credentials("/x.creds".into()));
+        assert_eq!(read("nats://h/b?nkey=/x").login, Login::Nkey("/x".into()));
+        assert_eq!(read("nats://h/b").login, Login::Nobody);
+    }
+
+    #[test]
+    fn who_names_an_authority_or_a_certificate_wants_tls() {
+        for url in ["nats+tls://h/b", "nats://h/b?ca=/ca.pem", "nats://h/b?cert=/c.pem&key=/k.pem"] {
+            assert!(read(url).demand_tls, "{url}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_in_one_line() {
+        for (rest, part) in [
+            ("h/b", "write nats://HOST"),
+            ("//h", "names no bucket: write nats://HOST/BUCKET"),
+            ("//h/", "names no bucket"),
+            ("///b", "names no host"),
+            ("//h/a.b", "letters, digits, _ and -"),
+            ("//h/a/b", "letters, digits, _ and -"),
+            ("//h/b?x=1", "it takes creds, nkey"),
+            ("//h/b?replicas=0", "between 1 and 5"),
+            ("//h/b?replicas=many", "is no number"),
+            ("//h/b?domain=a.b", "option domain"),
+            ("//h/b?inbox=a..b", "option inbox"),
+            ("//h/b?cert=/c", "cert=FILE and key=FILE together"),
+            ("//h/b?creds=/c&nkey=/n", "takes one of"),
+            ("//u:p@h/b?creds=/c", "takes one of"),
+            ("//:hunter2@h/b", "a password without a user"),
+        ] {
+            let message = Address::read("nats", rest).unwrap_err();
+            assert!(message.contains(part) && !message.contains("hunter2"), "{rest}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_secret_does_not_print() {
+        for url in ["nats://u:hunter2@h/b", "nats://hunter2@h/b"] {
+            let address = read(url);
+            assert!(!format!("{address:?} {}", address.login.describe()).contains("hunter2"), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_plain_shard_is_its_own_key_and_others_are_escaped() {
+        for (shard, key) in [
+            ("web", "web"),
+            ("db/main.eu-1_x", "db/main.eu-1_x"),
+            ("a:b", "a=3Ab"),
+            (".a.", "=2Ea=2E"),
+            ("a...b", "a.=2E.b"),
+            ("..a", "=2E.a"),
+            (":", "=3A"),
+        ] {
+            assert_eq!(key_of(&shard.parse().unwrap()), key, "{shard}");
+        }
+    }
+
+    /// What a key may be, by the rules of NATS.
+    fn is_key(key: &str) -> bool {
+        let known = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/_=.".contains(&byte));
+        known && !key.is_empty() && !key.starts_with('.') && !key.ends_with('.') && !key.contains("..")
+    }
+
+    fn unescaped(key: &str) -> String {
+        let mut parts = key.split('=');
+        let mut shard = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            shard.push(char::from(u8::from_str_radix(&part[..2], 16).unwrap()));
+            shard.push_str(&part[2..]);
+        }
+        shard
+    }
+
+    proptest! {
+        #[test]
+        fn every_shard_has_a_key_of_its_own(shard in "[A-Za-z0-9._/:-]{1,40}") {
+            if let Ok(shard) = shard.parse::<Shard>() {
+                let key = key_of(&shard);
+                prop_assert!(is_key(&key) && is_key(&ledger_of(&shard)), "{}", key);
+                prop_assert_eq!(unescaped(&key), shard.as_str());
+            }
+        }
+
+        #[test]
+        fn no_url_makes_it_panic_or_tells_a_secret(rest in "[ -~]{0,40}") {
+            let _ = Address::read("nats", &rest);
+            for secret in ["u:hunter2@", ":hunter2@", "hunter2@"] {
+                if let Err(message) = Address::read("nats+tls", &format!("//{secret}h{rest}")) {
+                    prop_assert!(!message.contains("hunter2"), "{}", message);
+                }
+            }
+        }
+    }
+}

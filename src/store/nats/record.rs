@@ -1,0 +1,322 @@
+//! What the key of a shard holds, and how old it is.
+
+use super::bucket::{Entry, Stamp};
+use crate::lease::{Candidate, Session, Term};
+use crate::store::Holder;
+use crate::time::{BootInstant, wall_clock_millis};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A leadership, as the bucket keeps it. Fields are added, never renamed or removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    pub session: Session,
+    pub owner: String,
+    pub host: String,
+    pub pid: u32,
+    /// None in the first record of a key, whose term is the microsecond at which the server stored it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub term: Option<u64>,
+    /// Zero in a claim; rises with every renewal.
+    pub beat: u64,
+    /// From when the server stored this.
+    pub lease_ms: u64,
+    /// By the holder's clock, for people.
+    pub since_ms: u64,
+    /// The lease was given back: the tree is dead.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub released: bool,
+    /// No tree may start before so long after the server stored this: one may be alive that nobody has shown dead.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hold_ms: u64,
+    /// The shard's ledger tells of leases up to this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ledger_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+impl Record {
+    /// Of a claim.
+    pub fn new(candidate: &Candidate, term: Option<u64>, ledger_ms: u64) -> Self {
+        Self {
+            session: candidate.session.clone(),
+            owner: candidate.owner.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            term,
+            beat: 0,
+            lease_ms: millis(candidate.lease),
+            since_ms: wall_clock_millis(),
+            released: false,
+            hold_ms: 0,
+            ledger_ms,
+        }
+    }
+
+    pub fn is_of(&self, candidate: &Candidate) -> bool {
+        self.session == candidate.session
+    }
+
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    pub fn encoded(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a record is plain data")
+    }
+}
+
+/// Rounded up: a lease never gets shorter on its way.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    Record(Record),
+    /// Somebody deleted the key.
+    Deleted,
+    /// Another program's.
+    Foreign,
+}
+
+impl Content {
+    pub fn read(value: Option<&[u8]>) -> Self {
+        match value.map(serde_json::from_slice) {
+            None => Self::Deleted,
+            Some(Ok(record)) => Self::Record(record),
+            Some(Err(_)) => Self::Foreign,
+        }
+    }
+}
+
+/// A revision of a shard's key, as this process knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sight {
+    pub revision: u64,
+    /// None while it is our own and has not been read back.
+    pub stamp: Option<Stamp>,
+    pub content: Content,
+    /// When it was seen first.
+    pub as_of: BootInstant,
+    /// The age that it was shown to have at `as_of`, at the least.
+    pub age: Duration,
+    /// True when no clock of the server could show it to be older.
+    pub dated: bool,
+    /// Some when it is our own and we know better than the record.
+    pub hold_until: Option<BootInstant>,
+}
+
+impl Sight {
+    pub fn of(entry: &Entry, heard: BootInstant) -> Self {
+        Self::new(entry.revision, entry.stamp, Content::read(entry.value.as_deref()), heard)
+    }
+
+    pub fn new(revision: u64, stamp: Stamp, content: Content, heard: BootInstant) -> Self {
+        Self {
+            revision,
+            stamp: Some(stamp),
+            content,
+            as_of: heard,
+            age: Duration::ZERO,
+            dated: false,
+            hold_until: None,
+        }
+    }
+
+    /// What we wrote ourselves just now.
+    pub fn ours(revision: u64, record: Record, now: BootInstant, hold_until: Option<BootInstant>) -> Self {
+        let content = Content::Record(record);
+        Self { revision, stamp: None, content, as_of: now, age: Duration::ZERO, dated: true, hold_until }
+    }
+
+    /// The same message of the same bucket: one that was made again may count from one.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let written = |sight: &Self| sight.record().map(|record| (record.session.clone(), record.term, record.beat));
+        self.revision == other.revision
+            && match (self.stamp, other.stamp) {
+                (Some(one), Some(two)) => one == two,
+                // One of them is what we wrote.
+                (None, _) | (_, None) => written(self) == written(other),
+            }
+    }
+
+    pub fn record(&self) -> Option<&Record> {
+        match &self.content {
+            Content::Record(record) => Some(record),
+            Content::Deleted | Content::Foreign => None,
+        }
+    }
+
+    /// Of the leadership that the record tells of. None while that is not known.
+    pub fn term(&self) -> Option<u64> {
+        self.record()?.term.or(self.stamp.map(Stamp::micros))
+    }
+
+    /// How long the key has been like this, at the least.
+    pub fn age(&self, now: BootInstant) -> Duration {
+        self.age.saturating_add(now.since(self.as_of))
+    }
+
+    /// That the key was so old at `heard`.
+    pub fn learn_age(&mut self, age: Duration, heard: BootInstant) {
+        if age > self.age(heard) {
+            (self.age, self.as_of) = (age, heard);
+        }
+    }
+
+    /// How long a lease goes on. Zero when it has expired or was released.
+    pub fn left(&self, now: BootInstant) -> Duration {
+        match self.record() {
+            Some(record) if !record.released => record.lease().saturating_sub(self.age(now)),
+            Some(_) | None => Duration::ZERO,
+        }
+    }
+
+    /// Until when no tree may start. None when that is over.
+    pub fn hold_until(&self, now: BootInstant) -> Option<BootInstant> {
+        let by_record = || {
+            let hold = Duration::from_millis(self.record().map_or(0, |record| record.hold_ms));
+            now.plus(hold.saturating_sub(self.age(now)))
+        };
+        Some(self.hold_until.unwrap_or_else(by_record)).filter(|&until| until > now)
+    }
+
+    pub fn holder(&self, now: BootInstant) -> Holder {
+        let Some(record) = self.record() else {
+            return Holder { owner: "something that writes other records".to_owned(), ..Holder::default() };
+        };
+        Holder {
+            owner: record.owner.clone(),
+            session: Some(record.session.clone()),
+            host: Some(record.host.clone()),
+            pid: Some(record.pid),
+            term: self.term().map(Term),
+            since_millis: Some(record.since_ms),
+            expires_in: Some(self.left(now)),
+        }
+    }
+}
+
+/// What the ledger of a shard holds: that it was once led, by leases up to this one. It is written before the first
+/// COMMAND is started and never changed by a release, so an absent lock beside a ledger is one that somebody deleted.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ledger {
+    pub lease_ms: u64,
+}
+
+impl Ledger {
+    /// Zero where it cannot be read.
+    pub fn read(entry: &Entry) -> Self {
+        entry.value.as_deref().and_then(|value| serde_json::from_slice(value).ok()).unwrap_or_default()
+    }
+
+    pub fn encoded(self) -> Vec<u8> {
+        serde_json::to_vec(&self).expect("a ledger is plain data")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const START: BootInstant = BootInstant::from_nanos(1_000_000_000_000);
+
+    fn record() -> Record {
+        let candidate = Candidate {
+            shard: "s".parse().unwrap(),
+            owner: "me".to_owned(),
+            session: Session::from_record("session"),
+            host: "host".to_owned(),
+            pid: 7,
+            lease: Duration::from_micros(1_500_001),
+        };
+        Record::new(&candidate, Some(9), 0)
+    }
+
+    fn sight(record: Record) -> Sight {
+        Sight::new(4, Stamp(5_000_999), Content::Record(record), START)
+    }
+
+    fn later(millis: u64) -> BootInstant {
+        START.plus(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_a_lease_is_rounded_up() {
+        let record = record();
+        assert_eq!(record.lease_ms, 1501);
+        assert_eq!(Content::read(Some(&record.encoded())), Content::Record(record));
+    }
+
+    #[test]
+    fn a_lease_ends_when_it_stood_unchanged_for_all_of_it() {
+        let sight = sight(record());
+        assert_eq!(sight.left(later(0)), Duration::from_millis(1501));
+        assert_eq!(sight.left(later(1500)), Duration::from_millis(1));
+        assert_eq!(sight.left(later(1501)), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_servers_clock_can_make_a_record_older_but_not_younger() {
+        let mut sight = sight(record());
+        sight.learn_age(Duration::from_secs(1), later(100));
+        assert_eq!(sight.left(later(100)), Duration::from_millis(501));
+        sight.learn_age(Duration::from_millis(1), later(200));
+        assert_eq!(sight.left(later(200)), Duration::from_millis(401));
+    }
+
+    #[test]
+    fn a_hold_is_counted_from_the_records_beginning_unless_we_know_better() {
+        let mut sight = sight(Record { hold_ms: 1000, ..record() });
+        assert_eq!(sight.hold_until(later(0)), Some(later(1000)));
+        assert_eq!(sight.hold_until(later(400)), Some(later(1000)));
+        assert_eq!(sight.hold_until(later(1000)), None);
+        sight.hold_until = Some(later(50));
+        assert_eq!((sight.hold_until(later(0)), sight.hold_until(later(50))), (Some(later(50)), None));
+    }
+
+    #[test]
+    fn a_record_without_a_term_has_the_servers_microsecond() {
+        assert_eq!(sight(record()).term(), Some(9));
+        assert_eq!(sight(Record { term: None, ..record() }).term(), Some(5000));
+    }
+
+    #[test]
+    fn what_others_write_is_foreign() {
+        for value in ["", "x", "7", "null", "{}", "[]", r#"{"session":7}"#, "\u{0}"] {
+            assert_eq!(Content::read(Some(value.as_bytes())), Content::Foreign, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_we_wrote_is_known_again_and_not_mixed_up_with_the_same_number_in_another_bucket() {
+        let ours = Sight::ours(4, Record { ledger_ms: 7, ..record() }, START, None);
+        let read = sight(record());
+        assert!(ours.is_same(&read) && read.is_same(&ours) && read.is_same(&read));
+        assert!(!ours.is_same(&sight(Record { session: Session::from_record("other"), ..record() })));
+        assert!(!ours.is_same(&Sight { revision: 5, ..read.clone() }));
+        assert!(!read.is_same(&Sight { stamp: Some(Stamp(1)), ..read.clone() }));
+    }
+
+    proptest! {
+        #[test]
+        fn no_number_in_a_record_makes_it_panic(lease_ms: u64, hold_ms: u64, term: u64, now: u64) {
+            let sight = sight(Record { lease_ms, hold_ms, term: Some(term), ..record() });
+            let now = BootInstant::from_nanos(now);
+            let _ = (sight.left(now), sight.hold_until(now), sight.holder(now));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! How a standby hears of a release: an ephemeral consumer on the shard's key, pushed to us.
+//!
+//! The hazard: a consumer may die without a word (its server restarted, the bucket was made again, the connection
+//! hangs), and a standby would wait for news that never come. So the server says every few seconds that it is still
+//! there, and which message was the last; what is silent, or has a gap, is made anew, and then the record is looked at.
+//!
+//! Each renewal of the leader comes this way too. It tells nobody anything, but that the lease goes on from now.
+
+use super::Nats;
+use super::address::key_of;
+use super::bucket::{Refusal, Stamp, is_deletion};
+use super::record::{Content, Sight};
+use crate::lease::Shard;
+use crate::store::{Conclusion, StoreError};
+use crate::time::BootInstant;
+use async_nats::{Message, StatusCode};
+use futures_util::StreamExt;
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// How often the server says that it is there.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// What is silent for so long is not.
+const SILENCE: Duration = Duration::from_secs(11);
+/// The server forgets a consumer that nobody listens to for so long.
+const INACTIVE: Duration = Duration::from_secs(10);
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+const MOST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Returns when the lease may be free.
+///
+/// # Errors
+/// Only what trying again does not mend, and not at once.
+pub async fn changed(store: &Nats, shard: &Shard) -> Result<(), StoreError> {
+    let mut pause = LEAST_PAUSE;
+    loop {
+        match listen(store, shard, &mut pause).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => match error.conclusion {
+                Conclusion::NotApplied | Conclusion::Unknown => {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(MOST_PAUSE);
+                }
+                Conclusion::Denied | Conclusion::Misconfigured => {
+                    sleep(MOST_PAUSE).await;
+                    return Err(error);
+                }
+            },
+        }
+    }
+}
+
+/// Answers false when the consumer has to be made anew.
+async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<bool, StoreError> {
+    let links = &store.bucket.links;
+    let link = links.link().await?;
+    let before = link.denials();
+    let inbox = link.client.new_inbox();
+    let subscribed = link.client.subscribe(inbox.clone()).await;
+    let mut messages = subscribed.map_err(|error| {
+        links.discard(&link);
+        StoreError::not_applied(format!("cannot subscribe in {}: {error}", link.server))
+    })?;
+    let begun = BootInstant::now();
+    consume(store, shard, &inbox).await?;
+    // From here on nothing is missed. What came before, this shows.
+    if is_free(store.look(shard).await?.as_ref()) {
+        return Ok(true);
+    }
+    *pause = LEAST_PAUSE;
+    let mut silent_at = Instant::now() + SILENCE;
+    let mut last = 0;
+    loop {
+        let now = BootInstant::now();
+        let known = store.known(shard);
+        let end = match known.as_ref().map(|sight| (&sight.content, sight.left(now))) {
+            Some((Content::Record(_), left)) if left.is_zero() => return Ok(true),
+            Some((Content::Record(_), left)) => Some(left),
+            Some((Content::Deleted | Content::Foreign, _)) | None => None,
+        };
+        tokio::select! {
+            biased;
+            message = messages.next() => {
+                let Some(message) = message else { return Ok(false) };
+                silent_at = Instant::now() + SILENCE;
+                if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
+                    if number(&message, "Nats-Last-Consumer").is_some_and(|told| told > last) {
+                        return Ok(false);
+                    }
+                } else if let Some((sight, sequence)) = read(&message) {
+                    last = sequence;
+                    let sight = store.note(shard, sight, begun);
+                    if is_free(Some(&sight)) {
+                        return Ok(true);
+                    }
+                }
+            }
+            error = links.trouble(&link, &inbox, before) => return Err(error),
+            () = sleep(end.unwrap_or(SILENCE)), if end.is_some() => {}
+            () = sleep_until(silent_at) => return Ok(false),
+        }
+    }
+}
+
+fn is_free(sight: Option<&Sight>) -> bool {
+    sight.is_none_or(|sight| match &sight.content {
+        Content::Record(record) => record.released,
+        Content::Deleted => true,
+        Content::Foreign => false,
+    })
+}
+
+async fn consume(store: &Nats, shard: &Shard, inbox: &str) -> Result<(), StoreError> {
+    let bucket = &store.bucket;
+    let stream = bucket.address().stream();
+    let name = format!("CONSUMER.CREATE.{stream}");
+    let request = json!({
+        "stream_name": stream,
+        "config": {
+            "deliver_subject": inbox,
+            "filter_subject": bucket.address().subject(&key_of(shard)),
+            "deliver_policy": "new",
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "replay_policy": "instant",
+            "idle_heartbeat": nanos(HEARTBEAT),
+            "inactive_threshold": nanos(INACTIVE),
+            "mem_storage": true,
+            "num_replicas": 1,
+        },
+    });
+    match bucket.ask(&name, &request).await {
+        Ok(_) => Ok(()),
+        Err(Refusal::Api(error)) => Err(bucket.refused(&name, &error)),
+        Err(Refusal::Error(error)) => Err(error),
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn number(message: &Message, header: &str) -> Option<u64> {
+    message.headers.as_ref()?.get(header)?.as_str().parse().ok()
+}
+
+/// A message of the stream, and its number among those of this consumer.
+fn read(message: &Message) -> Option<(Sight, u64)> {
+    let (revision, sequence, stamp) = place(message.reply.as_ref()?.as_str())?;
+    let deleted = message.headers.as_ref().is_some_and(|headers| {
+        is_deletion(headers.iter().flat_map(|(name, values)| values.iter().map(|v| (name.as_ref(), v.as_str()))))
+    });
+    let content = Content::read((!deleted).then_some(&*message.payload));
+    let mut sight = Sight::new(revision, stamp, content, BootInstant::now());
+    // It has just been stored.
+    sight.dated = true;
+    Some((sight, sequence))
+}
+
+/// The stream's number, the consumer's, and the time of a message, from the subject that acknowledges it:
+/// `$JS.ACK.STREAM.CONSUMER.DELIVERIES.REVISION.SEQUENCE.NANOSECONDS.PENDING`, or that with a domain and an account
+/// after `ACK`, and perhaps something at its end.
+fn place(reply: &str) -> Option<(u64, u64, Stamp)> {
+    let tokens = reply.strip_prefix("$JS.ACK.")?.split('.').collect::<Vec<_>>();
+    let from = if tokens.len() == 7 { 3 } else { 5 };
+    let number = |index: usize| tokens.get(from + index)?.parse().ok();
+    Some((number(0)?, number(1)?, Stamp(number(2)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_message_is_read_in_both_forms() {
+        let place_of = (7, 2, Stamp(1_795_268_611_017_220_056));
+        assert_eq!(place("$JS.ACK.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0"), Some(place_of));
+        assert_eq!(place("$JS.ACK._.hash.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0"), Some(place_of));
+        assert_eq!(place("$JS.ACK.hub.hash.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0.r4nd"), Some(place_of));
+        for bad in ["", "$JS.ACK.", "$JS.ACK.KV_b.c.1.x.2.3.0", "$JS.FC.KV_b.c.1.7.2.3.0", "$JS.ACK.1.2.3"] {
+            assert_eq!(place(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Who is let in, and what it may do there.
+
+use super::*;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Made for these tests, and good for nothing else.
+const NKEY_SEED: &str = "SUAD33FXPTBP3O4ZS3SAJSDJW5QM4KTLXBU3AQWXIZ3G5DK43HPZRIU7MM";
+const NKEY_PUBLIC: &str = "UAZE7T5ZOS427QLMM7EQ6Y3V5JXFVCSQVK4CA6URPQC6TJGSNZCECMR4";
+const USER_SEED: &str = "SUAG3IRDXNGBXTYP7IIW3MOR5G6YIPWZRZ6UAKQFFEAQ2KSINYFS5TS3DU";
+
+async fn works(server: &Server) {
+    let store = open(&server.own_url()).await;
+    store.prepare().await.unwrap();
+    let one = candidate("one");
+    let grant = granted(store.claim(&one).await);
+    assert_eq!(store.renew(&one, grant.term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, grant.term).await, Ok(Release::Released));
+}
+
+async fn error_of(url: &str) -> StoreError {
+    open(url).await.observe(&shard()).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_user_with_its_password_is_let_in_and_nobody_else() {
+    let users = "jetstream: enabled\nauthorization { timeout: 60, users = [{user: u, password: 's3cr3t/@'}] }";
+    let mut server = Server::configured(users, r#"{"user":"u","pass":"s3cr3t/@"}"#);
+    server.login = "u:s3cr3t%2F%40@".to_owned();
+    works(&server).await;
+    for (login, named) in [("u:hunter2@", "the user \"u\" or its password"), ("", "a client without credentials")] {
+        let url = format!("nats://{login}{}/{BUCKET}", server.address());
+        let error = error_of(&url).await;
+        assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+        assert!(error.message.contains(&format!("denied {named}")) && !error.message.contains("hunter2"), "{error}");
+        let check = open(&url).await.check().await.unwrap_err();
+        assert_eq!(check, error);
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_let_in_and_never_shown() {
+    let lines = "jetstream: enabled\nauthorization { timeout: 60, token: 's3cr3t' }";
+    let mut server = Server::configured(lines, r#"{"auth_token":"s3cr3t"}"#);
+    server.login = "s3cr3t@".to_owned();
+    works(&server).await;
+    let error = error_of(&format!("nats://hunter2@{}/{BUCKET}", server.address())).await;
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("denied the token") && !error.message.contains("hunter2"), "{error}");
+}
+
+#[tokio::test]
+async fn an_nkey_is_let_in() {
+    let lines = format!(
+        "jetstream: enabled\nauthorization {{ timeout: 60, users = [{{nkey: {NKEY_PUBLIC}}}, {{user: admin, password: admin}}] }}"
+    );
+    let mut server = Server::configured(&lines, r#"{"user":"admin","pass":"admin"}"#);
+    let file = server.path("seed");
+    fs::write(&file, format!("# of the leader\n{NKEY_SEED}\n")).unwrap();
+    server.options = format!("?nkey={}", file.display());
+    works(&server).await;
+    // Another one's.
+    fs::write(&file, USER_SEED).unwrap();
+    let error = error_of(&server.own_url()).await;
+    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert!(error.message.contains("the nkey in /") && !error.message.contains(USER_SEED), "{error}");
+}
+
+#[tokio::test]
+async fn a_credentials_file_is_let_in_and_read_again_when_it_was_renewed() {
+    let operator: Value = serde_json::from_str(include_str!("operator.json")).unwrap();
+    let of = |name: &str| operator[name].as_str().unwrap().to_owned();
+    let lines = format!(
+        "jetstream: enabled\nauthorization {{ timeout: 60 }}\noperator: {}\nresolver: MEMORY\nresolver_preload: {{ {}: {}, {}: {} }}",
+        of("operator"),
+        of("system"),
+        of("systemJwt"),
+        of("account"),
+        of("accountJwt")
+    );
+    let mut server = Server::configured(&lines, "");
+    let file = server.path("leader.creds");
+    let creds = |seed: &str| {
+        format!(
+            "-----BEGIN NATS USER JWT-----\n{}\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY \
+             SEED-----\n{seed}\n------END USER NKEY SEED------\n",
+            of("userJwt")
+        )
+    };
+    fs::write(&file, creds(USER_SEED)).unwrap();
+    server.options = format!("?creds={}", file.display());
+    works(&server).await;
+    let store = open(&server.own_url()).await;
+    fs::write(&file, creds(NKEY_SEED)).unwrap();
+    let error = store.observe(&shard()).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert!(error.message.contains("the credentials in /") && !error.message.contains(NKEY_SEED), "{error}");
+    fs::write(&file, creds(USER_SEED)).unwrap();
+    store.observe(&shard()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
+    let scratch = TempDir::new().unwrap();
+    let wrong = scratch.path().join("wrong");
+    fs::write(&wrong, "SUAhunter2 and nothing else").unwrap();
+    let there = wrong.display();
+    for (options, part) in [
+        ("creds=/nowhere".to_owned(), "/nowhere cannot be used to log in: entity not found"),
+        ("nkey=/nowhere".to_owned(), "/nowhere cannot be used to log in"),
+        (format!("creds={there}"), "does not hold a user JWT and a seed"),
+        (format!("nkey={there}"), "does not hold the seed of a user"),
+        ("ca=/nowhere".to_owned(), "/nowhere cannot be used for TLS"),
+        (format!("ca={there}"), "it holds no certificate"),
+        (format!("cert={there}&key={there}"), "cannot be used for TLS"),
+    ] {
+        let location = Location::from_url(&format!("nats://h/{BUCKET}?{options}")).unwrap();
+        let Err(error) = location.open(REQUEST_TIMEOUT).await else { panic!("{options} opened") };
+        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert!(error.message.contains(part) && !error.message.contains("hunter2"), "{error}");
+    }
+}
+
+/// What an election needs, as the manual has it.
+const NEEDED: [&str; 4] = [
+    "$KV.locks.>",
+    "$JS.API.STREAM.INFO.KV_locks",
+    "$JS.API.STREAM.MSG.GET.KV_locks",
+    "$JS.API.CONSUMER.CREATE.KV_locks",
+];
+
+/// With a user `u` that may publish to these, and hear `_INBOX.>` or something else.
+fn restricted(publish: &[&str], hear: &str) -> Server {
+    let publish = publish.iter().map(|subject| format!("'{subject}'")).collect::<Vec<_>>().join(", ");
+    let lines = format!(
+        "jetstream: enabled\nauthorization {{ timeout: 60, users = [\n{{user: admin, password: admin}}\n{{user: u, password: u, \
+         permissions: {{ publish: [{publish}], subscribe: ['{hear}'] }} }}] }}"
+    );
+    let mut server = Server::configured(&lines, r#"{"user":"admin","pass":"admin"}"#);
+    server.login = String::from("u:u@");
+    server
+}
+
+fn as_admin(server: &Server) -> String {
+    format!("nats://admin:admin@{}/{BUCKET}", server.address())
+}
+
+#[tokio::test]
+async fn the_permissions_in_the_manual_suffice() {
+    let server = restricted(&NEEDED, "_INBOX.>");
+    open(&as_admin(&server)).await.prepare().await.unwrap();
+    sleep(SHORT + Duration::from_millis(20)).await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = short("one");
+    let term = lead(&*leader, &one).await;
+    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    refused(standby.claim(&short("two")).await);
+    let news = tokio::spawn({
+        let standby = Arc::clone(&standby);
+        async move { standby.changed(&shard()).await }
+    });
+    assert!(leader.inspect(&shard()).await.unwrap().holder.is_some());
+    assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
+    news.await.unwrap().unwrap();
+    let findings = standby.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    // But not to make the bucket.
+    let error = leader.prepare().await;
+    assert!(error.is_ok(), "{error:?}");
+    server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
+    let error = leader.prepare().await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("$JS.API.STREAM.CREATE.KV_locks"), "{error}");
+}
+
+#[tokio::test]
+async fn a_check_names_each_permission_that_is_missing() {
+    for missing in NEEDED {
+        let granted: Vec<&str> = NEEDED.into_iter().filter(|subject| *subject != missing).collect();
+        let server = restricted(&granted, "_INBOX.>");
+        open(&as_admin(&server)).await.prepare().await.unwrap();
+        let begun = Instant::now();
+        let findings = open(&server.own_url()).await.check().await.unwrap();
+        let bad = texts(&findings, Verdict::Bad);
+        assert_eq!(bad.len(), 1, "{findings:#?}");
+        assert!(bad[0].starts_with(&format!("permission missing: publish to {missing}: ")), "{bad:?}");
+        // What is forbidden is not waited for.
+        assert!(begun.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", begun.elapsed());
+    }
+    let server = restricted(&NEEDED, "elsewhere.>");
+    open(&as_admin(&server)).await.prepare().await.unwrap();
+    let findings = open(&server.own_url()).await.check().await.unwrap();
+    let bad = texts(&findings, Verdict::Bad);
+    assert_eq!(bad.len(), 1, "{findings:#?}");
+    assert!(bad[0].starts_with("permission missing: subscribe to the answers (_INBOX.>"), "{bad:?}");
+}
+
+#[tokio::test]
+async fn what_is_denied_is_named_to_the_candidate() {
+    let server = restricted(&["$JS.API.STREAM.MSG.GET.KV_locks"], "_INBOX.>");
+    open(&as_admin(&server)).await.prepare().await.unwrap();
+    let store = open(&server.own_url()).await;
+    let error = store.claim(&short("one")).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("denied the user \"u\" or its password") && error.message.contains("$KV.locks."));
+    assert!(server.client().record(KEY).is_none());
+}
+
+#[tokio::test]
+async fn an_inbox_of_ones_own_may_be_all_that_one_may_hear() {
+    let mut server = restricted(&NEEDED, "_INBOX_lr.>");
+    open(&as_admin(&server)).await.prepare().await.unwrap();
+    server.options = "?inbox=_INBOX_lr".to_owned();
+    let store = open(&server.own_url()).await;
+    granted(store.claim(&candidate("one")).await);
+    let findings = store.check().await.unwrap();
+    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
+}
+
+fn openssl(directory: &Path, arguments: &[&str]) {
+    let mut command = Command::new("openssl");
+    let output =
+        command.args(arguments).current_dir(directory).output().expect("openssl is there: apt install openssl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// An authority `ca`, and certificates for `server` (of 127.0.0.1) and `client`, signed by it.
+fn certificates(directory: &Path) {
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let authority = ["req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-days", "30", "-subj", "/CN=test"];
+    openssl(directory, &[&authority[..], &key].concat());
+    fs::write(directory.join("ext"), "subjectAltName=IP:127.0.0.1\n").unwrap();
+    for name in ["server", "client"] {
+        let (key_file, request, pem) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.pem"));
+        let subject = format!("/CN={name}");
+        openssl(directory, &[&["req", "-keyout", &key_file, "-out", &request, "-subj", &subject][..], &key].concat());
+        let sign = ["x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"];
+        openssl(directory, &[&sign[..], &["-days", "30", "-extfile", "ext", "-out", &pem]].concat());
+    }
+}
+
+fn with_tls(more: &str) -> Server {
+    let data = TempDir::new().unwrap();
+    certificates(data.path());
+    let lines = format!(
+        "jetstream: enabled\ntls {{ timeout: 60, cert_file: 'DATA/server.pem', key_file: 'DATA/server.key'{more} }}"
+    );
+    Server::prepared(data, &lines, "")
+}
+
+#[tokio::test]
+async fn over_tls_the_server_is_checked_by_the_named_authority() {
+    let mut server = with_tls("");
+    server.options = format!("?ca={}", server.path("ca.pem").display());
+    works(&server).await;
+    server.scheme = "nats+tls";
+    works(&server).await;
+    // By the system's authorities: they did not sign it.
+    for scheme in ["nats", "nats+tls"] {
+        let url = format!("{scheme}://{}/{BUCKET}", server.address());
+        let Ok(store) = Location::from_url(&url).unwrap().open(REQUEST_TIMEOUT).await else {
+            continue; // This system has none.
+        };
+        let error = store.observe(&shard()).await.unwrap_err();
+        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+        assert!(error.message.contains("TLS with nats at 127.0.0.1:") && error.message.contains("ca=FILE"), "{error}");
+    }
+    // The name has to fit as well.
+    let other = format!("nats+tls://localhost:{}/{BUCKET}{}", server.address().port(), server.options);
+    let error = error_of(&other).await;
+    assert!(error.conclusion == Conclusion::Misconfigured && error.message.contains("TLS with"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_where_it_is_wanted() {
+    let mut server = with_tls(", ca_file: 'DATA/ca.pem', verify: true");
+    let at = |name: &str| server.path(name).display().to_string();
+    let (ca, own) = (format!("?ca={}", at("ca.pem")), format!("&cert={}&key={}", at("client.pem"), at("client.key")));
+    server.options = format!("{ca}{own}");
+    works(&server).await;
+    server.options = ca;
+    let error = error_of(&server.own_url()).await;
+    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert!(error.message.contains("cert=FILE and key=FILE"), "{error}");
+}
+
+#[tokio::test]
+async fn who_demands_tls_does_not_go_on_without() {
+    let server = server().await;
+    let scratch = TempDir::new().unwrap();
+    certificates(scratch.path());
+    let url = format!("nats+tls://{}/{BUCKET}?ca={}/ca.pem", server.address(), scratch.path().display());
+    let error = error_of(&url).await;
+    assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+    assert!(error.message.contains("it may speak no TLS"), "{error}");
+}

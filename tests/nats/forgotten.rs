@@ -1,0 +1,252 @@
+//! What the bucket forgot: dropped and made again, emptied, a record deleted by hand, garbage in its place.
+
+use super::*;
+
+#[tokio::test]
+async fn in_a_bucket_that_is_younger_than_the_lease_the_first_leader_waits() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let left = wait(&granted(store.claim(&candidate("one")).await));
+    assert!(left > LEASE - Duration::from_secs(10) && left <= LEASE - SHORT, "{left:?}");
+}
+
+#[tokio::test]
+async fn in_a_bucket_that_is_older_than_the_lease_nobody_waits() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let first = lead(&*store, &one).await;
+    assert_eq!(store.release(&one, first).await, Ok(Release::Released));
+    let two = short("two");
+    assert!(lead(&*store, &two).await > first);
+    // That one crashes.
+    let other = open(&server.own_url()).await;
+    assert_eq!(lead_in_time(&*other, &short("three")).await.start_after, None);
+}
+
+#[tokio::test]
+async fn a_bucket_without_a_marker_gets_one_and_the_leader_waits() {
+    let server = server().await;
+    server.client().purge(MARKER);
+    let store = open(&server.own_url()).await;
+    assert!(wait(&granted(store.claim(&short("one")).await)) > Duration::ZERO);
+    assert!(server.client().message(MARKER).is_some());
+}
+
+#[tokio::test]
+async fn after_the_bucket_was_dropped_and_made_again_the_old_leader_has_lost_and_the_new_one_waits() {
+    let server = server().await;
+    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let (one, two) = (short("one"), candidate("two"));
+    let before = lead(&*old, &one).await;
+    server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &serde_json::Value::Null);
+    let error = old.renew(&one, before, 1).await.unwrap_err();
+    assert!(error.conclusion == Conclusion::Misconfigured && error.message.contains("leaderctl store init"), "{error}");
+    new.prepare().await.unwrap();
+    let grant = granted(new.claim(&two).await);
+    assert!(wait(&grant) > LEASE - Duration::from_secs(8), "{grant:?}");
+    assert!(grant.term > before, "{} after {before}", grant.term);
+    let lost = old.renew(&one, before, 2).await.unwrap();
+    assert!(matches!(lost, Renewal::Lost(Some(holder)) if holder.owner == "two"));
+    assert_eq!(old.release(&one, before).await, Ok(Release::NotHeld));
+    assert_eq!(new.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
+}
+
+/// The claimant may have known the old bucket, and the old leader renews into the new one by the number of a revision.
+#[tokio::test]
+async fn revisions_of_a_bucket_that_was_made_again_do_not_meet_the_old_ones() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    granted(store.claim(&short("one")).await);
+    let before = server.client().revision(KEY);
+    server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &serde_json::Value::Null);
+    store.prepare().await.unwrap();
+    let info = server.client().info();
+    assert!(info["state"]["first_seq"].as_u64().unwrap() > before, "{info} {before}");
+}
+
+#[tokio::test]
+async fn an_emptied_bucket_makes_the_leader_wait() {
+    let server = server().await;
+    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = short("one");
+    let before = lead(&*old, &one).await;
+    server.client().api(&format!("STREAM.PURGE.KV_{BUCKET}"), &serde_json::Value::Null);
+    let grant = granted(new.claim(&short("two")).await);
+    assert!(wait(&grant) > Duration::ZERO && grant.term > before, "{grant:?}");
+    assert!(matches!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(Some(_)))));
+}
+
+#[tokio::test]
+async fn a_lock_that_was_purged_by_hand_makes_the_next_leader_wait_a_whole_lease() {
+    let server = server().await;
+    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = short("one");
+    let before = lead(&*old, &one).await;
+    server.client().purge(KEY);
+    let grant = granted(new.claim(&short("two")).await);
+    assert!(wait(&grant) > SHORT / 5 && wait(&grant) <= SHORT, "{grant:?}");
+    assert!(grant.term > before, "{} after {before}", grant.term);
+    assert!(matches!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(Some(_)))));
+}
+
+#[tokio::test]
+async fn the_longest_lease_that_ever_was_is_waited_for_when_the_lock_vanished() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = with_lease("one", Duration::from_mins(1));
+    let grant = granted(store.claim(&one).await);
+    store.release(&one, grant.term).await.unwrap();
+    let two = candidate("two");
+    let grant = granted(store.claim(&two).await);
+    store.renew(&two, grant.term, 1).await.unwrap();
+    server.client().purge(KEY);
+    let left = wait(&granted(open(&server.own_url()).await.claim(&short("three")).await));
+    assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_lock_that_was_deleted_by_hand_makes_the_next_leader_wait_from_then() {
+    let server = server().await;
+    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = with_lease("one", 4 * SHORT);
+    let before = granted(old.claim(&one).await).term;
+    server.client().delete(KEY);
+    assert_eq!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(None)));
+    assert_eq!(new.observe(&shard()).await, Ok(Observation::Free));
+    sleep(SHORT).await;
+    let grant = granted(new.claim(&with_lease("two", 4 * SHORT)).await);
+    assert!(wait(&grant) > Duration::ZERO && wait(&grant) <= 3 * SHORT, "{grant:?}");
+    assert!(grant.term > before, "{} after {before}", grant.term);
+}
+
+#[tokio::test]
+async fn a_lock_that_was_deleted_by_hand_makes_the_next_leader_wait_also_in_an_old_bucket() {
+    let server = server().await;
+    sleep(4 * SHORT).await;
+    let store = open(&server.own_url()).await;
+    lead(&*store, &with_lease("one", 4 * SHORT)).await;
+    server.client().delete(KEY);
+    let grant = granted(open(&server.own_url()).await.claim(&with_lease("two", 4 * SHORT)).await);
+    assert!(wait(&grant) > Duration::ZERO, "{grant:?}");
+}
+
+#[tokio::test]
+async fn a_lock_that_was_deleted_longer_ago_than_a_lease_makes_nobody_wait() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    lead(&*store, &one).await;
+    server.client().delete(KEY);
+    sleep(SHORT + Duration::from_millis(20)).await;
+    lead(&*open(&server.own_url()).await, &short("two")).await;
+}
+
+#[tokio::test]
+async fn the_successor_of_a_leader_that_crashed_while_it_waited_waits_for_the_rest() {
+    let server = server().await;
+    let (first, second, third) =
+        (open(&server.own_url()).await, open(&server.own_url()).await, open(&server.own_url()).await);
+    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await);
+    server.client().purge(KEY);
+    // The second crashes, and its record expires long before the first one's tree is dead.
+    let waited = granted(second.claim(&short("two")).await);
+    assert!(wait(&waited) > Duration::from_secs(50), "{waited:?}");
+    let left = wait(&lead_in_time(&*third, &short("three")).await);
+    assert!(left > Duration::from_secs(40) && left < wait(&waited) + SHORT, "{left:?}");
+}
+
+#[tokio::test]
+async fn a_renewal_or_a_release_by_a_leader_that_had_to_wait_does_not_end_the_wait() {
+    let server = server().await;
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await);
+    server.client().purge(KEY);
+    let two = short("two");
+    let grant = granted(second.claim(&two).await);
+    assert_eq!(second.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
+    let left = wait(&granted(first.claim(&short("three")).await));
+    assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_wait_that_is_over_is_over_for_everybody() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    granted(store.claim(&short("one")).await);
+    server.client().purge(KEY);
+    let two = short("two");
+    let grant = granted(store.claim(&two).await);
+    assert!(wait(&grant) > Duration::ZERO);
+    sleep(SHORT).await;
+    assert_eq!(store.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&two, grant.term).await, Ok(Release::Released));
+    lead(&*open(&server.own_url()).await, &short("three")).await;
+}
+
+/// The ledger was not written yet when the first leader of the shard crashed.
+#[tokio::test]
+async fn a_claim_over_a_record_without_a_ledger_writes_one() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    lead(&*store, &short("one")).await;
+    server.client().purge(LEDGER);
+    let other = open(&server.own_url()).await;
+    lead_in_time(&*other, &short("two")).await;
+    assert!(server.client().message(LEDGER).is_some());
+    server.client().purge(KEY);
+    assert!(wait(&granted(store.claim(&short("three")).await)) > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn terms_rise_over_releases_expiries_deletions_and_wipes() {
+    let server = server().await;
+    let mut last = Term(0);
+    for round in 0..12 {
+        let store = open(&server.own_url()).await;
+        let one = short("one");
+        let grant = lead_in_time(&*store, &one).await;
+        assert!(grant.term > last, "round {round}: {} after {last}", grant.term);
+        last = grant.term;
+        match round % 4 {
+            0 => drop(store.release(&one, last).await.unwrap()),
+            1 => server.client().purge(KEY),
+            2 => {
+                server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &serde_json::Value::Null);
+                store.prepare().await.unwrap();
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_another_program_is_respected_and_named() {
+    for garbage in ["", "7", "hello", "{}", r#"{"session":1}"#, "\u{1}"] {
+        let server = server().await;
+        let store = open(&server.own_url()).await;
+        let revision = server.client().put(KEY, "", garbage);
+        for error in [
+            store.claim(&short("one")).await.unwrap_err(),
+            store.observe(&shard()).await.unwrap_err(),
+            store.inspect(&shard()).await.unwrap_err(),
+        ] {
+            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert!(error.message.contains("nats kv del locks db/main"), "{error}");
+        }
+        assert_eq!(store.release(&short("one"), Term(1)).await, Ok(Release::NotHeld));
+        assert_eq!(server.client().revision(KEY), revision, "{garbage:?} was overwritten");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_whose_record_was_overwritten_has_lost() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    server.client().put(KEY, "", "hello");
+    let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 1).await else { panic!("renewed over it") };
+    assert_eq!(holder.owner, "something that writes other records");
+}

@@ -1,0 +1,469 @@
+//! Late and lost messages, hanging connections, and what is pushed.
+
+use super::*;
+use crate::support::proxy::{Proxy, Weather};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// A firewall that can forget the connections through it: their ends stay open, and nothing passes any more.
+#[derive(Clone)]
+struct Gate {
+    address: SocketAddr,
+    forgotten: Arc<AtomicUsize>,
+    /// That are open on our side.
+    connections: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let gate = Self { address, forgotten: Arc::default(), connections: Arc::default() };
+        let this = gate.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(server) else { continue };
+                this.connections.fetch_add(1, Ordering::SeqCst);
+                let (back, forth) = (this.clone(), this.clone());
+                let (client_again, server_again) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let since = this.forgotten.load(Ordering::SeqCst);
+                thread::spawn(move || back.pump(server_again, client_again, since));
+                thread::spawn(move || {
+                    forth.pump(client, server, since);
+                    forth.connections.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        gate
+    }
+
+    fn pump(&self, mut from: TcpStream, mut to: TcpStream, since: usize) {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            if self.forgotten.load(Ordering::SeqCst) == since && to.write_all(&buffer[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    }
+
+    fn forget(&self) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_plain_shard_is_a_key_that_people_can_read() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let record = server.client().record(KEY).unwrap();
+    assert_eq!((&record["owner"], &record["host"], &record["pid"]), (&json!("one"), &json!("here"), &json!(7)));
+    assert_eq!((&record["leaseMs"], &record["beat"], &record["term"]), (&json!(500), &json!(1), &json!(term.0)));
+}
+
+#[tokio::test]
+async fn shards_with_colons_and_dots_are_kept_apart() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let mut terms = Vec::new();
+    for name in ["a:b", "a/b", "a.b", "a..b", ".a", "a.", "a", "A", "a=3Ab".replace('=', "-").as_str()] {
+        let one = Candidate { shard: name.parse().unwrap(), ..short(name) };
+        terms.push((one.clone(), lead(&*store, &one).await));
+    }
+    for (one, term) in terms {
+        let report = store.inspect(&one.shard).await.unwrap();
+        assert_eq!(report.last_term, Some(term), "{}", one.shard);
+    }
+}
+
+#[tokio::test]
+async fn a_late_claim_renewal_or_release_changes_nothing() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let mut client = server.client();
+    // What the server was sent for each, sent once more when the next one has been applied.
+    let mut late = Vec::new();
+    let mut capture = |client: &mut Client, expected: u64| {
+        let record = client.record(KEY).unwrap().to_string();
+        late.push((expected, record));
+        client.revision(KEY)
+    };
+    let term = lead(&*store, &one).await;
+    let claimed = capture(&mut client, 0);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let renewed = capture(&mut client, claimed);
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    capture(&mut client, renewed);
+    let two = short("two");
+    lead(&*store, &two).await;
+    for (expected, record) in late {
+        let headers = format!("Nats-Expected-Last-Subject-Sequence: {expected}\r\n");
+        let answer = client.request(&format!("$KV.{BUCKET}.{KEY}"), &headers, record.as_bytes()).unwrap();
+        assert!(String::from_utf8_lossy(&answer.body).contains("wrong last sequence"), "{answer:?}");
+    }
+    assert!(leads(&mut client, &two));
+}
+
+#[tokio::test]
+async fn a_renewal_that_is_overtaken_says_so() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Overtaken));
+    // One that does not know of the other, as when it went out at the same time.
+    let other = open(&server.own_url()).await;
+    assert_eq!(other.renew(&one, term, 1).await, Ok(Renewal::Overtaken));
+    assert_eq!(other.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn renewals_that_are_under_way_at_once_all_come_to_an_end_and_the_last_one_counts() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    let mut renewals = tokio::task::JoinSet::new();
+    for beat in 1..=16 {
+        let (store, one) = (Arc::clone(&store), one.clone());
+        renewals.spawn(async move { (beat, store.renew(&one, term, beat).await) });
+    }
+    while let Some(done) = renewals.join_next().await {
+        let (beat, renewal) = done.unwrap();
+        let fine = renewal == Ok(Renewal::Renewed) || beat < 16 && renewal == Ok(Renewal::Overtaken);
+        assert!(fine, "{beat}: {renewal:?}");
+    }
+    assert_eq!(server.client().record(KEY).unwrap()["beat"], 16);
+}
+
+#[tokio::test]
+async fn a_release_of_an_earlier_leadership_does_not_end_a_later_one_of_the_same_session() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let earlier = lead(&*store, &one).await;
+    let later = lead(&*store, &one).await;
+    assert!(later > earlier);
+    assert_eq!(store.release(&one, earlier).await, Ok(Release::NotHeld));
+    assert_eq!(store.renew(&one, earlier, 9).await, Ok(Renewal::Overtaken));
+    assert_eq!(store.renew(&one, later, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, later).await, Ok(Release::Released));
+}
+
+#[tokio::test]
+async fn a_candidate_that_has_just_come_takes_a_lease_that_expired_long_ago_at_once() {
+    let server = server().await;
+    let one = short("one");
+    lead(&*open(&server.own_url()).await, &one).await;
+    sleep(SHORT + Duration::from_millis(50)).await;
+    // By the server's clock: this one has never seen the record.
+    let newcomer = open(&server.own_url()).await;
+    lead(&*newcomer, &short("two")).await;
+}
+
+#[tokio::test]
+async fn a_holder_is_told_with_what_is_left_by_the_servers_clock() {
+    let server = server().await;
+    let (store, other) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = with_lease("one", Duration::from_mins(1));
+    granted(store.claim(&one).await);
+    sleep(Duration::from_secs(1)).await;
+    let most = Duration::from_secs(59);
+    for left in [
+        refused(other.claim(&candidate("two")).await).expires_in,
+        open(&server.own_url()).await.inspect(&shard()).await.unwrap().holder.unwrap().expires_in,
+    ] {
+        assert!(left.is_some_and(|left| left <= most && left > most / 2), "{left:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_lasts_longer_than_the_server_is_away() {
+    let mut server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await).term;
+    server.kill();
+    let error = store.renew(&one, term, 1).await.unwrap_err();
+    assert!(matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied), "{error:?}");
+    let error = store.renew(&one, term, 2).await.unwrap_err();
+    assert_eq!(
+        error,
+        StoreError::not_applied(format!("cannot reach nats at {}: connection refused", server.address()))
+    );
+    server.start_again();
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn the_first_attempt_after_a_black_hole_succeeds_while_the_others_still_hang() {
+    let server = server().await;
+    let proxy = Proxy::to(server.address());
+    let url = server.url(proxy.address);
+    let store = open_with(&url, Duration::from_secs(20)).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await).term;
+    proxy.set(Weather::BlackHole);
+    let mut hanging = tokio::task::JoinSet::new();
+    for beat in 1..=3 {
+        let (store, one) = (Arc::clone(&store), one.clone());
+        hanging.spawn(async move { store.renew(&one, term, beat).await });
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(hanging.try_join_next().is_none());
+    proxy.set(Weather::Fair);
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+/// A connection that is dead for good, while new ones would work: a firewall that forgot it.
+#[tokio::test]
+async fn a_dead_connection_is_passed_by() {
+    let server = server().await;
+    let gate = Gate::to(server.address());
+    let store = open_with(&server.url(gate.address), Duration::from_secs(3)).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await).term;
+    gate.forget();
+    // The attempt itself tries another one after a while.
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert!(begun.elapsed() < Duration::from_millis(900), "the dead one was asked again: {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn of_several_servers_one_that_is_there_is_enough() {
+    let server = server().await;
+    let hole = Proxy::to(server.address());
+    hole.set(Weather::BlackHole);
+    let nobody = crate::support::ports::free_port();
+    let url = format!("nats://127.0.0.1:{nobody},{},{}/{BUCKET}", hole.address, server.address());
+    for _ in 0..3 {
+        let store = open_with(&url, Duration::from_secs(4)).await;
+        store.observe(&shard()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_standby_hears_of_a_release_at_once_and_of_renewals_nothing() {
+    let server = server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = candidate("one");
+    let term = granted(leader.claim(&one).await).term;
+    refused(standby.claim(&candidate("two")).await);
+    let mut news = tokio::spawn({
+        let standby = Arc::clone(&standby);
+        async move { (standby.changed(&shard()).await, Instant::now()) }
+    });
+    for beat in 1..=20 {
+        assert_eq!(leader.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!news.is_finished(), "{:?}", (&mut news).await);
+    let released = Instant::now();
+    assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
+    let (told, heard) = news.await.unwrap();
+    assert_eq!(told, Ok(()));
+    let latency = heard.saturating_duration_since(released);
+    println!("a release was heard of after {latency:?}");
+    assert!(latency < Duration::from_secs(1), "{latency:?}");
+    // And takes it in one round trip, by what it was told.
+    let before = server.client().requests();
+    granted(standby.claim(&candidate("two")).await);
+    assert_eq!(server.client().requests() - before, 1, "it looked first");
+}
+
+#[tokio::test]
+async fn a_release_before_the_subscription_is_not_missed() {
+    let server = server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = candidate("one");
+    let term = granted(leader.claim(&one).await).term;
+    refused(standby.claim(&candidate("two")).await);
+    leader.release(&one, term).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), standby.changed(&shard())).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_standby_hears_of_a_deletion_and_of_an_expiry() {
+    let server = server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    granted(leader.claim(&candidate("one")).await);
+    let news = tokio::spawn({
+        let standby = Arc::clone(&standby);
+        async move { standby.changed(&shard()).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    server.client().delete(KEY);
+    news.await.unwrap().unwrap();
+    let (two, begun) = (short("two"), Instant::now());
+    granted(leader.claim(&two).await);
+    standby.changed(&shard()).await.unwrap();
+    assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
+    granted(standby.claim(&short("three")).await);
+}
+
+#[tokio::test]
+async fn a_standby_hears_of_a_release_after_the_server_was_restarted() {
+    let mut server = server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = with_lease("one", Duration::from_mins(1));
+    let term = granted(leader.claim(&one).await).term;
+    let news = tokio::spawn({
+        let standby = Arc::clone(&standby);
+        async move { standby.changed(&shard()).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    server.kill();
+    sleep(Duration::from_millis(500)).await;
+    assert!(!news.is_finished());
+    server.start_again();
+    let begun = Instant::now();
+    while server.client().info()["state"]["consumer_count"] != 1 {
+        assert!(begun.elapsed() < PATIENCE && !news.is_finished(), "it does not subscribe again");
+        sleep(Duration::from_millis(20)).await;
+    }
+    while leader.release(&one, term).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "it cannot be released");
+    }
+    news.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_standby_whose_consumer_vanished_makes_another() {
+    let server = server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = with_lease("one", Duration::from_mins(1));
+    let term = granted(leader.claim(&one).await).term;
+    let news = tokio::spawn(async move { standby.changed(&shard()).await });
+    let mut client = server.client();
+    let consumers = |client: &mut Client| client.api(&format!("CONSUMER.NAMES.KV_{BUCKET}"), &serde_json::Value::Null);
+    let begun = Instant::now();
+    let first = loop {
+        if let Some(name) = consumers(&mut client)["consumers"][0].as_str() {
+            break name.to_owned();
+        }
+        assert!(begun.elapsed() < PATIENCE, "it makes none");
+        sleep(Duration::from_millis(20)).await;
+    };
+    client.api(&format!("CONSUMER.DELETE.KV_{BUCKET}.{first}"), &serde_json::Value::Null);
+    while consumers(&mut client)["consumers"][0].as_str().is_none_or(|name| name == first) {
+        assert!(begun.elapsed() < PATIENCE, "it makes no other one");
+        sleep(Duration::from_millis(50)).await;
+    }
+    leader.release(&one, term).await.unwrap();
+    news.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_standby_that_no_longer_listens_leaves_nothing_behind() {
+    let server = server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    granted(leader.claim(&candidate("one")).await);
+    let news = tokio::spawn(async move {
+        let _ = tokio::time::timeout(Duration::from_millis(300), standby.changed(&shard())).await;
+        sleep(PATIENCE).await;
+    });
+    let begun = Instant::now();
+    let mut seen = false;
+    loop {
+        let count = server.client().info()["state"]["consumer_count"].as_u64().unwrap();
+        seen |= count == 1;
+        if seen && count == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the consumer stays");
+        sleep(Duration::from_millis(50)).await;
+    }
+    news.abort();
+}
+
+#[tokio::test]
+async fn a_standby_asks_nothing_while_it_listens() {
+    let server = server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = short("one");
+    let term = lead(&*leader, &one).await;
+    refused(standby.claim(&short("two")).await);
+    let mut news = tokio::spawn(async move { standby.changed(&shard()).await });
+    sleep(Duration::from_millis(200)).await;
+    let before = server.client().requests();
+    // Five leases long.
+    for beat in 1..=25 {
+        assert_eq!(leader.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+        sleep(SHORT / 5).await;
+    }
+    assert!(!news.is_finished(), "{:?}", (&mut news).await);
+    assert_eq!(server.client().requests() - before, 1, "only this question was asked");
+    news.abort();
+}
+
+#[tokio::test]
+async fn the_store_ends_its_connection_when_it_is_dropped() {
+    let server = server().await;
+    let gate = Gate::to(server.address());
+    let store = open(&server.url(gate.address)).await;
+    store.observe(&shard()).await.unwrap();
+    assert_eq!(gate.connections.load(Ordering::SeqCst), 1);
+    drop(store);
+    let begun = Instant::now();
+    while gate.connections.load(Ordering::SeqCst) > 0 {
+        assert!(begun.elapsed() < PATIENCE, "a task keeps it open");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_and_a_release_take_no_look() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    let before = server.client().requests();
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert_eq!(server.client().requests() - before, 1, "only this question was asked");
+    // Nor does the next claim of the same process.
+    lead(&*store, &one).await;
+    assert_eq!(server.client().requests() - before, 2, "only these questions were asked");
+}
+
+#[tokio::test]
+async fn renewals_that_overlap_on_a_slow_network_succeed() {
+    let server = server().await;
+    let proxy = Proxy::to(server.address());
+    let store = open_with(&server.url(proxy.address), Duration::from_millis(3273)).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await).term;
+    proxy.set(Weather::Slow(Duration::from_secs(2)));
+    let mut renewals = tokio::task::JoinSet::new();
+    let begun = Instant::now();
+    for beat in 1..=8 {
+        let (store, one) = (Arc::clone(&store), one.clone());
+        renewals.spawn(async move {
+            let sent = begun.elapsed();
+            let done = tokio::time::timeout(Duration::from_millis(3273), store.renew(&one, term, beat)).await;
+            println!("{beat} sent {sent:?} heard {:?}: {done:?}", begun.elapsed());
+            matches!(done, Ok(Ok(Renewal::Renewed)))
+        });
+        sleep(Duration::from_secs(1)).await;
+    }
+    let mut renewed = 0;
+    while let Some(done) = renewals.join_next().await {
+        renewed += u32::from(done.unwrap());
+    }
+    assert!(renewed >= 4, "{renewed}");
+}

@@ -1,0 +1,304 @@
+//! A real nats-server for tests, and a small client of its own: what an operator does with `nats`.
+
+use super::ports::free_port;
+use super::server::{self, prepare};
+use serde_json::{Value, json};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The bucket that the tests use.
+pub const BUCKET: &str = "locks";
+
+pub struct Server {
+    child: Child,
+    port: u16,
+    data: TempDir,
+    /// Before the bucket in every URL: `USER:PASSWORD@`, and what follows it: `?creds=...`.
+    pub login: String,
+    pub options: String,
+    /// What the client of the tests logs in with, as JSON; empty where it cannot.
+    pub admin: String,
+    pub scheme: &'static str,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::configured("jetstream: enabled", "{}")
+    }
+
+    /// Starts one with these lines in its configuration, in which `DATA` stands for its directory, and waits until it
+    /// answers somebody who logs in with `admin`.
+    pub fn configured(lines: &str, admin: &str) -> Self {
+        Self::prepared(TempDir::new().expect("a scratch directory"), lines, admin)
+    }
+
+    /// The same, with files that are there already.
+    pub fn prepared(data: TempDir, lines: &str, admin: &str) -> Self {
+        let lines = lines.replace("DATA", &data.path().to_string_lossy());
+        std::fs::write(data.path().join("server.conf"), lines).expect("it can be written");
+        let mut data = Some(data);
+        for _ in 0..10 {
+            let port = free_port();
+            let directory = data.take().expect("it comes back");
+            let (login, options, admin) = (String::new(), String::new(), admin.to_owned());
+            let child = spawn(directory.path(), port);
+            let mut server = Self { child, port, data: directory, login, options, admin, scheme: "nats" };
+            if server.answers() {
+                return server;
+            }
+            data = Some(std::mem::replace(&mut server.data, TempDir::new().expect("a scratch directory")));
+        }
+        panic!("nats-server does not start: apt install nats-server");
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.data.path().join(name)
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(server::Server::address(self), &self.admin).expect("the server lets the tests in")
+    }
+
+    /// Of the server by itself.
+    pub fn own_url(&self) -> String {
+        server::Server::url(self, server::Server::address(self))
+    }
+
+    /// False when it ended, as it does when another program took the port.
+    fn answers(&mut self) -> bool {
+        let address = server::Server::address(self);
+        let mut ended = false;
+        super::fleet::wait_until("nats-server answers", || {
+            ended = self.child.try_wait().expect("a child can be waited for").is_some();
+            ended
+                || if self.admin.is_empty() {
+                    Client::greeted(address).is_some()
+                } else {
+                    Client::connect(address, &self.admin).is_some_and(|mut client| client.is_served())
+                }
+        });
+        !ended
+    }
+}
+
+fn spawn(data: &Path, port: u16) -> Child {
+    let program = std::env::var_os("LEADERRUN_NATS_SERVER").unwrap_or_else(|| "nats-server".into());
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program).args(["-a", "127.0.0.1", "-p", &port.to_string(), "-sd"]);
+    command.arg(data.join("store")).arg("-c").arg(data.join("server.conf")).arg("-l").arg(data.join("log"));
+    // Debian keeps it where not everybody looks.
+    command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    by_a_thread_that_stays(command).expect("setpriv starts: it is in util-linux")
+}
+
+/// What is to die with its parent dies with the *thread* that started it.
+fn by_a_thread_that_stays(command: Command) -> io::Result<Child> {
+    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+    static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (sender, received) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, done) in received {
+                let _ = done.send(command.spawn());
+            }
+        });
+        Mutex::new(sender)
+    });
+    let (done, started) = mpsc::channel();
+    orders.lock().expect("nobody panicked").send((command, done)).expect("the thread lives");
+    started.recv().expect("the thread lives")
+}
+
+impl server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("{}://{}{address}/{BUCKET}{}", self.scheme, self.login, self.options)
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be reaped");
+    }
+
+    fn start_again(&mut self) {
+        self.child = spawn(self.data.path(), self.port);
+        assert!(self.answers(), "nats-server ended: {}", std::fs::read_to_string(self.path("log")).unwrap_or_default());
+    }
+
+    fn wipe(&mut self) {
+        self.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
+        prepare(self);
+    }
+
+    fn remove_lock(&mut self, shard: &str) {
+        self.client().purge(shard);
+    }
+
+    /// The age is the server's to tell. So old that a lease of a second fits in.
+    fn grow_old(&mut self) {
+        thread::sleep(Duration::from_millis(1100));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection, used for one request after another.
+pub struct Client {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+    count: u32,
+}
+
+/// What a request brought.
+#[derive(Debug)]
+pub struct Answer {
+    pub headers: String,
+    pub body: Vec<u8>,
+}
+
+impl Client {
+    /// None while nobody is there.
+    fn greeted(address: SocketAddr) -> Option<Self> {
+        let stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
+        let mut client = Self { reader: BufReader::new(stream.try_clone().ok()?), stream, count: 0 };
+        client.line()?;
+        Some(client)
+    }
+
+    /// None while nobody is there, or does not let us in.
+    pub fn connect(address: SocketAddr, login: &str) -> Option<Self> {
+        let mut client = Self::greeted(address)?;
+        let mut options: Value = serde_json::from_str(login).expect("a login is JSON");
+        for (name, value) in [("verbose", false), ("headers", true), ("no_responders", true)] {
+            options[name] = json!(value);
+        }
+        options["protocol"] = json!(1);
+        client.send(format!("CONNECT {options}\r\nSUB ADMIN.* 1\r\nPING\r\n").as_bytes())?;
+        loop {
+            match client.line()?.trim() {
+                "PONG" => return Some(client),
+                line if line.starts_with("-ERR") => return None,
+                _ => {}
+            }
+        }
+    }
+
+    fn is_served(&mut self) -> bool {
+        // Without JetStream nobody responds, and that is an answer.
+        self.request("$JS.API.INFO", "", b"").is_some()
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Option<()> {
+        self.stream.write_all(bytes).ok()
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let length = self.reader.read_line(&mut line).ok()?;
+        (length > 0).then_some(line)
+    }
+
+    /// `headers` are whole lines.
+    pub fn request(&mut self, subject: &str, headers: &str, body: &[u8]) -> Option<Answer> {
+        self.count += 1;
+        let reply = format!("ADMIN.{}", self.count);
+        let mut message = if headers.is_empty() {
+            format!("PUB {subject} {reply} {}\r\n", body.len()).into_bytes()
+        } else {
+            let head = format!("NATS/1.0\r\n{headers}\r\n");
+            format!("HPUB {subject} {reply} {} {}\r\n{head}", head.len(), head.len() + body.len()).into_bytes()
+        };
+        message.extend_from_slice(body);
+        message.extend_from_slice(b"\r\n");
+        self.send(&message)?;
+        loop {
+            let line = self.line()?;
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let length = |word: &str| word.parse::<usize>().expect("a length");
+            match words.as_slice() {
+                ["PING"] => self.send(b"PONG\r\n")?,
+                ["MSG" | "HMSG", to, _, .., all] => {
+                    let mut bytes = vec![0; length(all) + 2];
+                    self.reader.read_exact(&mut bytes).ok()?;
+                    bytes.truncate(length(all));
+                    let head = if words[0] == "HMSG" { length(words[words.len() - 2]) } else { 0 };
+                    if *to == reply {
+                        let headers = String::from_utf8_lossy(&bytes[..head]).into_owned();
+                        return Some(Answer { headers, body: bytes.split_off(head) });
+                    }
+                }
+                _ => assert!(!line.starts_with("-ERR"), "{line}"),
+            }
+        }
+    }
+
+    /// A request to JetStream; what it answers, also if that is an error.
+    pub fn api(&mut self, name: &str, request: &Value) -> Value {
+        let body = if request.is_null() { String::new() } else { request.to_string() };
+        let answer = self.request(&format!("$JS.API.{name}"), "", body.as_bytes()).expect("the server answers");
+        serde_json::from_slice(&answer.body).expect("JetStream speaks JSON")
+    }
+
+    /// Writes a key, whatever was there.
+    pub fn put(&mut self, key: &str, headers: &str, value: &str) -> u64 {
+        let answer = self.request(&format!("$KV.{BUCKET}.{key}"), headers, value.as_bytes()).expect("it answers");
+        let answer: Value = serde_json::from_slice(&answer.body).expect("JetStream speaks JSON");
+        answer["seq"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    }
+
+    /// As `nats kv del` does it.
+    pub fn delete(&mut self, key: &str) {
+        self.put(key, "KV-Operation: DEL\r\n", "");
+    }
+
+    /// Leaves no trace of a key.
+    pub fn purge(&mut self, key: &str) {
+        let answer =
+            self.api(&format!("STREAM.PURGE.KV_{BUCKET}"), &json!({ "filter": format!("$KV.{BUCKET}.{key}") }));
+        assert_eq!(answer["purged"], 1, "{key}: {answer}");
+    }
+
+    /// The message that a key holds.
+    pub fn message(&mut self, key: &str) -> Option<Value> {
+        let request = json!({ "last_by_subj": format!("$KV.{BUCKET}.{key}") });
+        let mut answer = self.api(&format!("STREAM.MSG.GET.KV_{BUCKET}"), &request);
+        Some(answer.get_mut("message")?.take())
+    }
+
+    /// The record that a key holds. Read as a consumer would get it, for a read encodes it.
+    pub fn record(&mut self, key: &str) -> Option<Value> {
+        let revision = self.message(key)?["seq"].as_u64()?;
+        let subject = format!("$JS.API.DIRECT.GET.KV_{BUCKET}");
+        let answer = self.request(&subject, "", json!({ "seq": revision }).to_string().as_bytes())?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
+    pub fn revision(&mut self, key: &str) -> u64 {
+        self.message(key).and_then(|message| message["seq"].as_u64()).expect("the key holds something")
+    }
+
+    pub fn info(&mut self) -> Value {
+        self.api(&format!("STREAM.INFO.KV_{BUCKET}"), &Value::Null)
+    }
+
+    /// How many requests JetStream has answered to anybody, and this one.
+    pub fn requests(&mut self) -> u64 {
+        self.api("INFO", &Value::Null)["api"]["total"].as_u64().expect("a number")
+    }
+}
