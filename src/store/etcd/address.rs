@@ -1,0 +1,112 @@
+//! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...][/PREFIX]`, and `etcds://` with `?ca=`, `cert=` and `key=`.
+
+use crate::store::url::{Secret, StoreUrl, TlsFiles};
+use crate::store::{StoreError, tls};
+use tonic::transport::{ClientTlsConfig, Identity};
+
+const PORT: u16 = 2379;
+const DEFAULT_PREFIX: &str = "leaderrun";
+
+/// Which servers, and under which prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Names and `HOST:PORT`, at least one.
+    pub(super) hosts: Vec<(String, String)>,
+    pub(super) prefix: String,
+    pub(super) user: Option<(String, Secret)>,
+    /// Some where the connection is encrypted.
+    pub(super) tls: Option<TlsFiles>,
+}
+
+impl Address {
+    /// Reads what follows `etcd:` or `etcds:`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and what to write.
+    pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
+        let scheme = if scheme == "etcds" { "etcds" } else { "etcd" };
+        let mut url = StoreUrl::read(scheme, rest, &["ca", "cert", "key"])?;
+        url.some_host()?;
+        let files = url.take_tls_files()?;
+        let tls = match scheme {
+            "etcds" => Some(files),
+            _ if files == TlsFiles::default() => None,
+            _ => return Err("ca, cert and key are for encrypted connections: write etcds://HOST".to_owned()),
+        };
+        let user = match (url.user, url.password) {
+            (None, None) => None,
+            (Some(user), Some(password)) if !password.expose().is_empty() => Some((user, password)),
+            (Some(_), _) => {
+                return Err(format!(
+                    "{scheme}:// names a user without a password: write {scheme}://USER:PASSWORD@HOST"
+                ));
+            }
+            (None, Some(_)) => {
+                return Err(format!("{scheme}:// has a password without a user: write {scheme}://USER:PASSWORD@HOST"));
+            }
+        };
+        let prefix = match url.path.trim_end_matches('/') {
+            "" if url.path.is_empty() => DEFAULT_PREFIX.to_owned(),
+            "" => return Err(format!("the prefix in {scheme}:// is empty: write {scheme}://HOST/PREFIX")),
+            prefix => prefix.to_owned(),
+        };
+        let hosts = url.hosts.iter().map(|host| (host.name.clone(), host.with_port(PORT))).collect();
+        Ok(Self { hosts, prefix, user, tls })
+    }
+}
+
+/// Checks the files on the way.
+pub fn tls_config(files: &TlsFiles) -> Result<ClientTlsConfig, StoreError> {
+    // Says in our words what is wrong with the files.
+    tls::client_config(files)?;
+    let mut config = ClientTlsConfig::new().trust_anchors(tls::roots(files.ca.as_deref())?.roots);
+    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
+        let read = |file: &std::path::Path| {
+            std::fs::read(file).map_err(|error| {
+                StoreError::misconfigured(format!("{} cannot be used for TLS: {error}", file.display()))
+            })
+        };
+        config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_url_is_read() {
+        let address = Address::read("etcds", "//u:p%40@one,two:7,[::1]/some/prefix/?ca=/a&cert=/b&key=/c").unwrap();
+        let names: Vec<_> = address.hosts.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["one:2379", "two:7", "[::1]:2379"]);
+        assert_eq!(address.prefix, "some/prefix");
+        assert_eq!(address.user.as_ref().map(|(user, password)| (user.as_str(), password.expose())), Some(("u", "p@")));
+        assert!(address.tls.unwrap().cert.is_some());
+        let plain = Address::read("etcd", "//h").unwrap();
+        assert_eq!((plain.prefix.as_str(), plain.user, plain.tls), (DEFAULT_PREFIX, None, None));
+        // Prefixes are often written like paths.
+        assert_eq!(Address::read("etcd", "//h//services/locks").unwrap().prefix, "/services/locks");
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_tells_no_secret() {
+        for bad in [
+            "h",
+            "///p",
+            "//u@h",
+            "//u:@h",
+            "//:hunter2@h",
+            "//u:hunter2@h//",
+            "//u:hunter2@h?ca=/x",
+            "//u:hunter2@h?zone=1",
+            "//u:hunter2@h?cert=/x",
+        ] {
+            let message = Address::read("etcd", bad).unwrap_err();
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        assert!(Address::read("etcds", "//h?cert=/x").is_err());
+        let shown = format!("{:?}", Address::read("etcd", "//u:hunter2@h").unwrap());
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,309 @@
+//! The messages of etcd's gRPC interface that are needed, and no more of them than is needed.
+//!
+//! Names and field numbers are those of `rpc.proto` and `kv.proto` of etcd 3.4 (`etcdserver/etcdserverpb/rpc.proto`,
+//! `mvcc/mvccpb/kv.proto`; since 3.5 in `api/`, unchanged). Declared by hand, so that nobody needs protoc. A field that
+//! is left out here is skipped when it is read, as protobuf wants it.
+
+use prost::{Message, Oneof};
+
+/// Where a method is, and its name for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    pub path: &'static str,
+    pub name: &'static str,
+}
+
+pub const RANGE: Method = Method { path: "/etcdserverpb.KV/Range", name: "Range" };
+pub const TXN: Method = Method { path: "/etcdserverpb.KV/Txn", name: "Txn" };
+pub const WATCH: Method = Method { path: "/etcdserverpb.Watch/Watch", name: "Watch" };
+pub const LEASE_GRANT: Method = Method { path: "/etcdserverpb.Lease/LeaseGrant", name: "LeaseGrant" };
+pub const LEASE_REVOKE: Method = Method { path: "/etcdserverpb.Lease/LeaseRevoke", name: "LeaseRevoke" };
+pub const LEASE_KEEP_ALIVE: Method = Method { path: "/etcdserverpb.Lease/LeaseKeepAlive", name: "LeaseKeepAlive" };
+pub const LEASE_TIME_TO_LIVE: Method = Method { path: "/etcdserverpb.Lease/LeaseTimeToLive", name: "LeaseTimeToLive" };
+pub const AUTHENTICATE: Method = Method { path: "/etcdserverpb.Auth/Authenticate", name: "Authenticate" };
+pub const STATUS: Method = Method { path: "/etcdserverpb.Maintenance/Status", name: "Status" };
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ResponseHeader {
+    #[prost(uint64, tag = "1")]
+    pub cluster_id: u64,
+    #[prost(int64, tag = "3")]
+    pub revision: i64,
+    /// Of the last entry that the answering member has applied.
+    #[prost(uint64, tag = "4")]
+    pub raft_term: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyValue {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    pub create_revision: i64,
+    #[prost(int64, tag = "3")]
+    pub mod_revision: i64,
+    #[prost(bytes = "vec", tag = "5")]
+    pub value: Vec<u8>,
+    /// Zero: no lease.
+    #[prost(int64, tag = "6")]
+    pub lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub kvs: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct PutRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    pub lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct DeleteRangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+}
+
+/// What a put or a delete answers is of no interest.
+#[derive(Clone, PartialEq, Message)]
+pub struct Nothing {}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RequestOp {
+    #[prost(oneof = "Operation", tags = "1, 2, 3")]
+    pub request: Option<Operation>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Operation {
+    #[prost(message, tag = "1")]
+    Range(RangeRequest),
+    #[prost(message, tag = "2")]
+    Put(PutRequest),
+    #[prost(message, tag = "3")]
+    DeleteRange(DeleteRangeRequest),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ResponseOp {
+    #[prost(oneof = "Outcome", tags = "1, 2, 3")]
+    pub response: Option<Outcome>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Outcome {
+    #[prost(message, tag = "1")]
+    Range(RangeResponse),
+    #[prost(message, tag = "2")]
+    Put(Nothing),
+    #[prost(message, tag = "3")]
+    DeleteRange(Nothing),
+}
+
+/// The result that is asked for is always equality, which is the default.
+#[derive(Clone, PartialEq, Message)]
+pub struct Compare {
+    /// 1: the create revision, 2: the revision of the last change.
+    #[prost(int32, tag = "2")]
+    pub target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    pub key: Vec<u8>,
+    #[prost(oneof = "Compared", tags = "5, 6")]
+    pub compared: Option<Compared>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Compared {
+    #[prost(int64, tag = "5")]
+    CreateRevision(i64),
+    #[prost(int64, tag = "6")]
+    ModRevision(i64),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct TxnRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    pub success: Vec<RequestOp>,
+    #[prost(message, repeated, tag = "3")]
+    pub failure: Vec<RequestOp>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct TxnResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(bool, tag = "2")]
+    pub succeeded: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub responses: Vec<ResponseOp>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchRequest {
+    #[prost(message, optional, tag = "1")]
+    pub create_request: Option<WatchCreateRequest>,
+}
+
+/// A filter that hides puts.
+pub const NO_PUT: i32 = 0;
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchCreateRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    pub start_revision: i64,
+    #[prost(int32, repeated, tag = "5")]
+    pub filters: Vec<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchResponse {
+    #[prost(bool, tag = "4")]
+    pub canceled: bool,
+    /// Not zero when the revision to start at is no longer there.
+    #[prost(int64, tag = "5")]
+    pub compact_revision: i64,
+    #[prost(string, tag = "6")]
+    pub cancel_reason: String,
+    #[prost(message, repeated, tag = "11")]
+    pub events: Vec<Event>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Event {
+    #[prost(message, optional, tag = "2")]
+    pub kv: Option<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseGrantRequest {
+    #[prost(int64, tag = "1")]
+    pub ttl_seconds: i64,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseGrantResponse {
+    #[prost(int64, tag = "3")]
+    pub ttl_seconds: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseRevokeRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseKeepAliveRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseKeepAliveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    /// Zero or less when there is no such lease.
+    #[prost(int64, tag = "3")]
+    pub ttl_seconds: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseTimeToLiveRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseTimeToLiveResponse {
+    /// Whole seconds, rounded down. -1 when there is no such lease.
+    #[prost(int64, tag = "3")]
+    pub ttl_seconds: i64,
+    #[prost(int64, tag = "4")]
+    pub granted_seconds: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct AuthenticateRequest {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub password: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct AuthenticateResponse {
+    #[prost(string, tag = "2")]
+    pub token: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// Zero when the member knows of no leader.
+    #[prost(uint64, tag = "4")]
+    pub leader: u64,
+    /// Alarms, since 3.4.
+    #[prost(string, repeated, tag = "8")]
+    pub errors: Vec<String>,
+    #[prost(bool, tag = "10")]
+    pub is_learner: bool,
+}
+
+pub fn get(key: &[u8]) -> RequestOp {
+    RequestOp { request: Some(Operation::Range(RangeRequest { key: key.to_vec() })) }
+}
+
+pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
+    RequestOp { request: Some(Operation::Put(PutRequest { key: key.to_vec(), value, lease })) }
+}
+
+pub fn delete(key: &[u8]) -> RequestOp {
+    RequestOp { request: Some(Operation::DeleteRange(DeleteRangeRequest { key: key.to_vec() })) }
+}
+
+pub fn is_absent(key: &[u8]) -> Compare {
+    Compare { target: 1, key: key.to_vec(), compared: Some(Compared::CreateRevision(0)) }
+}
+
+/// The key was last changed at that revision; zero: it is absent.
+pub fn is_unchanged(key: &[u8], mod_revision: i64) -> Compare {
+    Compare { target: 2, key: key.to_vec(), compared: Some(Compared::ModRevision(mod_revision)) }
+}
+
+impl TxnResponse {
+    pub fn revision(&self) -> i64 {
+        self.header.as_ref().map_or(0, |header| header.revision)
+    }
+
+    /// What each of the gets found, in their order.
+    pub fn found(self) -> impl Iterator<Item = Option<KeyValue>> {
+        self.responses.into_iter().filter_map(|operation| match operation.response {
+            Some(Outcome::Range(range)) => Some(range.kvs.into_iter().next()),
+            Some(Outcome::Put(_) | Outcome::DeleteRange(_)) | None => None,
+        })
+    }
+}

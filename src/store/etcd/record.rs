@@ -1,0 +1,342 @@
+//! What lies under which key, and how it is read. Everything is JSON, so that `etcdctl get` shows it to people.
+//!
+//! | key | what |
+//! | --- | --- |
+//! | `PREFIX/base` | since when this prefix remembers; the terms count from it |
+//! | `PREFIX/young` | there for a day from then on, or longer: an etcd lease ends it |
+//! | `PREFIX/lock/SHARD` | who leads, attached to the leader's etcd lease |
+//! | `PREFIX/last/SHARD` | who led last, and how that ended; attached to nothing |
+//!
+//! The hazard: anybody can put anything under a key. What cannot be read here is an error that names the key, and
+//! nothing is ever put over it. Numbers are bounded, so that no sum with them overflows.
+
+use super::proto::{KeyValue, TxnResponse};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::{Holder, StoreError};
+use crate::time::wall_clock_millis;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// No term, revision or time comes near it, and JSON's numbers go as far.
+const MOST: u64 = 1 << 53;
+
+/// The keys under one prefix.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    pub prefix: String,
+}
+
+impl Keys {
+    pub fn base(&self) -> Vec<u8> {
+        format!("{}/base", self.prefix).into_bytes()
+    }
+
+    pub fn young(&self) -> Vec<u8> {
+        format!("{}/young", self.prefix).into_bytes()
+    }
+
+    pub fn lock(&self, shard: &Shard) -> Vec<u8> {
+        format!("{}/lock/{shard}", self.prefix).into_bytes()
+    }
+
+    pub fn last(&self, shard: &Shard) -> Vec<u8> {
+        format!("{}/last/{shard}", self.prefix).into_bytes()
+    }
+
+    pub fn scratch(&self, session: &Session) -> Vec<u8> {
+        format!("{}/check/{}", self.prefix, session.as_str()).into_bytes()
+    }
+}
+
+/// A record, and what etcd says of its key.
+#[derive(Clone, Debug)]
+pub struct Entry<T> {
+    pub record: T,
+    pub create_revision: i64,
+    /// No two writes of a key have the same.
+    pub mod_revision: i64,
+    pub lease: i64,
+}
+
+/// Every record says whether its numbers can be true.
+pub trait Record: DeserializeOwned {
+    fn is_sound(&self) -> bool;
+}
+
+/// Since when the prefix remembers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Base {
+    /// Microseconds since 1970, by the wall clock of whoever made it. The first term is higher.
+    pub origin: u64,
+}
+
+/// Who leads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lock {
+    pub owner: String,
+    pub session: Session,
+    pub host: String,
+    pub pid: u32,
+    pub lease_ms: u64,
+    pub since_ms: u64,
+    /// The term is this and the revision at which the lock was put: also where its session claims it again, after a
+    /// leadership that it could neither renew nor release.
+    pub term_offset: u64,
+}
+
+/// The last leadership: written with the lock, and again by its release.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Last {
+    pub session: Session,
+    #[serde(flatten)]
+    pub hold: Hold,
+    pub term_offset: u64,
+    /// None: the term is the offset and the revision of this record, which cannot know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<u64>,
+    /// Its tree was dead when it gave the lease back.
+    #[serde(default)]
+    pub released: bool,
+    /// It had to wait until the prefix was a lease old, and nobody knows that it did.
+    #[serde(default)]
+    pub young: bool,
+    /// Leaderships before it whose trees nobody saw die.
+    #[serde(default)]
+    pub before: Vec<Hold>,
+}
+
+/// A leadership that may have a tree for as long as its etcd lease lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    pub etcd_lease: i64,
+    pub lease_ms: u64,
+}
+
+impl Record for Base {
+    fn is_sound(&self) -> bool {
+        self.origin < MOST
+    }
+}
+
+impl Record for Lock {
+    fn is_sound(&self) -> bool {
+        self.term_offset < MOST && self.lease_ms < MOST && self.since_ms < MOST
+    }
+}
+
+impl Record for Last {
+    fn is_sound(&self) -> bool {
+        let holds = self.before.iter().chain([&self.hold]);
+        self.term_offset < MOST && self.term.is_none_or(|term| term < MOST) && holds.into_iter().all(Hold::is_sound)
+    }
+}
+
+impl Hold {
+    fn is_sound(&self) -> bool {
+        self.lease_ms < MOST
+    }
+}
+
+impl Base {
+    /// `after` is the highest term that is known to have been.
+    pub fn now(after: Option<Term>) -> Self {
+        let wall = wall_clock_millis().saturating_mul(1000);
+        Self { origin: wall.max(after.map_or(0, |term| term.0 + 1)).min(MOST - 1) }
+    }
+}
+
+impl Entry<Base> {
+    /// What a revision counts up from: the prefix was born at zero.
+    pub fn term_offset(&self) -> u64 {
+        self.record.origin.saturating_sub(revision(self.create_revision))
+    }
+}
+
+impl Lock {
+    pub fn of(candidate: &Candidate, term_offset: u64, since_ms: u64) -> Self {
+        Self {
+            owner: candidate.owner.clone(),
+            session: candidate.session.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            lease_ms: millis(candidate.lease),
+            since_ms,
+            term_offset,
+        }
+    }
+}
+
+impl Entry<Lock> {
+    pub fn term(&self) -> Term {
+        Term(self.record.term_offset + revision(self.mod_revision))
+    }
+
+    pub fn holder(&self, expires_in: Option<Duration>) -> Holder {
+        Holder {
+            owner: self.record.owner.clone(),
+            session: Some(self.record.session.clone()),
+            host: Some(self.record.host.clone()),
+            pid: Some(self.record.pid),
+            term: Some(self.term()),
+            since_millis: Some(self.record.since_ms),
+            expires_in,
+        }
+    }
+}
+
+impl Entry<Last> {
+    pub fn term(&self) -> Term {
+        Term(self.record.term.unwrap_or(self.record.term_offset + revision(self.mod_revision)))
+    }
+}
+
+/// All that a claim wants to know of a shard, at one revision.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub revision: i64,
+    pub lock: Option<Entry<Lock>>,
+    pub last: Option<Entry<Last>>,
+    pub base: Option<Entry<Base>>,
+    /// The etcd lease of the mark of youth.
+    pub young: Option<i64>,
+}
+
+impl View {
+    /// Of the answer to gets of lock, last, base and young, in this order.
+    pub fn read(server: &str, answer: TxnResponse) -> Result<Self, StoreError> {
+        let revision = answer.revision();
+        let mut found = answer.found();
+        let mut next = || {
+            found.next().ok_or_else(|| {
+                StoreError::misconfigured(format!("{server} answers a Txn with less than was asked: it is no etcd"))
+            })
+        };
+        let (lock, last, base, young) = (next()?, next()?, next()?, next()?);
+        Ok(Self {
+            revision,
+            lock: lock.map(|kv| read_lock(server, &kv)).transpose()?,
+            last: last.map(|kv| read(server, &kv)).transpose()?,
+            base: base.map(|kv| read(server, &kv)).transpose()?,
+            young: young.map(|kv| kv.lease),
+        })
+    }
+}
+
+/// A lock that is attached to no lease would never end, and protects nobody.
+pub fn read_lock(server: &str, kv: &KeyValue) -> Result<Entry<Lock>, StoreError> {
+    let entry: Entry<Lock> = read(server, kv)?;
+    if entry.lease == 0 { Err(unreadable(server, &kv.key)) } else { Ok(entry) }
+}
+
+pub fn read<T: Record>(server: &str, kv: &KeyValue) -> Result<Entry<T>, StoreError> {
+    let record = serde_json::from_slice(&kv.value).ok().filter(T::is_sound);
+    let record = record.ok_or_else(|| unreadable(server, &kv.key))?;
+    Ok(Entry { record, create_revision: kv.create_revision, mod_revision: kv.mod_revision, lease: kv.lease })
+}
+
+pub fn written(record: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(record).expect("a record is plain data")
+}
+
+fn unreadable(server: &str, key: &[u8]) -> StoreError {
+    StoreError::misconfigured(format!(
+        "the key {} in etcd at {server} was written by something else: delete it once no leaderrun uses it, or use \
+         another prefix",
+        String::from_utf8_lossy(key)
+    ))
+}
+
+pub fn revision(revision: i64) -> u64 {
+    u64::try_from(revision).unwrap_or(0)
+}
+
+/// Rounded up: nobody's lease gets shorter by it.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(MOST - 1)
+}
+
+/// etcd's leases are whole seconds long.
+pub fn whole_seconds(duration: Duration) -> i64 {
+    i64::try_from(millis(duration).div_ceil(1000)).unwrap_or(i64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn kv(value: &[u8], lease: i64) -> KeyValue {
+        KeyValue { key: b"p/lock/s".to_vec(), create_revision: 7, mod_revision: 9, value: value.to_vec(), lease }
+    }
+
+    #[test]
+    fn a_lease_is_never_rounded_down() {
+        for (asked, seconds) in [(1, 1), (999, 1), (1000, 1), (1001, 2), (15_000, 15)] {
+            assert_eq!(whole_seconds(Duration::from_millis(asked)), seconds);
+        }
+        assert_eq!(whole_seconds(Duration::from_nanos(1_000_000_001)), 2);
+    }
+
+    #[test]
+    fn a_term_is_the_revision_since_the_prefix_was_born() {
+        let base = Entry { record: Base { origin: 1_000_000 }, create_revision: 500, mod_revision: 500, lease: 0 };
+        assert_eq!(base.term_offset() + 510, 1_000_010);
+    }
+
+    #[test]
+    fn a_base_is_never_behind_a_term_that_has_been() {
+        let behind = Term(wall_clock_millis() * 1000 + 5_000_000_000);
+        assert!(Base::now(Some(behind)).origin > behind.0);
+        assert!(Base::now(None).origin < behind.0);
+    }
+
+    #[test]
+    fn a_lock_without_a_lease_is_not_ours() {
+        let lock = Lock {
+            owner: "o".into(),
+            session: Session::from_record("s"),
+            host: "h".into(),
+            pid: 1,
+            lease_ms: 1,
+            since_ms: 1,
+            term_offset: 3,
+        };
+        let value = written(&lock);
+        assert_eq!(read_lock("here", &kv(&value, 5)).unwrap().term(), Term(12));
+        let error = read_lock("here", &kv(&value, 0)).unwrap_err();
+        assert!(error.message.contains("the key p/lock/s in etcd at here"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_true_are_refused() {
+        for bad in [r#"{"origin":9007199254740992}"#, r#"{"origin":-1}"#, r#"{"origin":"1"}"#, "{}", "", "7"] {
+            assert!(read::<Base>("here", &kv(bad.as_bytes(), 0)).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_it_panic(value in any::<Vec<u8>>(), lease in any::<i64>()) {
+            let _ = read_lock("here", &kv(&value, lease));
+            let _ = read::<Last>("here", &kv(&value, lease));
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            term in proptest::option::of(0..MOST), released: bool, young: bool, etcd_lease: i64, lease_ms in 0..MOST,
+        ) {
+            let hold = Hold { etcd_lease, lease_ms };
+            let session = Session::from_record("s");
+            let last = Last { session, hold: hold.clone(), term_offset: 1, term, released, young, before: vec![hold] };
+            let again = read::<Last>("here", &kv(&written(&last), 0)).unwrap();
+            prop_assert_eq!(again.term(), Term(term.unwrap_or(10)));
+            prop_assert_eq!(again.record.before, last.before);
+            prop_assert_eq!((again.record.released, again.record.young), (released, young));
+        }
+    }
+}

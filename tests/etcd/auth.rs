@@ -1,0 +1,132 @@
+//! Users, roles and passwords.
+
+use super::*;
+use leaderrun::store::{Conclusion, Release, Renewal, StoreError};
+
+const ROOT: [&str; 2] = ["--user", "root:root"];
+
+/// A server that lets in `app`, whose role is readwrite on the prefix, `reader` and `writer` with half of it, and
+/// `nobody` without any role.
+fn guarded() -> Server {
+    let server = Server::start();
+    for (role, permission) in [("app", "readwrite"), ("reader", "read"), ("writer", "write")] {
+        server.etcdctl(&["role", "add", role]);
+        server.etcdctl(&["role", "grant-permission", role, "--prefix=true", permission, "leaderrun/"]);
+        server.etcdctl(&["user", "add", &format!("{role}:hunter2"), "--interactive=false"]);
+        server.etcdctl(&["user", "grant-role", role, role]);
+    }
+    server.etcdctl(&["user", "add", "nobody:hunter2", "--interactive=false"]);
+    server.etcdctl(&["user", "add", "root:root", "--interactive=false"]);
+    server.etcdctl(&["user", "grant-role", "root", "root"]);
+    server.etcdctl(&["auth", "enable"]);
+    server
+}
+
+fn url(server: &Server, user: &str) -> String {
+    format!("etcd://{user}@{}", server.host())
+}
+
+#[track_caller]
+fn denied<T: std::fmt::Debug>(answer: Result<T, StoreError>, sign: &str) -> String {
+    let error = answer.expect_err("it is denied");
+    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert!(error.message.contains(sign), "{error}");
+    assert!(!error.message.contains("hunter2"), "{error}");
+    error.message
+}
+
+#[tokio::test]
+async fn readwrite_on_the_prefix_is_all_that_a_life_of_leaderships_needs() {
+    let server = guarded();
+    let (first, second) = (open(&url(&server, "app:hunter2")).await, open(&url(&server, "app:hunter2")).await);
+    assert_eq!(first.prepare().await.unwrap().len(), 1);
+    let findings = first.check().await.unwrap();
+    assert!(!has_bad(&findings), "{}", shown(&findings));
+    let (one, two) = (with_lease("one", Duration::from_secs(2)), with_lease("two", Duration::from_secs(2)));
+    let term = granted(first.claim(&one).await.unwrap()).term;
+    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one");
+    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let news = second.changed(&two.shard);
+    let (news, released) = tokio::join!(news, first.release(&one, term));
+    assert_eq!((news, released), (Ok(()), Ok(Release::Released)));
+    let term = granted(second.claim(&two).await.unwrap()).term;
+    assert_eq!(first.inspect(&one.shard).await.unwrap().last_term, Some(term));
+    // Nobody renews, so the next one asks etcd after a lease that has expired; and then after one that lives.
+    granted_in_time(&*first, &one).await;
+    server.etcdctl(&[&ROOT[..], &["del", LOCK]].concat());
+    assert!(granted(second.claim(&two).await.unwrap()).start_after.is_some());
+}
+
+#[tokio::test]
+async fn what_is_denied_is_named_and_how_to_grant_it() {
+    let server = guarded();
+    open(&url(&server, "app:hunter2")).await.prepare().await.unwrap();
+    let one = candidate("one");
+    let store = open(&url(&server, "nobody:hunter2")).await;
+    let message = denied(store.observe(&one.shard).await, "denied user nobody a Range");
+    assert!(message.contains("--prefix=true readwrite leaderrun/"), "{message}");
+    denied(store.claim(&one).await, "denied user nobody a Txn");
+    denied(store.changed(&one.shard).await, "denied user nobody");
+    denied(store.prepare().await, "denied user nobody");
+    let reader = open(&url(&server, "reader:hunter2")).await;
+    assert!(reader.observe(&one.shard).await.is_ok());
+    denied(reader.claim(&one).await, "denied user reader a Txn");
+    let other = open(&format!("{}/other", url(&server, "app:hunter2"))).await;
+    denied(other.claim(&one).await, "keys that begin with other/");
+}
+
+#[tokio::test]
+async fn a_check_names_each_missing_permission() {
+    let server = guarded();
+    open(&url(&server, "app:hunter2")).await.prepare().await.unwrap();
+    for (user, missing, there) in
+        [("reader", "missing to write", "missing to read"), ("writer", "missing to read", "missing to write")]
+    {
+        let findings = open(&url(&server, &format!("{user}:hunter2"))).await.check().await.unwrap();
+        let shown = shown(&findings);
+        assert!(shown.contains(missing) && !shown.contains(there), "{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_and_a_missing_one_are_denials() {
+    let server = guarded();
+    let one = candidate("one");
+    for user in ["app:hunter2x", "stranger:hunter2"] {
+        let name = user.split(':').next().unwrap();
+        denied(open(&url(&server, user)).await.claim(&one).await, &format!("denied user {name} the login"));
+    }
+    let anonymous = open(&format!("etcd://{}", server.host())).await;
+    denied(anonymous.claim(&one).await, "wants to know who asks");
+}
+
+#[tokio::test]
+async fn a_token_that_etcd_has_forgotten_is_replaced_without_a_failure() {
+    let mut server = guarded();
+    let store = open(&url(&server, "app:hunter2")).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    // Simple tokens live in memory.
+    server.kill();
+    server.start_again();
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    // Permissions that change make all tokens stale.
+    server.etcdctl(&[&ROOT[..], &["role", "add", "another"]].concat());
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+}
+
+#[tokio::test]
+async fn authentication_may_be_turned_on_and_off_under_a_leader_with_a_password() {
+    let server = guarded();
+    server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());
+    let store = open(&url(&server, "app:hunter2")).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    assert!(shown(&store.check().await.unwrap()).contains("etcd asks nobody who they are"));
+    server.etcdctl(&["auth", "enable"]);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+}

@@ -1,0 +1,174 @@
+//! Several members, of which some are gone.
+
+use super::*;
+use leaderrun::store::{Conclusion, Release, Renewal};
+
+fn url(members: &[Server]) -> String {
+    let hosts: Vec<_> = members.iter().map(Server::host).collect();
+    format!("etcd://{}", hosts.join(","))
+}
+
+/// Three members; on a busy machine they may take some elections until one of them leads for good.
+async fn cluster() -> Vec<Server> {
+    let mut members = Server::cluster();
+    for member in 0..members.len() {
+        let store = open(&url(&members[member..=member])).await;
+        let begun = Instant::now();
+        while let Err(error) = store.prepare().await {
+            assert!(begun.elapsed() < PATIENCE, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    members[0].grow_old();
+    members
+}
+
+fn field(member: &Server, name: &str) -> u64 {
+    let status = member.etcdctl(&["endpoint", "status", "-w", "fields"]);
+    let value = status.lines().find_map(|line| line.strip_prefix(&format!("\"{name}\" : ")));
+    value.expect("etcdctl tells it").parse().expect("a number")
+}
+
+/// Which of them leads etcd.
+async fn leading(members: &[Server]) -> usize {
+    let mut found = None;
+    eventually("etcd has a leader", || {
+        found = members.iter().position(|member| field(member, "MemberID") == field(member, "Leader"));
+        found.is_some()
+    })
+    .await;
+    found.expect("there is one")
+}
+
+#[tokio::test]
+async fn a_leadership_outlives_any_one_member() {
+    let mut members = cluster().await;
+    let (first, second) = (open(&url(&members)).await, open(&url(&members)).await);
+    let one = with_lease("one", Duration::from_secs(6));
+    let term = lead(&*first, &one).await;
+    let findings = first.check().await.unwrap();
+    assert!(!has_bad(&findings) && shown(&findings).matches("has a leader").count() == 3, "{}", shown(&findings));
+    let mut beat = 0;
+    // The leader of etcd first: leases are its business.
+    for gone in [leading(&members).await, 0] {
+        members[gone].kill();
+        let begun = Instant::now();
+        loop {
+            beat += 1;
+            match first.renew(&one, term, beat).await {
+                Ok(Renewal::Renewed) => break,
+                Err(error) if matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied) => {
+                    assert!(begun.elapsed() < Duration::from_secs(5), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(refused(second.claim(&candidate("two")).await.unwrap()).owner, "one");
+        let findings = first.check().await.unwrap();
+        assert!(!has_bad(&findings) && shown(&findings).contains("connection refused"), "{}", shown(&findings));
+        members[gone].start_again();
+    }
+    assert_eq!(first.release(&one, term).await, Ok(Release::Released));
+    lead(&*second, &candidate("two")).await;
+}
+
+#[tokio::test]
+async fn a_member_without_a_majority_is_an_outage_and_recovers() {
+    let mut members = cluster().await;
+    let store = open_with(&url(&members[..1]), Duration::from_secs(2)).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    members[1].kill();
+    members[2].kill();
+    for beat in 1..5 {
+        let error = store.renew(&one, term, beat).await.unwrap_err();
+        assert!(matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied), "{error:?}");
+    }
+    eventually("the member knows that it is alone", || field(&members[0], "Leader") == 0).await;
+    let error = store.renew(&one, term, 5).await.unwrap_err();
+    assert_eq!(error.message, format!("etcd at {} cannot serve: no leader", members[0].host()));
+    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    let findings = store.check().await.unwrap();
+    assert!(has_bad(&findings) && shown(&findings).contains("knows of no leader"), "{}", shown(&findings));
+    members[1].start_again();
+    let begun = Instant::now();
+    while store.renew(&one, term, 6).await != Ok(Renewal::Renewed) {
+        assert!(begun.elapsed() < PATIENCE, "it never recovers");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn servers_of_different_clusters_are_called_what_they_are() {
+    let servers = [Server::start(), Server::start()];
+    let findings = open(&url(&servers)).await.check().await.unwrap();
+    assert!(has_bad(&findings) && shown(&findings).contains("different clusters"), "{}", shown(&findings));
+}
+
+/// The etcd lease of a lock must not be longer away from its end than the renewal says: also where the renewal was
+/// handled by a leader that was about to be replaced.
+#[tokio::test]
+async fn changes_of_etcds_leader_never_shorten_a_lease() {
+    let members = cluster().await;
+    let (first, second) = (open(&url(&members)).await, open(&url(&members)).await);
+    let one = with_lease("one", Duration::from_secs(2));
+    let term = lead(&*first, &one).await;
+    let mut valid_until = Instant::now() + one.lease;
+    for beat in 1..=40 {
+        if beat % 8 == 0 {
+            let leader = leading(&members).await;
+            let target = format!("{:x}", field(&members[(leader + 1) % 3], "MemberID"));
+            members[leader].etcdctl(&["move-leader", &target]);
+        }
+        let sent = Instant::now();
+        match first.renew(&one, term, beat).await {
+            Ok(Renewal::Renewed) => valid_until = sent + one.lease,
+            Err(_) => {}
+            other => panic!("{other:?} at beat {beat}"),
+        }
+        let sent = Instant::now();
+        if let Ok(Claim::Granted(grant)) = second.claim(&with_lease("two", Duration::from_secs(2))).await {
+            panic!("granted {grant:?} {:?} before the end", valid_until.saturating_duration_since(sent));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_a_former_leader_of_etcd_answers_does_not_count() {
+    let members = cluster().await;
+    let leader = leading(&members).await;
+    // Long, so that the answer of the member that wakes up is waited for.
+    let store = open_with(&url(&members[leader..=leader]), Duration::from_secs(20)).await;
+    let one = with_lease("one", Duration::from_secs(12));
+    let term = lead(&*store, &one).await;
+    members[leader].freeze();
+    let others: Vec<_> = (0..3).filter(|&member| member != leader).collect();
+    let mut successor = 0;
+    eventually("the others have a leader", || {
+        let found =
+            others.iter().find(|&&member| field(&members[member], "MemberID") == field(&members[member], "Leader"));
+        successor = found.copied().unwrap_or_default();
+        found.is_some()
+    })
+    .await;
+    // The successor counts the lease from about now.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let sent = Instant::now();
+    let renewal = tokio::spawn({
+        let (store, one) = (Arc::clone(&store), one.clone());
+        async move { store.renew(&one, term, 1).await }
+    });
+    // It lies before the frozen one's door.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    members[leader].thaw();
+    let renewal = renewal.await.unwrap();
+    println!("{renewal:?} after {:?}", sent.elapsed());
+    if renewal == Ok(Renewal::Renewed) {
+        let lease = members[successor].lease_of("leaderrun/lock/db/main");
+        let told = members[successor].etcdctl(&["lease", "timetolive", &lease]);
+        let left = told.split("remaining(").nth(1).and_then(|rest| rest.split('s').next()).expect("etcdctl tells it");
+        let left = Duration::from_secs(left.parse::<u64>().expect("whole seconds") + 1);
+        assert!(left + sent.elapsed() >= one.lease, "{left:?} left after {:?}", sent.elapsed());
+    }
+}

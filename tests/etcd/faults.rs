@@ -1,0 +1,197 @@
+//! Servers that are away, silent, full, or no etcd at all.
+
+use super::*;
+use crate::support::ports::free_port;
+use crate::support::proxy::{Proxy, Weather};
+use leaderrun::store::{Conclusion, Renewal};
+use std::net::TcpListener;
+
+/// Accepts, and says nothing.
+fn hole() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn what_was_never_sent_was_not_applied() {
+    let host = format!("127.0.0.1:{}", free_port());
+    let store = open(&format!("etcd://u:hunter2@{host}")).await;
+    let one = candidate("one");
+    let expected = format!("cannot reach etcd at {host}: connection refused");
+    let errors = [
+        store.claim(&one).await.unwrap_err(),
+        store.observe(&one.shard).await.unwrap_err(),
+        store.renew(&one, Term(1), 1).await.unwrap_err(),
+        store.release(&one, Term(1)).await.unwrap_err(),
+        store.inspect(&one.shard).await.unwrap_err(),
+        store.changed(&one.shard).await.unwrap_err(),
+        store.prepare().await.unwrap_err(),
+        store.check().await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!((error.conclusion, error.message), (Conclusion::NotApplied, expected.clone()));
+    }
+    let unknown = open("etcd://no-such-host.invalid").await.claim(&one).await.unwrap_err();
+    assert_eq!(unknown.conclusion, Conclusion::NotApplied);
+    assert!(unknown.message.starts_with("cannot reach etcd at no-such-host.invalid:2379: "), "{unknown}");
+}
+
+#[tokio::test]
+async fn a_request_takes_no_longer_than_it_may() {
+    let (_hole, host) = hole();
+    let store = open_with(&format!("etcd://{host}"), Duration::from_millis(300)).await;
+    let begun = Instant::now();
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    // By itself, before its caller has to; give or take a busy machine.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(error.conclusion, Conclusion::Unknown);
+    assert_eq!(error.message, format!("etcd at {host} did not answer within 285ms"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_passed_over_within_one_attempt() {
+    let server = old_server().await;
+    let url = format!("etcd://127.0.0.1:{},{}", free_port(), server.host());
+    lead(&*open(&url).await, &candidate("one")).await;
+}
+
+#[tokio::test]
+async fn after_a_silent_server_the_next_attempt_goes_to_the_next_one() {
+    let server = old_server().await;
+    let (_hole, hole) = hole();
+    let store = open_with(&format!("etcd://{hole},{}", server.host()), Duration::from_secs(2)).await;
+    let one = candidate("one");
+    store.claim(&one).await.unwrap_err();
+    let term = lead(&*store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn an_attempt_that_the_caller_gives_up_counts_as_silence() {
+    let server = old_server().await;
+    let (_hole, hole) = hole();
+    let store = open(&format!("etcd://{hole},{}", server.host())).await;
+    let one = candidate("one");
+    tokio::time::timeout(Duration::from_millis(200), store.claim(&one)).await.unwrap_err();
+    lead(&*store, &one).await;
+}
+
+#[tokio::test]
+async fn a_renewal_does_not_follow_another_into_a_hole() {
+    let server = old_server().await;
+    let way = Proxy::to(server.address());
+    // Two ways to one server.
+    let store = open(&format!("etcd://{},{}", way.address, server.host())).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    way.set(Weather::BlackHole);
+    let hung = tokio::spawn({
+        let (store, one) = (Arc::clone(&store), one.clone());
+        async move { store.renew(&one, term, 1).await }
+    });
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(!hung.is_finished());
+    way.set(Weather::Fair);
+    // Late, and of no consequence.
+    assert!(matches!(hung.await.unwrap(), Ok(Renewal::Renewed)));
+}
+
+#[tokio::test]
+async fn the_first_attempt_after_a_partition_succeeds() {
+    let server = old_server().await;
+    let way = Proxy::to(server.address());
+    let store = open_with(&server.url(way.address), Duration::from_millis(500)).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    let mut beats = 1..;
+    for weather in [Weather::BlackHole, Weather::Storm] {
+        way.set(weather);
+        for beat in beats.by_ref().take(3) {
+            store.renew(&one, term, beat).await.unwrap_err();
+        }
+        way.set(Weather::Fair);
+        assert_eq!(store.renew(&one, term, beats.next().unwrap()).await, Ok(Renewal::Renewed));
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_server_is_only_slow() {
+    let server = old_server().await;
+    let store = open_with(&server.store_url(), Duration::from_secs(1)).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    server.freeze();
+    for beat in 1..3 {
+        assert_eq!(store.renew(&one, term, beat).await.unwrap_err().conclusion, Conclusion::Unknown);
+    }
+    server.thaw();
+    eventually("it answers", || server.answered("Range") > 0).await;
+    let begun = Instant::now();
+    while store.renew(&one, term, 3).await != Ok(Renewal::Renewed) {
+        assert!(begun.elapsed() < PATIENCE, "it never recovers");
+    }
+}
+
+#[tokio::test]
+async fn a_full_etcd_is_told_from_a_denial() {
+    let server = Server::start_with(&["--quota-backend-bytes", "1024"]);
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    for error in [store.claim(&one).await.unwrap_err(), store.prepare().await.unwrap_err()] {
+        assert_eq!(error.conclusion, Conclusion::NotApplied);
+        assert!(error.message.contains("is out of space and takes no writes"), "{error}");
+    }
+    eventually("the alarm is raised", || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
+    let findings = store.check().await.unwrap();
+    assert!(has_bad(&findings) && shown(&findings).contains("out of space"), "{}", shown(&findings));
+}
+
+#[tokio::test]
+async fn what_is_no_etcd_is_told_in_one_line() {
+    use std::io::{Read, Write};
+    // An HTTP/1 server.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut buffer = [0; 1024];
+            let _ = client.read(&mut buffer);
+            let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let error = open_with(&format!("etcd://{host}"), Duration::from_secs(2)).await.claim(&candidate("one")).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error.conclusion, Conclusion::NotApplied | Conclusion::Unknown), "{error:?}");
+    assert!(error.message.contains(&host) && !error.message.contains('\n'), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_goes_on_once_a_store_is_dropped() {
+    let server = old_server().await;
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    let _ = tokio::time::timeout(Duration::from_millis(100), store.doubted(&one.shard)).await;
+    store.release(&one, term).await.unwrap();
+    assert!(connections_to(server.address().port()) > 0);
+    drop(store);
+    eventually("the connections are closed", || connections_to(server.address().port()) == 0).await;
+}
+
+/// Of this process.
+fn connections_to(port: u16) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let sockets: Vec<_> = descriptors
+        .filter_map(|entry| {
+            std::fs::read_link(entry.path()).ok()?.to_str()?.strip_prefix("socket:[").map(str::to_owned)
+        })
+        .collect();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let remote = format!("0100007F:{port:04X}");
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.filter(|line| line[2] == remote && sockets.contains(&format!("{}]", line[9]))).count()
+}

@@ -1,0 +1,237 @@
+//! Requests that arrive late, and answers that never come.
+
+use super::valve::{CLAIM, Fate, RELEASE, Valve};
+use super::*;
+use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+
+const SHORT: Duration = Duration::from_secs(1);
+
+/// An old server, a way to it that misbehaves, and a store that takes this way.
+async fn behind_a_valve() -> (Server, Valve, Arc<dyn Store>) {
+    let server = old_server().await;
+    let valve = Valve::before(server.address());
+    let store = open_with(&server.url(valve.address), SHORT).await;
+    (server, valve, store)
+}
+
+/// Lets the held transaction arrive, and waits until etcd has answered it.
+async fn arrive(server: &Server, valve: &Valve) {
+    let before = server.answered("Txn");
+    valve.let_go();
+    eventually("the late transaction is answered", || server.answered("Txn") > before).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_arrives_after_somebody_else_has_led_changes_nothing() {
+    let (mut server, valve, store) = behind_a_valve().await;
+    let other = open(&server.store_url()).await;
+    valve.once(CLAIM, Fate::Hold);
+    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().conclusion, Conclusion::Unknown);
+    // Its process dies before it could revoke anything.
+    drop(store);
+    let two = candidate("two");
+    let term = lead(&*other, &two).await;
+    other.release(&two, term).await.unwrap();
+    arrive(&server, &valve).await;
+    assert_eq!(server.value(LOCK), None);
+    assert!(server.value(LAST).unwrap().contains(two.session.as_str()));
+    assert!(server.is_running());
+}
+
+#[tokio::test]
+async fn a_claim_that_arrives_after_the_prefix_was_made_anew_changes_nothing() {
+    let (server, valve, store) = behind_a_valve().await;
+    valve.once(CLAIM, Fate::Hold);
+    store.claim(&candidate("one")).await.unwrap_err();
+    drop(store);
+    server.etcdctl(&["del", "--prefix", "leaderrun/"]);
+    open(&server.store_url()).await.prepare().await.unwrap();
+    arrive(&server, &valve).await;
+    assert_eq!((server.value(LOCK), server.value(LAST)), (None, None));
+}
+
+#[tokio::test]
+async fn a_claim_that_arrives_late_overwrites_nothing_that_something_else_wrote() {
+    let (server, valve, store) = behind_a_valve().await;
+    valve.once(CLAIM, Fate::Hold);
+    store.claim(&candidate("one")).await.unwrap_err();
+    drop(store);
+    server.put(LOCK, "hello");
+    arrive(&server, &valve).await;
+    assert_eq!(server.value(LOCK).as_deref(), Some("hello"));
+}
+
+#[tokio::test]
+async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
+    let (mut server, valve, store) = behind_a_valve().await;
+    let one = candidate("one");
+    valve.once(CLAIM, Fate::Hold);
+    assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::Unknown);
+    // As a candidate does that leaves after a claim in doubt.
+    assert_eq!(store.release(&one, Term(0)).await, Ok(Release::NotHeld));
+    arrive(&server, &valve).await;
+    assert_eq!(store.observe(&one.shard).await, Ok(Observation::Free));
+    // A put under a lease that is gone must not be the end of etcd either.
+    assert!(server.is_running());
+    lead(&*store, &one).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_arrives_after_the_next_one_changes_nothing() {
+    let (server, valve, store) = behind_a_valve().await;
+    let one = candidate("one");
+    valve.once(CLAIM, Fate::Hold);
+    store.claim(&one).await.unwrap_err();
+    let term = lead(&*store, &one).await;
+    let record = server.lease_of(LOCK);
+    arrive(&server, &valve).await;
+    assert_eq!(server.lease_of(LOCK), record);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again() {
+    let (server, valve, store) = behind_a_valve().await;
+    let one = candidate("one");
+    valve.once(CLAIM, Fate::LoseAnswer);
+    assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(valve.met(), 1);
+    let term = lead(&*store, &one).await;
+    // Whatever the first claim left behind is revoked by now or later, and is no part of this leadership.
+    let last = Duration::from_secs(2);
+    let begun = Instant::now();
+    for beat in 1.. {
+        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed), "beat {beat}");
+        if begun.elapsed() > last {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(server.etcdctl(&["lease", "list"]).lines().filter(|line| !line.contains(' ')).count(), 2);
+}
+
+#[tokio::test]
+async fn the_lock_of_a_claim_that_was_given_up_is_free_at_once_and_makes_nobody_wait() {
+    let (server, valve, store) = behind_a_valve().await;
+    let other = open(&server.store_url()).await;
+    valve.once(CLAIM, Fate::LoseAnswer);
+    store.claim(&candidate("one")).await.unwrap_err();
+    let begun = Instant::now();
+    let grant = granted_in_time(&*other, &candidate("two")).await;
+    assert_eq!(grant.start_after, None);
+    assert!(begun.elapsed() < LEASE / 2, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_lock_that_was_claimed_again_does_not_hang_on_the_lease_of_the_first_claim() {
+    let server = old_server().await;
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    let unheard = lead(&*store, &one).await;
+    let first = server.lease_of(LOCK);
+    let term = lead(&*store, &one).await;
+    // It may have been a leadership that ran out, and this is another one.
+    assert!(term > unheard);
+    server.etcdctl(&["lease", "revoke", &first]);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_release_that_arrives_late_does_not_end_the_next_leadership() {
+    let (server, valve, store) = behind_a_valve().await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    valve.once(RELEASE, Fate::Hold);
+    assert_eq!(store.release(&one, term).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    let next = lead(&*store, &one).await;
+    assert!(next > term);
+    arrive(&server, &valve).await;
+    assert_eq!(store.renew(&one, next, 1).await, Ok(Renewal::Renewed));
+    assert!(server.value(LAST).unwrap().contains("\"released\":false"));
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_has_released() {
+    let (server, valve, store) = behind_a_valve().await;
+    let other = open(&server.store_url()).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    valve.once(RELEASE, Fate::LoseAnswer);
+    assert_eq!(store.release(&one, term).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.release(&one, term).await, Ok(Release::NotHeld));
+    lead(&*other, &candidate("two")).await;
+}
+
+#[tokio::test]
+async fn a_release_of_a_former_term_leaves_the_present_one_alone() {
+    let server = old_server().await;
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    let former = lead(&*store, &one).await;
+    store.release(&one, former).await.unwrap();
+    let term = lead(&*store, &one).await;
+    assert_eq!(store.release(&one, former).await, Ok(Release::NotHeld));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_renewal_that_was_overtaken_says_so() {
+    let server = old_server().await;
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Overtaken));
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_claim_takes_two_round_trips_a_renewal_and_a_release_one() {
+    const ALL: [&str; 5] = ["Range", "Txn", "LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive"];
+    let server = old_server().await;
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    let calls = || ALL.map(|method| server.calls(&[method]));
+    let difference = |before: [u64; 5]| {
+        let now = calls();
+        std::array::from_fn::<_, 5, _>(|index| now[index] - before[index])
+    };
+    let before = calls();
+    let term = lead(&*store, &one).await;
+    // A look beside the grant of the lease, and the transaction.
+    assert_eq!(difference(before), [0, 2, 1, 0, 0]);
+    let before = calls();
+    store.renew(&one, term, 1).await.unwrap();
+    // Beside each other.
+    assert_eq!(difference(before), [1, 0, 0, 1, 0]);
+    let before = calls();
+    store.release(&one, term).await.unwrap();
+    assert_eq!(difference(before), [0, 1, 0, 0, 0]);
+}
+
+/// etcd removes an expired key up to half a second late. A renewal that arrives in between sees the lock, and is told at
+/// the same time that its lease is gone.
+#[tokio::test]
+async fn a_renewal_between_the_expiry_and_its_execution_is_no_renewal() {
+    let server = old_server().await;
+    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    for delay in [1000, 1050, 1100, 1200, 1300, 1400] {
+        let (one, two) = (with_lease("one", Duration::from_secs(1)), candidate("two"));
+        let term = lead(&*first, &one).await;
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        let sent = Instant::now();
+        match first.renew(&one, term, 1).await.unwrap() {
+            Renewal::Renewed => {
+                let claim = second.claim(&two).await.unwrap();
+                assert!(matches!(claim, Claim::Refused(_)) || sent.elapsed() > one.lease, "{claim:?} after {delay} ms");
+                first.release(&one, term).await.unwrap();
+            }
+            Renewal::Lost(None) => {}
+            other => panic!("{other:?}"),
+        }
+        if let Claim::Granted(grant) = second.claim(&two).await.unwrap() {
+            second.release(&two, grant.term).await.unwrap();
+        }
+    }
+}

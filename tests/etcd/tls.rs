@@ -1,0 +1,73 @@
+//! Encrypted connections, and certificates on both sides.
+
+use super::*;
+use crate::support::etcd::Tls;
+use leaderrun::store::{Conclusion, Renewal};
+
+#[tokio::test]
+async fn client_and_server_may_know_each_other_by_certificates() {
+    let server = Server::start_with_tls();
+    let store = open(&server.store_url()).await;
+    store.prepare().await.unwrap();
+    let findings = store.check().await.unwrap();
+    assert!(!has_bad(&findings), "{}", shown(&findings));
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn who_cannot_be_known_is_not_reached_and_the_reason_is_told() {
+    let server = Server::start_with_tls();
+    let (tls, stranger) = (server.tls(), Tls::make());
+    let file = |tls: &Tls, name: &str| tls.file(name).display().to_string();
+    let host = server.host();
+    let one = candidate("one");
+    for (what, url, sign) in [
+        (
+            "an authority that did not sign the server",
+            format!("etcds://{host}?ca={}", file(&stranger, "ca.pem")),
+            "certificate",
+        ),
+        ("no certificate of our own", format!("etcds://{host}?ca={}", file(tls, "ca.pem")), "ertificate"),
+        (
+            "a certificate that the server does not trust",
+            format!(
+                "etcds://{host}?ca={}&cert={}&key={}",
+                file(tls, "ca.pem"),
+                file(&stranger, "client.pem"),
+                file(&stranger, "client.key")
+            ),
+            "ertificate",
+        ),
+        ("no encryption", format!("etcd://{host}"), ""),
+    ] {
+        let error = open_with(&url, Duration::from_secs(2)).await.claim(&one).await.unwrap_err();
+        assert!(matches!(error.conclusion, Conclusion::NotApplied | Conclusion::Unknown), "{what}: {error:?}");
+        assert!(error.message.contains(&host) && error.message.contains(sign), "{what}: {error}");
+        assert!(!error.message.contains('\n'), "{error}");
+    }
+    let plain = Server::start();
+    let url = format!("etcds://{}?ca={}", plain.host(), file(tls, "ca.pem"));
+    let error = open(&url).await.claim(&one).await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+    assert!(error.message.starts_with(&format!("cannot reach etcd at {}: ", plain.host())), "{error}");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_told_before_anything_is_asked() {
+    let tls = Tls::make();
+    let file = |name: &str| tls.file(name).display().to_string();
+    std::fs::write(tls.file("empty.pem"), "").unwrap();
+    for (query, named) in [
+        (format!("ca={}", file("missing.pem")), "missing.pem"),
+        (format!("ca={}", file("empty.pem")), "empty.pem"),
+        (format!("ca={0}&cert={0}&key={1}", file("ca.pem"), file("missing.key")), "missing.key"),
+        (format!("ca={0}&cert={0}&key={1}", file("ca.pem"), file("client.key")), "do not fit"),
+    ] {
+        let location = Location::from_url(&format!("etcds://127.0.0.1:1?{query}")).unwrap();
+        let error = location.open(REQUEST_TIMEOUT).await.err().expect("it does not open");
+        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert!(error.message.contains(named), "{error}");
+    }
+}

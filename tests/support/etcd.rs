@@ -1,0 +1,334 @@
+//! etcd, as Debian's `etcd-server` and `etcd-client` have it (3.4 and later): a server alone, or members of a cluster.
+
+use super::fleet::{leaderctl, wait_until_or};
+use super::ports::free_port;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub const PREFIX: &str = "leaderrun";
+
+/// One member, on ports and with a data directory of its own.
+pub struct Server {
+    data: TempDir,
+    ports: Ports,
+    child: Child,
+    /// What is particular about it.
+    flags: Vec<String>,
+    tls: Option<Tls>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    client: u16,
+    peer: u16,
+    /// Health and metrics, never encrypted.
+    metrics: u16,
+}
+
+impl Ports {
+    fn free() -> Self {
+        Self { client: free_port(), peer: free_port(), metrics: free_port() }
+    }
+}
+
+/// So that a lease of a second is granted as one.
+const FAST: [&str; 4] = ["--heartbeat-interval", "10", "--election-timeout", "50"];
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub fn start_with(flags: &[&str]) -> Self {
+        Self::make(&[&FAST, flags].concat(), None)
+    }
+
+    /// Speaks TLS alone, with clients that show a certificate of its authority alone.
+    pub fn start_with_tls() -> Self {
+        let tls = Tls::make();
+        let file = |name: &str| tls.file(name).display().to_string();
+        let flags = [
+            ["--cert-file", &file("server.pem")],
+            ["--key-file", &file("server.key")],
+            ["--trusted-ca-file", &file("ca.pem")],
+        ];
+        let flags = [&FAST, &flags.concat()[..], &["--client-cert-auth"]].concat();
+        Self::make(&flags, Some(tls))
+    }
+
+    /// Three members of one cluster, ready to serve.
+    pub fn cluster() -> Vec<Self> {
+        let ports: Vec<_> = (0..3).map(|_| Ports::free()).collect();
+        let peers: Vec<_> = ports.iter().map(|ports| format!("m{0}=http://127.0.0.1:{0}", ports.peer)).collect();
+        let cluster = peers.join(",");
+        let members = ports.into_iter().map(|ports| {
+            let name = format!("m{}", ports.peer);
+            let flags = ["--name", &name, "--initial-cluster", &cluster, "--initial-cluster-token", &cluster];
+            let slower = ["--heartbeat-interval", "100", "--election-timeout", "1000"];
+            let flags = [&flags[..], &slower].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
+            let data = TempDir::new().expect("a scratch directory");
+            let child = spawn(data.path(), ports, &flags, "http");
+            Self { data, ports, child, flags, tls: None }
+        });
+        let members: Vec<_> = members.collect();
+        for member in &members {
+            member.wait_until_healthy();
+        }
+        members
+    }
+
+    fn make(flags: &[&str], tls: Option<Tls>) -> Self {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        loop {
+            let (data, ports) = (TempDir::new().expect("a scratch directory"), Ports::free());
+            let peer = format!("m=http://127.0.0.1:{}", ports.peer);
+            let flags = [&["--name", "m", "--initial-cluster", &peer], flags].concat();
+            let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+            let mut child = spawn(data.path(), ports, &flags, scheme);
+            // False: another program was faster to take one of the ports.
+            if becomes_healthy(&mut child, ports) {
+                return Self { data, ports, child, flags, tls };
+            }
+        }
+    }
+
+    fn wait_until_healthy(&self) {
+        let port = self.ports.metrics;
+        wait_until_or("etcd is healthy", || format!("port {port}"), || is_healthy(port));
+    }
+
+    /// What `--store` takes for it, with the prefix that most tests use.
+    pub fn store_url(&self) -> String {
+        super::server::Server::url(self, super::server::Server::address(self))
+    }
+
+    pub fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.client)
+    }
+
+    pub fn tls(&self) -> &Tls {
+        self.tls.as_ref().expect("it was started with TLS")
+    }
+
+    /// The bare output of an etcdctl that succeeds.
+    pub fn etcdctl(&self, arguments: &[&str]) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("{scheme}://{}", self.host())]);
+        if let Some(tls) = &self.tls {
+            command.arg("--cacert").arg(tls.file("ca.pem"));
+            command.arg("--cert").arg(tls.file("client.pem")).arg("--key").arg(tls.file("client.key"));
+        }
+        let output = command.args(arguments).output().expect("etcdctl runs: apt-get install etcd-client");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "etcdctl {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    pub fn delete(&self, key: &str) {
+        self.etcdctl(&["del", key]);
+    }
+
+    pub fn put(&self, key: &str, value: &str) {
+        self.etcdctl(&["put", key, value]);
+    }
+
+    /// None when there is no such key.
+    pub fn value(&self, key: &str) -> Option<String> {
+        let text = self.etcdctl(&["get", key, "--print-value-only"]);
+        Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// The etcd lease of a key, as etcdctl writes it.
+    pub fn lease_of(&self, key: &str) -> String {
+        let text = self.etcdctl(&["get", key, "-w", "fields"]);
+        let lease = text.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).expect("the key is there");
+        format!("{:x}", lease.parse::<i64>().expect("a number"))
+    }
+
+    /// How often clients called any of these methods.
+    pub fn calls(&self, methods: &[&str]) -> u64 {
+        self.count("grpc_server_started_total{", methods)
+    }
+
+    fn count(&self, counter: &str, methods: &[&str]) -> u64 {
+        let metrics = http_get(self.ports.metrics, "/metrics").expect("etcd tells its metrics");
+        let methods: Vec<_> = methods.iter().map(|method| format!("grpc_method=\"{method}\"")).collect();
+        let lines = metrics.lines().filter(|line| line.starts_with(counter));
+        let lines = lines.filter(|line| methods.iter().any(|method| line.contains(method)));
+        lines.map(|line| line.rsplit(' ').next().expect("a value").parse::<u64>().expect("a number")).sum()
+    }
+
+    /// How many calls of a method were answered, well or badly.
+    pub fn answered(&self, method: &str) -> u64 {
+        self.count("grpc_server_handled_total{", &[method])
+    }
+
+    /// Stops it, as a machine does that swaps or is suspended. Returns once it is.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let stopped = || {
+            let line = std::fs::read_to_string(&stat).expect("it is there");
+            line.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+        };
+        wait_until_or("etcd is stopped", String::new, stopped);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
+        kill(pid, signal).expect("it can be signalled");
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+}
+
+impl super::server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports.client))
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        match &self.tls {
+            None => format!("etcd://{address}/{PREFIX}"),
+            Some(tls) => {
+                let file = |name| tls.file(name).display().to_string();
+                let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+                format!("etcds://{address}/{PREFIX}?ca={ca}&cert={cert}&key={key}")
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it was killed");
+    }
+
+    fn start_again(&mut self) {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        self.child = spawn(self.data.path(), self.ports, &self.flags, scheme);
+        assert!(becomes_healthy(&mut self.child, self.ports), "etcd does not start again");
+    }
+
+    fn wipe(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.data.path().join("data")).expect("etcd has a data directory");
+        self.start_again();
+        let init = leaderctl().args(["--store", &self.store_url(), "store", "init"]).stdout(Stdio::null()).status();
+        assert!(init.expect("leaderctl runs").success());
+    }
+
+    fn remove_lock(&mut self, shard: &str) {
+        self.delete(&format!("{PREFIX}/lock/{shard}"));
+    }
+
+    fn grow_old(&mut self) {
+        self.delete(&format!("{PREFIX}/young"));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Child {
+    let Ports { client, peer, metrics } = ports;
+    let (client, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    // It dies with us, however we end.
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "etcd", "--logger", "zap", "--log-level", "error"])
+        .arg("--data-dir")
+        .arg(data.join("data"))
+        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+        .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{metrics}")])
+        // SIGKILL leaves the page cache alone. And a login does not have to be slow here.
+        .args(["--unsafe-no-fsync", "--bcrypt-cost", "4"])
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("etcd runs: apt-get install etcd-server etcd-client util-linux")
+}
+
+/// False when it ended before.
+fn becomes_healthy(child: &mut Child, ports: Ports) -> bool {
+    let mut ended = false;
+    wait_until_or(
+        "etcd is healthy",
+        || format!("{ports:?}; is there an etcd? apt-get install etcd-server"),
+        || {
+            ended = child.try_wait().expect("a child can be waited for").is_some();
+            ended || is_healthy(ports.metrics)
+        },
+    );
+    !ended
+}
+
+/// It has a leader, and that leads.
+fn is_healthy(port: u16) -> bool {
+    http_get(port, "/health").is_some_and(|body| body.contains("\"true\""))
+}
+
+fn http_get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+/// An authority, a server's certificate of it, and a client's.
+pub struct Tls {
+    directory: TempDir,
+}
+
+impl Tls {
+    pub fn make() -> Self {
+        let tls = Self { directory: TempDir::new().expect("a scratch directory") };
+        let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
+        tls.openssl(
+            &[&["req", "-x509", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"], &curve[..]].concat(),
+        );
+        for (name, extensions) in [
+            ("server", "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth"),
+            ("client", "extendedKeyUsage=clientAuth"),
+        ] {
+            let (key, request) = (format!("{name}.key"), format!("{name}.csr"));
+            let subject = format!("/CN={name}");
+            tls.openssl(&[&["req", "-subj", &subject, "-keyout", &key, "-out", &request], &curve[..5]].concat());
+            std::fs::write(tls.file("extensions"), extensions).expect("a scratch directory can be written");
+            let (certificate, authority) = (format!("{name}.pem"), ["-CA", "ca.pem", "-CAkey", "ca.key"]);
+            let sign = ["x509", "-req", "-in", &request, "-out", &certificate, "-extfile", "extensions"];
+            tls.openssl(&[&sign[..], &authority, &["-CAcreateserial", "-days", "2"]].concat());
+        }
+        tls
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn openssl(&self, arguments: &[&str]) {
+        let output = Command::new("openssl").current_dir(self.directory.path()).args(arguments).output();
+        let output = output.expect("openssl runs: apt-get install openssl");
+        assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
