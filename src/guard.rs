@@ -107,7 +107,7 @@ fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
         just_ended: false,
         killing: false,
     };
-    guard.start(charge.command, mask);
+    guard.start(charge.command, mask, charge.deadline.term_at);
     loop {
         guard.reap();
         if guard.tree.is_empty() {
@@ -149,12 +149,12 @@ struct Guard {
 }
 
 impl Guard {
-    fn start(&mut self, command: Vec<Vec<u8>>, mask: SigSet) {
+    fn start(&mut self, command: Vec<Vec<u8>>, mask: SigSet, not_after: BootInstant) {
         let mut words = command.into_iter().map(OsString::from_vec);
         let program = words.next().unwrap_or_default();
         let arguments: Vec<OsString> = words.collect();
         let terminal = self.terminal.as_ref().and_then(Terminal::to_hand_over);
-        match sys::start_command(&program, &arguments, mask, terminal) {
+        match sys::start_command(&program, &arguments, mask, terminal, not_after) {
             Ok(child) => {
                 let pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
                 self.command = Some(pid);
@@ -164,6 +164,7 @@ impl Guard {
                 }
                 self.report(&wire::Report::Started { pid: pid.as_raw() });
             }
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => self.report(&wire::Report::DeadlineReached),
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
                 self.report(&wire::Report::NotStarted(StartError(errno)));

@@ -1,6 +1,7 @@
 //! The only unsafe code: the few system calls that neither std nor nix offers in a safe form.
 #![expect(unsafe_code, reason = "this is the file for it")]
 
+use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::wait::WaitPidFlag;
@@ -62,22 +63,26 @@ pub fn respawn(
 }
 
 /// Starts COMMAND as the leader of a process group of its own, with the signal mask `mask`, bound to die with
-/// this process, and in the foreground of `terminal` where there is one.
+/// this process, and in the foreground of `terminal` where there is one; but not when it is `not_after` or later.
+///
+/// Whoever decided to start it may have been stopped since for longer than the lease. So the last look at the clock is
+/// the new process's own, right before it becomes COMMAND.
 ///
 /// # Errors
-/// The kernel's, those of exec(2) among them.
+/// The kernel's, those of exec(2) among them; ETIME when it is too late.
 pub fn start_command(
     program: &OsStr,
     arguments: &[OsString],
     mask: SigSet,
     terminal: Option<BorrowedFd<'_>>,
+    not_after: BootInstant,
 ) -> io::Result<Child> {
     let guard = nix::unistd::getpid();
     let terminal = terminal.map(|terminal| terminal.as_raw_fd());
     let mut command = Command::new(program);
     command.args(arguments).process_group(0);
     // SAFETY: between fork and exec only async-signal-safe calls are made (signal-safety(7)): prctl, getppid,
-    // tcsetpgrp, getpid and sigprocmask are plain system calls, and nothing is allocated. The descriptor is open
+    // clock_gettime, tcsetpgrp, getpid and sigprocmask are plain system calls, and nothing is allocated. The descriptor is open
     // in the child as it is in the parent, which borrows it for longer than this call.
     unsafe {
         command.pre_exec(move || {
@@ -92,6 +97,9 @@ pub fn start_command(
                 let _ = tcsetpgrp(BorrowedFd::borrow_raw(terminal), nix::unistd::getpid());
             }
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+            if BootInstant::now() >= not_after {
+                return Err(io::Error::from_raw_os_error(libc::ETIME));
+            }
             Ok(())
         });
     }
@@ -267,4 +275,21 @@ pub fn ignore(signal: Signal) {
 pub fn default_action(signal: Signal) {
     // SAFETY: setting a default action installs no handler, so no code of ours can run in a signal.
     let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_not_started_once_it_is_too_late() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let file = scratch.path().join("started");
+        let start =
+            |not_after| start_command("touch".as_ref(), &[file.clone().into()], SigSet::empty(), None, not_after);
+        assert_eq!(start(BootInstant::now()).unwrap_err().raw_os_error(), Some(libc::ETIME));
+        assert!(!file.exists());
+        assert!(start(BootInstant::NEVER).unwrap().wait().unwrap().success());
+        assert!(file.exists());
+    }
 }
