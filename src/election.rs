@@ -38,7 +38,7 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// How much later than it should have a guard may do as it was told before it is passed over.
 const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Election {
     settings: Settings,
     random: Random,
@@ -51,7 +51,7 @@ pub struct Election {
     trouble: Option<Trouble>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
     Standby(Standby),
     /// We are leaving, and a claim is under way that may yet be granted.
@@ -64,7 +64,7 @@ enum State {
     Ended,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Standby {
     /// Some while a request is under way.
     request: Option<Request>,
@@ -82,14 +82,14 @@ impl Standby {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Request {
     Claim,
     Look,
 }
 
 /// One wait for leadership, from becoming a standby to leading or leaving.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Waiting {
     /// When `-w` runs out.
     until: BootInstant,
@@ -98,7 +98,7 @@ struct Waiting {
     holder: Option<Holder>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Leadership {
     term: Term,
     /// Sent plus lease of the latest granted request. Never goes back.
@@ -127,7 +127,8 @@ impl Leadership {
     }
 
     fn renewal_due(&self) -> BootInstant {
-        if self.in_flight < MOST_RENEWALS_IN_FLIGHT && self.next_renewal < self.valid_until {
+        let lost = matches!(self.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
+        if !lost && self.in_flight < MOST_RENEWALS_IN_FLIGHT && self.next_renewal < self.valid_until {
             self.next_renewal
         } else {
             BootInstant::NEVER
@@ -142,7 +143,7 @@ impl Leadership {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Tree {
     /// COMMAND was not started; it may be from this instant on (None: it has passed).
     Idle { not_before: Option<BootInstant> },
@@ -154,7 +155,7 @@ enum Tree {
     Seized,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Ending {
     ByItself(CommandEnd),
     NotStarted(StartError),
@@ -162,7 +163,7 @@ enum Ending {
     Lost(Loss),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Releasing {
     term: Option<Term>,
     then: Then,
@@ -173,13 +174,13 @@ struct Releasing {
     failures: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Then {
     End(Outcome),
     Standby { pause: Duration },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Trouble {
     since: BootInstant,
     said: Option<BootInstant>,
@@ -326,6 +327,10 @@ impl Election {
                     leadership.last_sent = now;
                     leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
                     actions.push(Action::Renew { term: leadership.term, beat: leadership.beat });
+                }
+                if now >= leadership.valid_until {
+                    // Nothing is left to renew; and who waits for a tree that is hard to kill must not spin.
+                    leadership.next_renewal = BootInstant::NEVER;
                 }
                 match &mut leadership.tree {
                     Tree::Idle { not_before } => {

@@ -159,7 +159,7 @@ impl Default for TimingRequest {
 /// The store counts from when it *received* the request, which is after `s`; its clock's rate differs from ours
 /// by less than 1 %. The margin holds that 1 % of the lease and the time a kill takes, so the tree is dead
 /// before the store can give the lease to somebody else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     /// How long the store keeps a lease that is not renewed.
     pub lease: Duration,
@@ -254,7 +254,7 @@ impl Timing {
 }
 
 /// When a tree has to go, on this machine's `CLOCK_BOOTTIME`. Always `term_at <= kill_at <= backstop_at`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Deadline {
     /// The stop signal goes to the tree.
     pub term_at: BootInstant,

@@ -89,7 +89,7 @@ pub trait Store: Send + Sync {
 }
 
 /// How a standby hears that the lease may be free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
     /// It has to look every retry interval.
     Poll,
@@ -100,17 +100,18 @@ pub enum Delivery {
     Kernel,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
     Granted(Grant),
     Refused(Holder),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub term: Term,
     /// Some when the store cannot show that the last tree was stopped (it forgot its records, or the record
-    /// vanished without a release): that tree is dead by then.
+    /// vanished without a release): that tree is dead by then. Counted from the answer, never from the request: a
+    /// renewal of its holder may have come in between.
     pub start_after: Option<BootInstant>,
 }
 
@@ -120,7 +121,7 @@ pub enum Observation {
     Held(Holder),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Renewal {
     Renewed,
     /// A later renewal of the same leadership was applied before: this one changed nothing.
@@ -129,7 +130,7 @@ pub enum Renewal {
     Lost(Option<Holder>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Release {
     Released,
     /// There was nothing of this session to release.
@@ -137,7 +138,7 @@ pub enum Release {
 }
 
 /// Who holds a lease, as far as the record tells. Other programs' records tell little.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
     pub owner: String,
     pub session: Option<Session>,
@@ -186,7 +187,7 @@ pub enum Verdict {
 }
 
 /// A request that brought no answer to what was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoreError {
     pub conclusion: Conclusion,
     /// A lowercase fragment without secrets: `cannot reach redis at 10.0.0.5:6379: connection refused`.
@@ -194,7 +195,7 @@ pub struct StoreError {
 }
 
 /// What may be concluded from an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Conclusion {
     /// It was not applied: never sent, or turned away for the moment (throttled).
     NotApplied,

@@ -6,7 +6,7 @@ use std::time::Duration;
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
 /// `SplitMix64` (Steele, Lea, Flood 2014): small, seeded, good enough to spread requests.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Random(pub u64);
 
 impl Random {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// What an election is to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub timing: Timing,
     /// False where the lease lasts while it is held open (see `Store::expires`).
@@ -20,7 +20,7 @@ pub struct Settings {
 }
 
 /// How long a standby waits for its leadership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Patience {
     Forever,
     /// One answer decides.
@@ -28,7 +28,7 @@ pub enum Patience {
     AtMost(Duration),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnLoss {
     /// Become a standby again.
     Standby,
@@ -65,7 +65,7 @@ pub enum Event {
 }
 
 /// What becomes of COMMAND and its descendants.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TreeEvent {
     /// COMMAND was not started; [`TreeEvent::Dead`] follows.
     NotStarted(StartError),
@@ -80,11 +80,11 @@ pub enum TreeEvent {
 }
 
 /// Why COMMAND was not started: the kernel's error number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StartError(pub i32);
 
 /// How COMMAND ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommandEnd {
     Exited(i32),
     Signalled(i32),
@@ -129,7 +129,7 @@ pub enum Stop {
 }
 
 /// Why a leadership ended against our will.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
     TakenBy(Holder),
     RecordGone,
@@ -160,7 +160,7 @@ pub enum Notice {
 }
 
 /// How the election ended, for the exit status.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Ended(CommandEnd),
     NotStarted(StartError),

@@ -10,7 +10,7 @@ use crate::time::BootInstant;
 use std::time::Duration;
 
 /// From the candidate to the guard; [`Order::Extend`] goes to the backstop as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// The lease was prolonged.
     Extend(Deadline),
@@ -26,7 +26,7 @@ pub enum Order {
     Continue,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
     Order(Order),
     CandidateGone,
@@ -47,14 +47,14 @@ pub enum Effect {
     Continue,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     deadline: Deadline,
     grace: Duration,
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Running,
     /// The stop signal was sent. SIGKILL follows at `kill_at`, or at the deadline if that is earlier.

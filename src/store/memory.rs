@@ -84,10 +84,12 @@ impl Store for Memory {
         }
     }
 
-    async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let mut shards = self.shards();
         let entry = shards.entry(candidate.shard.clone()).or_default();
-        if entry.lease.as_ref().is_none_or(|lease| lease.session != candidate.session) {
+        // Of an earlier leadership of the same session: it comes late. Zero is any.
+        let earlier = term != Term(0) && term != Term(entry.term);
+        if earlier || entry.lease.as_ref().is_none_or(|lease| lease.session != candidate.session) {
             return Ok(Release::NotHeld);
         }
         entry.lease = None;
