@@ -1,0 +1,594 @@
+//! One host: the candidate with its driver, the guard and the backstop, COMMAND's tree, and what is under way between the
+//! candidate and the store.
+//!
+//! What the processes of a host tell each other arrives at once, unless the receiver is frozen or the host suspended:
+//! then it waits in the line. Everything that follows from it without a choice is done by [`Host::settle`].
+
+use crate::clock::{Clock, Tick};
+use crate::mutants::Mutant;
+use crate::network::{Answer, Message, Place, Request, Way};
+use crate::store::{Id, Kind, Store};
+use crate::world::{Met, Start, World};
+use leaderrun::election::{Action, CommandEnd, Election, Event, Stop, TreeEvent};
+use leaderrun::guard::policy::{Effect, Input, Order, Policy};
+use leaderrun::lease::{Deadline, Term};
+use leaderrun::store::{Claim, Observation, Renewal, StoreError};
+use leaderrun::time::BootInstant;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// As in the backstop: how long after its grace a guard whose candidate is gone may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Host {
+    pub id: Id,
+    pub clock: Clock,
+    pub suspended: bool,
+    /// None once it was killed or has ended.
+    pub candidate: Option<Candidate>,
+    /// Some while the driver is about to start a guard, and hears nothing else.
+    pub starting: Option<(Term, Deadline)>,
+    /// Some from the start of a guard to the proof that its tree is dead.
+    pub custody: Option<Custody>,
+    pub messages: Vec<Message>,
+    /// Of the tree that was started last.
+    pub term: Option<Term>,
+    /// Its candidate woke and did nothing, not even put off when to wake next.
+    pub spins: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Candidate {
+    pub machine: Election,
+    pub frozen: bool,
+    line: Vec<TreeEvent>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    Runs,
+    Frozen,
+    Gone,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "four facts that become true in any order")]
+pub struct Custody {
+    pub guard: Guard,
+    pub backstop: Backstop,
+    pub tree: Tree,
+    command: Command,
+    /// The host was suspended past the deadline, and woke in this tick: nobody can have killed the tree yet.
+    pub excused: bool,
+    /// The candidate kills it by its own hand.
+    seized: bool,
+    /// The backstop told the candidate that the tree is dead.
+    proven: bool,
+    /// Only for a mutant: the candidate believes that the tree is dead.
+    disowned: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Guard {
+    pub mode: Mode,
+    policy: Policy,
+    line: Vec<Input>,
+    /// It ended otherwise than by its own decision.
+    killed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Backstop {
+    pub mode: Mode,
+    limit: BootInstant,
+    line: Vec<Notice>,
+    candidate_gone: bool,
+    told_failure: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Notice {
+    Extend(Deadline),
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tree {
+    Runs,
+    /// It got the stop signal, which it may obey.
+    Asked,
+    /// It got SIGKILL, and is dead before the tick is over.
+    Dying,
+    Dead,
+}
+
+/// The process that the guard started: the first one of its tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Command {
+    Lives,
+    /// The guard has not seen it yet.
+    Ended(CommandEnd),
+    Reaped,
+}
+
+/// One of those that can kill a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Link {
+    Candidate,
+    Guard,
+    Backstop,
+}
+
+/// What a host sees of the rest of the world.
+pub struct Context<'a> {
+    pub world: &'a World,
+    pub tick: Tick,
+    pub store: &'a Store,
+    /// Nothing gets from this host to the store, or nothing back.
+    pub cut: Option<Way>,
+}
+
+impl Host {
+    pub fn new(id: Id, clock: Clock, starts: Tick, world: &World) -> Self {
+        let machine = Election::new(world.settings(), clock.at(starts), u64::from(id.0));
+        let candidate = Some(Candidate { machine, frozen: false, line: Vec::new() });
+        Self {
+            id,
+            clock,
+            suspended: false,
+            candidate,
+            starting: None,
+            custody: None,
+            messages: Vec::new(),
+            term: None,
+            spins: false,
+        }
+    }
+
+    /// Whether this process can do something now.
+    pub fn is_able(&self, link: Link) -> bool {
+        !self.suspended
+            && match (link, &self.custody) {
+                (Link::Candidate, _) => self.candidate.as_ref().is_some_and(|candidate| !candidate.frozen),
+                (Link::Guard, Some(custody)) => custody.guard.mode == Mode::Runs,
+                (Link::Backstop, Some(custody)) => custody.backstop.mode == Mode::Runs,
+                (Link::Guard | Link::Backstop, None) => false,
+            }
+    }
+
+    /// Whether the candidate's machine can take in an event now.
+    pub fn listens(&self) -> bool {
+        self.is_able(Link::Candidate) && self.starting.is_none()
+    }
+
+    /// Some process of the tree exists, though it may not get to run.
+    pub fn has_tree(&self) -> bool {
+        self.custody.as_ref().is_some_and(|custody| custody.tree != Tree::Dead)
+    }
+
+    /// The tree does things.
+    pub fn runs_tree(&self) -> bool {
+        self.has_tree() && !self.suspended && !self.custody.as_ref().is_some_and(|custody| custody.excused)
+    }
+
+    /// Whether this process has to do something in this tick because of the time.
+    pub fn is_due(&self, link: Link, tick: Tick, mutant: Option<Mutant>) -> bool {
+        let now = self.clock.at(tick);
+        self.is_able(link)
+            && match (link, &self.custody, &self.candidate) {
+                (Link::Candidate, _, Some(candidate)) => self.starting.is_none() && candidate.machine.wake_at() <= now,
+                (Link::Guard, Some(custody), _) => custody.guard.policy.wake_at() <= now,
+                (Link::Backstop, Some(custody), _) => {
+                    custody.guard.mode != Mode::Gone
+                        && custody.backstop.limit <= now
+                        && mutant != Some(Mutant::BackstopIgnoresDeadline)
+                }
+                _ => false,
+            }
+    }
+
+    /// The timer of this process fires.
+    pub fn wake(&mut self, link: Link, cx: &Context<'_>) {
+        match link {
+            Link::Candidate => {
+                let before = self.candidate.clone();
+                self.tell(Event::Tick, cx);
+                // The driver's timer fires again at once.
+                self.spins = self.candidate == before;
+            }
+            Link::Guard => self.guard_takes(Input::Tick, cx),
+            Link::Backstop => {
+                cx.world.meet(Met::BackstopKills);
+                self.kill(Link::Guard, cx);
+            }
+        }
+        self.settle(cx);
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, link: Link, cx: &Context<'_>) {
+        match (link, &mut self.custody) {
+            (Link::Candidate, _) => self.candidate_ends(),
+            (Link::Guard, Some(custody)) => (custody.guard.mode, custody.guard.killed) = (Mode::Gone, true),
+            (Link::Backstop, Some(custody)) => custody.backstop.mode = Mode::Gone,
+            (Link::Guard | Link::Backstop, None) => {}
+        }
+        self.settle(cx);
+    }
+
+    pub fn set_frozen(&mut self, link: Link, frozen: bool, cx: &Context<'_>) {
+        let mode = if frozen { Mode::Frozen } else { Mode::Runs };
+        match (link, &mut self.candidate, &mut self.custody) {
+            (Link::Candidate, Some(candidate), _) => candidate.frozen = frozen,
+            (Link::Guard, _, Some(custody)) => custody.guard.mode = mode,
+            (Link::Backstop, _, Some(custody)) => custody.backstop.mode = mode,
+            _ => {}
+        }
+        self.settle(cx);
+    }
+
+    /// The last process of the tree ends: killed, or of its own accord.
+    pub fn tree_dies(&mut self, cx: &Context<'_>) {
+        if let Some(custody) = &mut self.custody {
+            let end = if custody.tree == Tree::Dying { CommandEnd::Signalled(9) } else { CommandEnd::Exited(0) };
+            custody.tree = Tree::Dead;
+            self.command_ended(end);
+        }
+        self.settle(cx);
+    }
+
+    /// COMMAND itself ends, and its descendants do not.
+    pub fn command_ends(&mut self, cx: &Context<'_>) {
+        self.command_ended(CommandEnd::Exited(0));
+        self.settle(cx);
+    }
+
+    fn command_ended(&mut self, end: CommandEnd) {
+        if let Some(custody) = &mut self.custody {
+            custody.command = match custody.command {
+                Command::Lives => Command::Ended(end),
+                told => told,
+            };
+        }
+    }
+
+    /// The candidate takes in the answer to a request.
+    pub fn hear(&mut self, index: usize, answer: Answer, cx: &Context<'_>) {
+        let message = self.messages.remove(index);
+        let from_reply = cx.world.mutant == Some(Mutant::CountFromReply);
+        let sent = if from_reply { self.clock.at(cx.tick) } else { message.sent_at };
+        let event = match answer {
+            Answer::Claimed(answer) => Event::Claimed { sent, answer },
+            Answer::Renewed(Ok(Renewal::Lost(_))) if cx.world.mutant == Some(Mutant::LossTakenForRenewal) => {
+                Event::Renewed { sent, answer: Ok(Renewal::Renewed) }
+            }
+            Answer::Renewed(Ok(Renewal::Lost(_))) if cx.world.mutant == Some(Mutant::LossIgnored) => {
+                Event::Renewed { sent, answer: Err(StoreError::unknown("ignored")) }
+            }
+            Answer::Renewed(answer) => Event::Renewed { sent, answer },
+            Answer::Released(answer) => Event::Released { answer },
+        };
+        self.tell(event, cx);
+        self.settle(cx);
+    }
+
+    /// The candidate waits no longer for an answer.
+    pub fn give_up(&mut self, index: usize, cx: &Context<'_>) {
+        let silence = StoreError::unknown("no answer");
+        let mut late = self.messages[index].clone();
+        let answer = match late.request {
+            Request::Claim { .. } => Answer::Claimed(Err(silence)),
+            Request::Renew { .. } if cx.world.mutant == Some(Mutant::SilenceTakenForRenewal) => {
+                Answer::Renewed(Ok(Renewal::Renewed))
+            }
+            Request::Renew { .. } => Answer::Renewed(Err(silence)),
+            Request::Release { .. } => Answer::Released(Err(silence)),
+        };
+        late.waiting = false;
+        if late.matters() {
+            self.messages.push(late);
+        }
+        self.hear(index, answer, cx);
+    }
+
+    pub fn is_overdue(&self, message: &Message, cx: &Context<'_>) -> bool {
+        let timeout = cx.world.timing().request_timeout;
+        message.waiting && self.listens() && self.clock.at(cx.tick) >= message.sent_at.plus(timeout)
+    }
+
+    /// Gives the candidate's machine one event, and carries out what it says, as the driver does.
+    pub fn tell(&mut self, event: Event, cx: &Context<'_>) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let Some(candidate) = &mut self.candidate else { return };
+            let now = self.clock.at(cx.tick);
+            for action in candidate.machine.handle(now, event) {
+                self.carry_out(&action, &mut events, cx);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: &Action, events: &mut VecDeque<Event>, cx: &Context<'_>) {
+        match *action {
+            Action::Claim => {
+                let judged = match cx.store.kind {
+                    Kind::Atomic => None,
+                    Kind::Conditional if cx.cut.is_some() => None,
+                    Kind::Conditional => match cx.store.judge(self.id, cx.tick) {
+                        Ok(judged) => Some(judged),
+                        Err(record) => {
+                            let (sent, holder) = (self.clock.at(cx.tick), record.holder(cx.tick));
+                            return events.push_back(Event::Claimed { sent, answer: Ok(Claim::Refused(holder)) });
+                        }
+                    },
+                };
+                let read_lost = cx.store.kind == Kind::Conditional && judged.is_none();
+                self.send(Request::Claim { judged }, read_lost, cx);
+            }
+            // A look is never held up: what it finds decides only whether a claim is worth making.
+            Action::Observe => {
+                let answer = match cx.cut {
+                    None => Ok(cx.store.observe(cx.tick)),
+                    Some(_) => Err(StoreError::not_applied("cut off")),
+                };
+                if answer == Ok(Observation::Free) {
+                    cx.world.meet(Met::SeenFree);
+                }
+                events.push_back(Event::Observed { answer });
+            }
+            Action::Renew { term, beat } => self.send(Request::Renew { term, beat }, false, cx),
+            Action::Release { term } => self.send(Request::Release { term }, false, cx),
+            Action::Start { term, deadline } => {
+                assert!(self.custody.is_none(), "a second tree on one host");
+                self.starting = Some((term, deadline));
+                if cx.world.start == Start::AtOnce {
+                    self.start(cx);
+                }
+            }
+            Action::Extend(deadline) => {
+                self.order(Order::Extend(deadline));
+                if let Some(custody) = &mut self.custody {
+                    custody.backstop.line.push(Notice::Extend(deadline));
+                }
+            }
+            Action::Stop(Stop::Orderly { kill_after }) => self.order(Order::Stop { kill_after }),
+            Action::Stop(Stop::Losing) => self.order(Order::Lose),
+            Action::Stop(Stop::Kill) => self.order(Order::Kill),
+            Action::Seize => {
+                if cx.world.mutant != Some(Mutant::CandidateNeverSeizes)
+                    && let Some(custody) = &mut self.custody
+                {
+                    cx.world.meet(Met::CandidateSeizes);
+                    custody.seized = true;
+                }
+            }
+            Action::ForgetRenewals => {
+                for message in &mut self.messages {
+                    message.waiting &= !matches!(message.request, Request::Renew { .. });
+                }
+                self.messages.retain(Message::matters);
+            }
+            Action::Say(_) => {}
+            Action::End(_) => self.candidate_ends(),
+        }
+    }
+
+    /// The driver has the guard start COMMAND.
+    pub fn start(&mut self, cx: &Context<'_>) {
+        let Some((term, deadline)) = self.starting.take() else { return };
+        if cx.world.start == Start::AfterAPauseAndALook
+            && self.clock.at(cx.tick) >= deadline.term_at
+            && let Some(candidate) = &mut self.candidate
+        {
+            cx.world.meet(Met::NotStarted);
+            candidate.line.extend([TreeEvent::DeadlineReached, TreeEvent::Dead]);
+            return;
+        }
+        self.term = Some(term);
+        self.custody = Some(Custody::new(deadline, cx));
+    }
+
+    fn send(&mut self, request: Request, lost: bool, cx: &Context<'_>) {
+        let place = if lost || cx.cut == Some(Way::Requests) { Place::Lost } else { Place::OnTheWay };
+        let sent_at = self.clock.at(cx.tick);
+        self.messages.push(Message { request, sent: cx.tick, sent_at, waiting: true, place });
+    }
+
+    fn order(&mut self, order: Order) {
+        if let Some(custody) = &mut self.custody {
+            custody.guard.line.push(Input::Order(order));
+        }
+    }
+
+    /// The process is no more: its lines close, and nobody waits for its answers.
+    fn candidate_ends(&mut self) {
+        (self.candidate, self.starting) = (None, None);
+        for message in &mut self.messages {
+            message.waiting = false;
+        }
+        self.messages.retain(Message::matters);
+        if let Some(custody) = &mut self.custody {
+            custody.guard.line.push(Input::CandidateGone);
+            custody.backstop.line.push(Notice::Closed);
+        }
+    }
+
+    /// Does what follows from what was done, until nothing does.
+    pub fn settle(&mut self, cx: &Context<'_>) {
+        loop {
+            let before = self.custody.clone();
+            if self.is_able(Link::Guard) {
+                self.settle_guard(cx);
+            }
+            if self.is_able(Link::Backstop) {
+                self.settle_backstop(cx);
+            }
+            if self.listens() {
+                self.settle_candidate(cx);
+            }
+            if self.candidate.is_none() && self.custody.as_ref().is_some_and(Custody::is_over) {
+                self.custody = None;
+            }
+            if self.custody == before {
+                return;
+            }
+        }
+    }
+
+    fn settle_guard(&mut self, cx: &Context<'_>) {
+        let Some(custody) = &mut self.custody else { return };
+        if let Command::Ended(end) = custody.command {
+            custody.command = Command::Reaped;
+            custody.guard.line.insert(0, Input::CommandEnded);
+            if let Some(candidate) = self.candidate.as_mut().filter(|_| !custody.disowned) {
+                candidate.line.push(TreeEvent::Ended(end));
+            }
+        }
+        if custody.tree == Tree::Dead {
+            custody.guard.mode = Mode::Gone;
+            custody.guard.line.clear();
+            return;
+        }
+        for input in std::mem::take(&mut custody.guard.line) {
+            self.guard_takes(input, cx);
+        }
+    }
+
+    fn guard_takes(&mut self, input: Input, cx: &Context<'_>) {
+        let now = self.clock.at(cx.tick);
+        let Some(custody) = &mut self.custody else { return };
+        let deaf = cx.world.mutant == Some(Mutant::GuardIgnoresDeadline);
+        if deaf && matches!(input, Input::Order(Order::Extend(_))) {
+            return;
+        }
+        for effect in custody.guard.policy.handle(now, input) {
+            match effect {
+                Effect::AskTree => {
+                    custody.ask();
+                    if cx.world.mutant == Some(Mutant::ReleaseBeforeDead)
+                        && let Some(candidate) = &mut self.candidate
+                    {
+                        custody.disowned = true;
+                        candidate.line.push(TreeEvent::Dead);
+                    }
+                }
+                Effect::KillTree => {
+                    if input == Input::Tick {
+                        cx.world.meet(Met::GuardKillsInTime);
+                    }
+                    custody.kill();
+                }
+                Effect::ReportDeadline => {
+                    if let Some(candidate) = &mut self.candidate {
+                        candidate.line.push(TreeEvent::DeadlineReached);
+                    }
+                }
+                Effect::Signal(_) | Effect::Continue => {}
+            }
+        }
+    }
+
+    fn settle_backstop(&mut self, cx: &Context<'_>) {
+        let now = self.clock.at(cx.tick);
+        let Some(custody) = &mut self.custody else { return };
+        let backstop = &mut custody.backstop;
+        for notice in std::mem::take(&mut backstop.line) {
+            match notice {
+                Notice::Extend(deadline) => backstop.limit = backstop.limit.max(deadline.backstop_at),
+                Notice::Closed => {
+                    backstop.candidate_gone = true;
+                    backstop.limit = backstop.limit.min(now.plus(cx.world.timing().stop_grace).plus(PATIENCE));
+                }
+            }
+        }
+        if custody.guard.mode != Mode::Gone {
+            return;
+        }
+        if custody.guard.killed
+            && !backstop.told_failure
+            && let Some(candidate) = &mut self.candidate
+        {
+            backstop.told_failure = true;
+            candidate.line.push(TreeEvent::GuardFailed);
+        }
+        if custody.tree != Tree::Dead {
+            return custody.kill();
+        }
+        backstop.mode = Mode::Gone;
+        custody.proven = true;
+        if backstop.candidate_gone
+            && let Some(term) = self.term
+        {
+            cx.world.meet(Met::LastWill);
+            self.send(Request::Release { term }, false, cx);
+            if let Some(will) = self.messages.last_mut() {
+                will.waiting = false;
+            }
+            self.messages.retain(Message::matters);
+        }
+    }
+
+    fn settle_candidate(&mut self, cx: &Context<'_>) {
+        let Some(candidate) = &mut self.candidate else { return };
+        if let Some(custody) = &mut self.custody {
+            if custody.backstop.mode == Mode::Gone && !custody.proven && !custody.seized {
+                custody.seized = true;
+                candidate.line.push(TreeEvent::GuardFailed);
+            }
+            if custody.seized {
+                (custody.backstop.mode, custody.guard.mode) = (Mode::Gone, Mode::Gone);
+                custody.kill();
+            }
+            if custody.is_over() {
+                if !custody.disowned {
+                    candidate.line.push(TreeEvent::Dead);
+                }
+                self.custody = None;
+            }
+        }
+        for event in std::mem::take(&mut candidate.line) {
+            self.tell(Event::Tree(event), cx);
+        }
+    }
+}
+
+impl Custody {
+    fn new(deadline: Deadline, cx: &Context<'_>) -> Self {
+        let deaf = cx.world.mutant == Some(Mutant::GuardIgnoresDeadline);
+        let policy = Policy::new(if deaf { Deadline::NONE } else { deadline }, cx.world.timing().stop_grace);
+        Self {
+            guard: Guard { mode: Mode::Runs, policy, line: Vec::new(), killed: false },
+            backstop: Backstop {
+                mode: Mode::Runs,
+                limit: deadline.backstop_at,
+                line: Vec::new(),
+                candidate_gone: false,
+                told_failure: false,
+            },
+            tree: Tree::Runs,
+            command: Command::Lives,
+            excused: false,
+            seized: false,
+            proven: false,
+            disowned: false,
+        }
+    }
+
+    fn ask(&mut self) {
+        if self.tree == Tree::Runs {
+            self.tree = Tree::Asked;
+        }
+    }
+
+    fn kill(&mut self) {
+        if self.tree != Tree::Dead {
+            self.tree = Tree::Dying;
+        }
+    }
+
+    /// Nothing is left of it.
+    fn is_over(&self) -> bool {
+        (self.guard.mode, self.backstop.mode, self.tree) == (Mode::Gone, Mode::Gone, Tree::Dead)
+    }
+}

@@ -1,0 +1,128 @@
+//! The protections, taken away one at a time, in the adapter around the machines: src/ is as it is. Each time the model
+//! finds what the protection was for. A mutant names the faults that it takes.
+
+use crate::store::{Id, Kind};
+use crate::world::{Breach, Faults, World};
+use crate::{explore, world};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// The driver passes the instant of the reply as that of the request.
+    CountFromReply,
+    /// The margin covers the drift of the clocks, and not the time that a kill takes.
+    NoMargin,
+    /// The margin covers the time that a kill takes, and not the drift.
+    MarginWithoutDrift,
+    /// The tree counts as dead when it was asked to end.
+    ReleaseBeforeDead,
+    /// A takeover overwrites whatever the record has become since it was judged.
+    TakeoverWithoutComparing,
+    /// The guard's timer does not fire.
+    GuardIgnoresDeadline,
+    /// The backstop's timer does not fire.
+    BackstopIgnoresDeadline,
+    /// The candidate does not kill a tree that guard and backstop let live.
+    CandidateNeverSeizes,
+    /// "Somebody else holds it" is taken for "renewed".
+    LossTakenForRenewal,
+    /// "No answer" is taken for "renewed".
+    SilenceTakenForRenewal,
+    /// A definite loss is taken for a passing error.
+    LossIgnored,
+    /// A renewal writes the record of whoever asks.
+    RenewalOfAnySession,
+    /// A renewal that comes after its successor counts.
+    RenewalsOutOfOrder,
+    /// A release deletes the record of whoever holds it.
+    ReleaseOfAnySession,
+    /// A release of an earlier leadership ends a later one of the same session.
+    ReleaseOfAnyTerm,
+    /// A session that claims what it holds gets the same term again.
+    TermKeptOnSecondClaim,
+    /// A store that was wiped begins again with term 1.
+    TermsForgotten,
+    /// A store that was wiped says nothing of trees that may be left.
+    WipeForgotten,
+    /// It says so to a first claim only, which may go unanswered.
+    WipeForgottenOnSecondClaim,
+    /// The wait for trees of before the wipe is counted from before the request, as a lease is.
+    WaitFromRequest,
+    /// Deadlines count on a clock that stops during suspends.
+    ClockStopsInSuspend,
+}
+
+/// The shortest way to `breach` is found, and shown.
+fn breaks(mutant: impl std::fmt::Debug, breach: Breach, world: World) {
+    let (states, found) = explore(World { breaches: vec![breach], ..world }, true);
+    let found = found.unwrap_or_else(|| panic!("{mutant:?} breaks nothing in {states} states"));
+    println!("{mutant:?}: {breach:?} after {} steps ({states} states)\n{}", found.steps, found.story);
+}
+
+/// Faults strike the first candidate alone, to keep the space small; a wipe strikes all.
+fn mutated(mutant: Mutant, store: Kind, faults: Faults) -> World {
+    World { mutant: Some(mutant), victim: Some(Id(0)), ..world(store, faults, 16) }
+}
+
+macro_rules! mutants {
+    ($($name:ident: $mutant:ident, $store:ident, { $($fault:ident: $times:literal),* } => $breach:ident;)*) => {$(
+        #[test]
+        fn $name() {
+            let faults = Faults { $($fault: $times,)* ..Faults::NONE };
+            breaks(Mutant::$mutant, Breach::$breach, mutated(Mutant::$mutant, Kind::$store, faults));
+        }
+    )*};
+}
+
+mutants! {
+    counting_from_the_reply: CountFromReply, Conditional, { freezes: 1 } => TwoTrees;
+    no_margin: NoMargin, Conditional, { cuts: 1 } => TwoTrees;
+    a_margin_that_forgets_the_drift: MarginWithoutDrift, Conditional, { cuts: 1, freezes: 1 } => TwoTrees;
+    releasing_before_the_tree_is_dead: ReleaseBeforeDead, Atomic, { stops: 1 } => TwoTrees;
+    a_release_of_a_living_trees_lease: ReleaseBeforeDead, Atomic, { stops: 1 } => ReleasedAlive;
+    taking_over_without_comparing_the_record: TakeoverWithoutComparing, Conditional, { held_up: 1 } => TwoTrees;
+    a_guard_that_ignores_the_deadline: GuardIgnoresDeadline, Conditional, { freezes: 2 } => TwoTrees;
+    no_backstop: BackstopIgnoresDeadline, Conditional, { freezes: 2 } => TwoTrees;
+    a_candidate_that_never_seizes: CandidateNeverSeizes, Conditional, { freezes: 2, cuts: 1 } => TwoTrees;
+    a_loss_taken_for_a_renewal: LossTakenForRenewal, Atomic, { wipes: 1 } => TwoTrees;
+    silence_taken_for_a_renewal: SilenceTakenForRenewal, Atomic, { cuts: 1 } => TwoTrees;
+    a_renewal_of_any_session: RenewalOfAnySession, Atomic, { cuts: 1, held_up: 1 } => TwoTrees;
+    renewals_out_of_order: RenewalsOutOfOrder, Conditional, { held_up: 1, freezes: 1 } => TwoTrees;
+    a_release_of_an_earlier_term: ReleaseOfAnyTerm, Atomic, { kills: 1, doubled: 1 } => TwoTrees;
+    a_term_kept_on_a_second_claim: TermKeptOnSecondClaim, Atomic, { cuts: 1 } => TermNotRisen;
+    terms_forgotten_with_the_records: TermsForgotten, Atomic, { wipes: 1 } => TermNotRisen;
+    a_wipe_that_nobody_waits_for: WipeForgotten, Atomic, { wipes: 1 } => TwoTrees;
+    a_wipe_that_is_told_only_once: WipeForgottenOnSecondClaim, Atomic, { wipes: 1, held_up: 1 } => TwoTrees;
+    a_clock_that_stops_in_suspend: ClockStopsInSuspend, Conditional, { suspends: 1 } => TwoTrees;
+}
+
+/// They may have been renewed while the claim was under way. Three faults, so depth first: any way to it will do.
+#[test]
+fn a_wait_counted_from_the_request() {
+    let faults = Faults { held_up: 1, freezes: 1, wipes: 1, ..Faults::NONE };
+    let world = mutated(Mutant::WaitFromRequest, Kind::Conditional, faults);
+    let (states, found) = explore(World { breaches: vec![Breach::TwoTrees], horizon: 11, ..world }, false);
+    let found = found.expect("a wait that is too short");
+    println!("WaitFromRequest: {:?} after {} steps ({states} states)\n{}", found.breach, found.steps, found.story);
+}
+
+#[test]
+fn a_release_of_any_session() {
+    let faults = Faults { stops: 1, doubled: 1, ..Faults::NONE };
+    let world = mutated(Mutant::ReleaseOfAnySession, Kind::Atomic, faults);
+    breaks(Mutant::ReleaseOfAnySession, Breach::TwoTrees, World { clocks: vec![vec![99, 100, 100]], ..world });
+}
+
+/// The bound of 1 % is used up to the last tick.
+#[test]
+fn a_clock_that_is_two_percent_slow() {
+    let faults = Faults { cuts: 1, freezes: 1, ..Faults::NONE };
+    let world = World { clocks: vec![vec![98, 100]], victim: Some(Id(0)), ..world(Kind::Conditional, faults, 16) };
+    breaks("a clock 2 % slow", Breach::TwoTrees, world);
+}
+
+/// Not every protection is one against a second tree: to heed a definite loss only saves time, for the deadline holds.
+#[test]
+fn a_loss_that_is_ignored_harms_nobody() {
+    let world = World { mutant: Some(Mutant::LossIgnored), ..world(Kind::Conditional, Faults::any(1), 20) };
+    crate::holds("a definite loss ignored", world, 30_000, &[crate::world::Met::DefiniteLoss]);
+}

@@ -1,0 +1,74 @@
+//! What is under way between a candidate and the store.
+
+use crate::clock::Tick;
+use crate::store::Seen;
+use leaderrun::lease::Term;
+use leaderrun::store::{Claim, Release, Renewal, StoreError};
+use leaderrun::time::BootInstant;
+
+/// A request, from when it is sent to when nobody waits for its answer and nothing can come of it any more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Message {
+    pub request: Request,
+    pub sent: Tick,
+    /// The same instant on the host's clock.
+    pub sent_at: BootInstant,
+    /// The candidate has not given up on it.
+    pub waiting: bool,
+    pub place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// For a `Conditional` store, with what was judged to be free to take.
+    Claim {
+        judged: Option<Seen>,
+    },
+    Renew {
+        term: Term,
+        beat: u64,
+    },
+    Release {
+        term: Term,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Arrives in this tick, unless a fault is spent on it.
+    OnTheWay,
+    /// Arrives whenever it likes, or never.
+    HeldUp,
+    /// It was applied; its answer has arrived (`late`: arrives whenever it likes, or never).
+    Answered {
+        answer: Answer,
+        late: bool,
+    },
+    Lost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    Claimed(Result<Claim, StoreError>),
+    Renewed(Result<Renewal, StoreError>),
+    Released(Result<Release, StoreError>),
+}
+
+/// Which way a cut connection lets nothing through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    Requests,
+    Answers,
+}
+
+impl Message {
+    /// Something can still come of it.
+    pub fn matters(&self) -> bool {
+        self.waiting || matches!(self.place, Place::OnTheWay | Place::HeldUp)
+    }
+
+    /// A copy of a request that was applied.
+    pub fn echo(&self) -> Self {
+        Self { waiting: false, place: Place::HeldUp, ..self.clone() }
+    }
+}

@@ -1,0 +1,521 @@
+//! The world: hosts, the network between them and the store, true time, and what may go wrong.
+//!
+//! A step is one thing that happens. The clock ticks only when nothing is due: a process that can run does within a
+//! tick what its deadline asks of it, a message arrives within the tick unless a fault is spent on it, and SIGKILL
+//! works within the tick. In which order things happen within a tick is open.
+
+use crate::clock::{Clock, TICK, Tick, timing};
+use crate::host::{Context, Host};
+use crate::mutants::Mutant;
+use crate::network::{Answer, Message, Place, Request, Way};
+use crate::steps::Step;
+use crate::store::{Id, Kind, Seen, Store, Taken};
+use leaderrun::election::{Event, OnLoss, Patience, Settings};
+use leaderrun::lease::{Term, Timing};
+use leaderrun::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError};
+use stateright::{Model, Property};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is explored: all that can happen from these beginnings with at most these faults until `horizon`.
+#[derive(Clone)]
+pub struct World {
+    /// For each beginning, how fast each host's clock runs, in percent.
+    pub clocks: Vec<Vec<u64>>,
+    /// Each candidate starts a tick after the one before it, instead of all of them at tick 0.
+    pub staggered: bool,
+    pub start: Start,
+    pub store: Kind,
+    pub faults: Faults,
+    /// The only host that suffers, if there is but one.
+    pub victim: Option<Id>,
+    pub horizon: Tick,
+    /// The breaches that are looked for.
+    pub breaches: Vec<Breach>,
+    pub mutant: Option<Mutant>,
+    pub met: Arc<[AtomicU64; Met::ALL.len()]>,
+}
+
+/// What lies between the machine's decision to start COMMAND and COMMAND's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Nothing.
+    AtOnce,
+    /// The candidate may be frozen or killed.
+    AfterAPause,
+    /// The same; but the guard looks at the clock before it starts COMMAND, and does not when the stop signal is due.
+    AfterAPauseAndALook,
+}
+
+/// How often each kind of fault may happen. It is part of the state, and counts down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Faults {
+    /// A request or an answer arrives at any later time, or never.
+    pub held_up: u8,
+    /// A request is applied, and once more at any later time.
+    pub doubled: u8,
+    /// The store turns a request away: it was not applied.
+    pub turned_away: u8,
+    /// A host is cut off, one way or the other, until that is healed.
+    pub cuts: u8,
+    /// A candidate, guard or backstop is killed.
+    pub kills: u8,
+    /// A candidate, guard or backstop is stopped until it is continued.
+    pub freezes: u8,
+    /// A whole host stands still while its clock goes on.
+    pub suspends: u8,
+    /// Somebody sends SIGTERM to a candidate.
+    pub stops: u8,
+    /// COMMAND ends of its own accord, or leaves descendants behind.
+    pub ends: u8,
+    /// The store loses all it knows.
+    pub wipes: u8,
+    /// Of all kinds together.
+    pub total: u8,
+}
+
+impl Faults {
+    pub const NONE: Self = Self {
+        held_up: 0,
+        doubled: 0,
+        turned_away: 0,
+        cuts: 0,
+        kills: 0,
+        freezes: 0,
+        suspends: 0,
+        stops: 0,
+        ends: 0,
+        wipes: 0,
+        total: u8::MAX,
+    };
+
+    /// So many, of whatever kinds.
+    pub fn any(total: u8) -> Self {
+        Self {
+            held_up: total,
+            doubled: total,
+            turned_away: total,
+            cuts: total,
+            kills: total,
+            freezes: total,
+            suspends: total,
+            stops: total,
+            ends: total,
+            wipes: total,
+            total,
+        }
+    }
+
+    fn spend(&mut self, kind: fn(&mut Self) -> &mut u8) {
+        *kind(self) -= 1;
+        self.total -= 1;
+        if self.total == 0 {
+            *self = Self { total: 0, ..Self::NONE };
+        }
+    }
+}
+
+/// What must never happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Breach {
+    /// Two trees run at one instant.
+    TwoTrees,
+    /// A tree runs and its session does not hold the lease (a store that was wiped excepted).
+    OutlivedLease,
+    /// A tree was started under a term that is not above all earlier ones.
+    TermNotRisen,
+    /// A release was applied to the lease of a session whose tree lives.
+    ReleasedAlive,
+    /// A candidate's timer fires again and again, and nothing comes of it.
+    Spins,
+}
+
+impl Breach {
+    /// All but the waste.
+    pub const HARMFUL: [Self; 4] = [Self::TwoTrees, Self::OutlivedLease, Self::TermNotRisen, Self::ReleasedAlive];
+}
+
+/// What makes a run worth looking at, counted while the model is explored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    TakenAfterCrash,
+    TakenAfterRelease,
+    SeenFree,
+    ClaimRecognised,
+    ClaimTooLate,
+    ClaimOvertaken,
+    RenewalLostAndRetried,
+    RenewalOvertaken,
+    RenewalTooLate,
+    DefiniteLoss,
+    StaleRelease,
+    HeldBack,
+    GuardKillsInTime,
+    BackstopKills,
+    CandidateSeizes,
+    LastWill,
+    ResumedTooLate,
+    NotStarted,
+}
+
+impl Met {
+    pub const ALL: [Self; 18] = [
+        Self::TakenAfterCrash,
+        Self::TakenAfterRelease,
+        Self::SeenFree,
+        Self::ClaimRecognised,
+        Self::ClaimTooLate,
+        Self::ClaimOvertaken,
+        Self::RenewalLostAndRetried,
+        Self::RenewalOvertaken,
+        Self::RenewalTooLate,
+        Self::DefiniteLoss,
+        Self::StaleRelease,
+        Self::HeldBack,
+        Self::GuardKillsInTime,
+        Self::BackstopKills,
+        Self::CandidateSeizes,
+        Self::LastWill,
+        Self::ResumedTooLate,
+        Self::NotStarted,
+    ];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub tick: Tick,
+    pub store: Store,
+    pub hosts: Vec<Arc<Host>>,
+    pub cut: Option<(Id, Way)>,
+    pub left: Faults,
+    /// The highest term under which a tree was started.
+    pub last_term: Term,
+    /// Breaches that are seen in a step and not in a state.
+    pub breach: Option<Breach>,
+}
+
+impl State {
+    fn host(&mut self, id: Id) -> &mut Host {
+        Arc::make_mut(&mut self.hosts[usize::from(id.0)])
+    }
+}
+
+impl World {
+    pub fn timing(&self) -> Timing {
+        let timing = timing();
+        let drift = timing.lease / 100;
+        let margin = match self.mutant {
+            Some(Mutant::NoMargin) => drift,
+            Some(Mutant::MarginWithoutDrift) => timing.margin - drift,
+            _ => timing.margin,
+        };
+        Timing { margin, ..timing }
+    }
+
+    pub fn settings(&self) -> Settings {
+        Settings {
+            timing: self.timing(),
+            expires: true,
+            delivery: Delivery::Push,
+            patience: Patience::Forever,
+            on_loss: OnLoss::Standby,
+            drain: None,
+        }
+    }
+
+    pub fn meet(&self, met: Met) {
+        self.met[met as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn context<'a>(&'a self, state: &'a State, id: Id) -> Context<'a> {
+        let cut = state.cut.filter(|(whose, _)| *whose == id).map(|(_, way)| way);
+        Context { world: self, tick: state.tick, store: &state.store, cut }
+    }
+
+    /// Applies a request to the store, which answers.
+    fn apply(&self, state: &mut State, id: Id, message: &Message) -> Answer {
+        let (now, sent, mutant) = (state.tick, message.sent, self.mutant);
+        match message.request {
+            Request::Claim { judged } => Answer::Claimed(Ok(self.claim(state, id, message, judged))),
+            Request::Renew { term, beat } => {
+                let before = state.store.record;
+                let answer = state.store.renew(id, term, beat, sent, now, mutant);
+                match answer {
+                    Renewal::Renewed if before.is_some_and(|record| record.skipped(beat)) => {
+                        self.meet(Met::RenewalLostAndRetried);
+                    }
+                    Renewal::Renewed => {}
+                    Renewal::Overtaken => self.meet(Met::RenewalOvertaken),
+                    Renewal::Lost(_) if message.waiting => self.meet(Met::DefiniteLoss),
+                    Renewal::Lost(_) => self.meet(Met::RenewalTooLate),
+                }
+                Answer::Renewed(Ok(answer))
+            }
+            Request::Release { term } => {
+                let before = state.store.record;
+                let answer = state.store.release(id, term, mutant);
+                match (&answer, before) {
+                    (Release::Released, Some(record)) if state.hosts[usize::from(record.session.0)].has_tree() => {
+                        state.breach = Some(Breach::ReleasedAlive);
+                    }
+                    (Release::NotHeld, Some(_)) => self.meet(Met::StaleRelease),
+                    _ => {}
+                }
+                Answer::Released(Ok(answer))
+            }
+        }
+    }
+
+    fn claim(&self, state: &mut State, id: Id, message: &Message, judged: Option<Seen>) -> Claim {
+        let now = state.tick;
+        let mut judged = judged.map_or_else(|| state.store.judge(id, now), Ok);
+        let (mut sent, clock) = (message.sent, state.hosts[usize::from(id.0)].clock);
+        loop {
+            let expected = match judged {
+                Ok(expected) => expected,
+                Err(record) => return Claim::Refused(record.holder(now)),
+            };
+            let before = state.store.record;
+            match state.store.take(id, expected, sent, now, self.mutant) {
+                Taken::Granted { term, wait, again } => {
+                    let crashed = |id: Id| state.hosts[usize::from(id.0)].candidate.is_none();
+                    match before {
+                        _ if again => self.meet(Met::ClaimRecognised),
+                        Some(record) if crashed(record.session) => self.meet(Met::TakenAfterCrash),
+                        None if term.0 > 1 && state.store.wiped_at.is_none() => self.meet(Met::TakenAfterRelease),
+                        _ => {}
+                    }
+                    let start_after = wait.map(|wait| {
+                        self.meet(Met::HeldBack);
+                        match self.mutant {
+                            Some(Mutant::WaitFromRequest) => message.sent_at.plus(self.timing().lease),
+                            // The store may have forgotten while the request was under way.
+                            _ => clock.at(now).plus(TICK * u32::from(wait)),
+                        }
+                    });
+                    return Claim::Granted(Grant { term, start_after });
+                }
+                // Whoever is there judges anew, and writes anew.
+                Taken::Changed if message.waiting => {
+                    self.meet(Met::ClaimOvertaken);
+                    (judged, sent) = (state.store.judge(id, now), now);
+                }
+                Taken::Changed => return Claim::Refused(Holder::default()),
+            }
+        }
+    }
+
+    /// A request arrives; `answered_late`: its answer is held up.
+    fn arrive(&self, state: &mut State, id: Id, index: usize, answered_late: bool) {
+        let message = state.hosts[usize::from(id.0)].messages[index].clone();
+        let answer = self.apply(state, id, &message);
+        let lost = state.cut == Some((id, Way::Answers));
+        if let (Answer::Claimed(Ok(Claim::Granted(_))), false) = (&answer, message.waiting) {
+            self.meet(Met::ClaimTooLate);
+        }
+        self.with_host(state, id, |host, cx| {
+            if !message.waiting {
+                host.messages.remove(index);
+            } else if lost {
+                host.messages[index].place = Place::Lost;
+            } else if host.listens() && !answered_late {
+                host.hear(index, answer, cx);
+            } else {
+                host.messages[index].place = Place::Answered { answer, late: answered_late };
+            }
+        });
+    }
+
+    /// Changes one host. It sees the store as it is.
+    fn with_host(&self, state: &mut State, id: Id, change: impl FnOnce(&mut Host, &Context<'_>)) {
+        let index = usize::from(id.0);
+        let mut host = Arc::unwrap_or_clone(Arc::clone(&state.hosts[index]));
+        change(&mut host, &self.context(state, id));
+        let started = host.custody.is_some() && state.hosts[index].custody.is_none();
+        if let Some(term) = host.term.filter(|_| started) {
+            if term <= state.last_term {
+                state.breach = Some(Breach::TermNotRisen);
+            }
+            state.last_term = state.last_term.max(term);
+        }
+        state.hosts[index] = Arc::new(host);
+    }
+
+    fn breaches(state: &State, breach: Breach) -> bool {
+        let running = || state.hosts.iter().filter(|host| host.runs_tree());
+        let leased = |host: &Host| state.store.lease(state.tick).is_some_and(|record| record.session == host.id);
+        match breach {
+            Breach::TwoTrees => running().count() > 1,
+            Breach::OutlivedLease => state.store.wiped_at.is_none() && running().any(|host| !leased(host)),
+            Breach::Spins => state.hosts.iter().any(|host| host.spins),
+            Breach::TermNotRisen | Breach::ReleasedAlive => state.breach == Some(breach),
+        }
+    }
+
+    pub fn breach(&self, state: &State) -> Option<Breach> {
+        self.breaches.iter().copied().find(|&breach| Self::breaches(state, breach))
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let begin = |clocks: &Vec<u64>| {
+            let hosts = (0_u8..).zip(clocks).map(|(index, &percent)| {
+                let at_start = 1_000_000_000 * (100 + 50 * u64::from(index));
+                let starts = if self.staggered { index } else { 0 };
+                Arc::new(Host::new(Id(index), Clock { percent, at_start, stood: 0 }, starts, self))
+            });
+            State {
+                tick: 0,
+                store: Store::new(self.store),
+                hosts: hosts.collect(),
+                cut: None,
+                left: self.faults,
+                last_term: Term(0),
+                breach: None,
+            }
+        };
+        self.clocks.iter().map(begin).collect()
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        if self.breach(state).is_none() {
+            self.steps(state, steps);
+        }
+    }
+
+    #[expect(clippy::too_many_lines, reason = "an arm for each step")]
+    fn next_state(&self, before: &State, step: Step) -> Option<State> {
+        let mut state = before.clone();
+        match step {
+            Step::Tick => {
+                state.tick += 1;
+                for host in &mut state.hosts {
+                    if !host.has_tree() && !host.suspended {
+                        continue;
+                    }
+                    let host = Arc::make_mut(host);
+                    if host.suspended && self.mutant == Some(Mutant::ClockStopsInSuspend) {
+                        host.clock.stood += 1;
+                    }
+                    if let Some(custody) = &mut host.custody {
+                        custody.excused = false;
+                    }
+                }
+            }
+            Step::Wake(id, link) => self.with_host(&mut state, id, |host, cx| host.wake(link, cx)),
+            Step::Start(id) => self.with_host(&mut state, id, |host, cx| {
+                host.start(cx);
+                host.settle(cx);
+            }),
+            Step::Arrive(id, index) => self.arrive(&mut state, id, index, false),
+            Step::ArriveUnanswered(id, index) => {
+                state.left.spend(|left| &mut left.held_up);
+                self.arrive(&mut state, id, index, true);
+            }
+            Step::ArriveTwice(id, index) => {
+                state.left.spend(|left| &mut left.doubled);
+                let messages = &mut state.host(id).messages;
+                messages.push(messages[index].echo());
+                self.arrive(&mut state, id, index, false);
+            }
+            Step::TurnAway(id, index) => {
+                state.left.spend(|left| &mut left.turned_away);
+                self.with_host(&mut state, id, |host, cx| {
+                    let error = StoreError::not_applied("turned away");
+                    let answer = match host.messages[index].request {
+                        Request::Claim { .. } => Answer::Claimed(Err(error)),
+                        Request::Renew { .. } => Answer::Renewed(Err(error)),
+                        Request::Release { .. } => Answer::Released(Err(error)),
+                    };
+                    if host.listens() {
+                        host.hear(index, answer, cx);
+                    } else {
+                        host.messages[index].place = Place::Answered { answer, late: false };
+                    }
+                });
+            }
+            Step::HoldUp(id, index) => {
+                state.left.spend(|left| &mut left.held_up);
+                state.host(id).messages[index].place = Place::HeldUp;
+            }
+            Step::Hear(id, index) => self.with_host(&mut state, id, |host, cx| {
+                if let Place::Answered { answer, .. } = host.messages[index].place.clone() {
+                    host.hear(index, answer, cx);
+                }
+            }),
+            Step::TimeOut(id, index) => self.with_host(&mut state, id, |host, cx| host.give_up(index, cx)),
+            Step::News(id) => self.with_host(&mut state, id, |host, cx| {
+                host.tell(Event::Changed(Ok(())), cx);
+                host.settle(cx);
+            }),
+            Step::Obey(id) | Step::Die(id) => {
+                self.with_host(&mut state, id, Host::tree_dies);
+            }
+            Step::End(id) => {
+                state.left.spend(|left| &mut left.ends);
+                self.with_host(&mut state, id, Host::tree_dies);
+            }
+            Step::EndLeavingChildren(id) => {
+                state.left.spend(|left| &mut left.ends);
+                self.with_host(&mut state, id, Host::command_ends);
+            }
+            Step::Stop(id) => {
+                state.left.spend(|left| &mut left.stops);
+                self.with_host(&mut state, id, |host, cx| {
+                    host.tell(Event::Asked { signal: 15 }, cx);
+                    host.settle(cx);
+                });
+            }
+            Step::Kill(id, link) => {
+                state.left.spend(|left| &mut left.kills);
+                self.with_host(&mut state, id, |host, cx| host.kill(link, cx));
+            }
+            Step::Freeze(id, link) => {
+                state.left.spend(|left| &mut left.freezes);
+                self.with_host(&mut state, id, |host, cx| host.set_frozen(link, true, cx));
+            }
+            Step::Thaw(id, link) => self.with_host(&mut state, id, |host, cx| host.set_frozen(link, false, cx)),
+            Step::Suspend(id) => {
+                state.left.spend(|left| &mut left.suspends);
+                state.host(id).suspended = true;
+            }
+            Step::Resume(id) => {
+                if state.hosts.iter().any(|host| host.id != id && host.runs_tree()) {
+                    self.meet(Met::ResumedTooLate);
+                }
+                self.with_host(&mut state, id, |host, cx| {
+                    host.suspended = false;
+                    if let Some(custody) = &mut host.custody {
+                        custody.excused = true;
+                    }
+                    host.settle(cx);
+                });
+            }
+            Step::Cut(id, way) => {
+                state.left.spend(|left| &mut left.cuts);
+                state.cut = Some((id, way));
+                if way == Way::Requests {
+                    for message in &mut state.host(id).messages {
+                        if message.place == Place::OnTheWay && message.waiting {
+                            message.place = Place::Lost;
+                        }
+                    }
+                }
+            }
+            Step::Heal => state.cut = None,
+            Step::Wipe => {
+                state.left.spend(|left| &mut left.wipes);
+                state.store.wipe(state.tick, self.mutant);
+            }
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::always("no breach", |world: &Self, state| world.breach(state).is_none())]
+    }
+}
