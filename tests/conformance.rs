@@ -3,7 +3,7 @@
 mod support;
 
 use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::store::{Claim, Grant, Location, Observation, Release, Renewal, Store};
+use leaderrun::store::{Claim, Grant, Observation, Release, Renewal, Store};
 use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -285,7 +285,7 @@ where
         server
     });
     let server = started.await.expect("the server starts");
-    let location = Location::from_url(&server.url(server.address())).unwrap();
+    let location = leaderrun::store::Location::from_url(&server.url(server.address())).unwrap();
     let mut stores: Vec<Arc<dyn Store>> = Vec::new();
     for _ in 0..8 {
         stores.push(location.open(Duration::from_secs(10)).await.unwrap());

@@ -4,6 +4,7 @@
 //! a URL than its scheme and what was shown to be harmless.
 
 use super::file::FileStore;
+#[cfg(feature = "dynamodb")]
 use super::url::query_options;
 use super::{Delivery, Store, StoreError};
 use std::path::PathBuf;
@@ -116,6 +117,10 @@ impl Location {
     ///
     /// # Errors
     /// What the store says of a wrong configuration. No lease is touched here.
+    #[cfg_attr(
+        not(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")),
+        expect(clippy::unused_async, reason = "only a store behind a network has to be waited for")
+    )]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
         let _ = request_timeout;
         match self {

@@ -164,7 +164,7 @@ async fn the_permissions_in_the_manual_suffice() {
     });
     assert!(leader.inspect(&shard()).await.unwrap().holder.is_some());
     assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
-    news.await.unwrap().unwrap();
+    in_time(news).await.unwrap().unwrap();
     let findings = standby.check().await.unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
     // But not to make the bucket.
@@ -200,12 +200,13 @@ async fn a_check_names_each_permission_that_is_missing() {
 
 #[tokio::test]
 async fn what_is_denied_is_named_to_the_candidate() {
-    let server = restricted(&["$JS.API.STREAM.MSG.GET.KV_locks"], "_INBOX.>");
+    let server = restricted(&["$JS.API.STREAM.INFO.KV_locks", "$JS.API.STREAM.MSG.GET.KV_locks"], "_INBOX.>");
     open(&as_admin(&server)).await.prepare().await.unwrap();
     let store = open(&server.own_url()).await;
     let error = store.claim(&short("one")).await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::Denied);
-    assert!(error.message.contains("denied the user \"u\" or its password") && error.message.contains("$KV.locks."));
+    let named = error.message.contains("denied the user \"u\" or its password") && error.message.contains("$KV.locks.");
+    assert!(named, "{error}");
     assert!(server.client().record(KEY).is_none());
 }
 

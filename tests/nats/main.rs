@@ -111,6 +111,11 @@ async fn lead_in_time(store: &dyn Store, candidate: &Candidate) -> Grant {
     }
 }
 
+/// What does not come fails the test.
+async fn in_time<T>(awaited: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, awaited).await.expect("it comes in time")
+}
+
 /// Whether the record is the candidate's.
 fn leads(client: &mut Client, candidate: &Candidate) -> bool {
     let record = client.record(KEY);

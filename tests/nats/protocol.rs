@@ -274,7 +274,7 @@ async fn a_standby_hears_of_a_release_at_once_and_of_renewals_nothing() {
     assert!(!news.is_finished(), "{:?}", (&mut news).await);
     let released = Instant::now();
     assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
-    let (told, heard) = news.await.unwrap();
+    let (told, heard) = in_time(news).await.unwrap();
     assert_eq!(told, Ok(()));
     let latency = heard.saturating_duration_since(released);
     println!("a release was heard of after {latency:?}");
@@ -293,7 +293,7 @@ async fn a_release_before_the_subscription_is_not_missed() {
     let term = granted(leader.claim(&one).await).term;
     refused(standby.claim(&candidate("two")).await);
     leader.release(&one, term).await.unwrap();
-    tokio::time::timeout(Duration::from_secs(5), standby.changed(&shard())).await.unwrap().unwrap();
+    in_time(standby.changed(&shard())).await.unwrap();
 }
 
 #[tokio::test]
@@ -307,10 +307,10 @@ async fn a_standby_hears_of_a_deletion_and_of_an_expiry() {
     });
     sleep(Duration::from_millis(100)).await;
     server.client().delete(KEY);
-    news.await.unwrap().unwrap();
+    in_time(news).await.unwrap().unwrap();
     let (two, begun) = (short("two"), Instant::now());
     granted(leader.claim(&two).await);
-    standby.changed(&shard()).await.unwrap();
+    in_time(standby.changed(&shard())).await.unwrap();
     assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
     granted(standby.claim(&short("three")).await);
 }
@@ -338,7 +338,7 @@ async fn a_standby_hears_of_a_release_after_the_server_was_restarted() {
     while leader.release(&one, term).await.is_err() {
         assert!(begun.elapsed() < PATIENCE, "it cannot be released");
     }
-    news.await.unwrap().unwrap();
+    in_time(news).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -364,7 +364,7 @@ async fn a_standby_whose_consumer_vanished_makes_another() {
         sleep(Duration::from_millis(50)).await;
     }
     leader.release(&one, term).await.unwrap();
-    news.await.unwrap().unwrap();
+    in_time(news).await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -207,7 +207,7 @@ async fn a_domain_is_reached_by_its_own_subjects() {
     let news = tokio::spawn(async move { standby.changed(&shard()).await });
     assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
-    news.await.unwrap().unwrap();
+    in_time(news).await.unwrap().unwrap();
     // One that nobody has.
     server.options = "?domain=nowhere".to_owned();
     let error = open(&server.own_url()).await.observe(&shard()).await.unwrap_err();

@@ -4,7 +4,10 @@ use super::*;
 use crate::support::fleet::{Fleet, PATIENCE, processes_naming};
 use leaderrun::store::{Observation, Release, Renewal};
 use nix::sys::signal::Signal;
-use std::sync::atomic::AtomicI64;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::time::timeout;
 
@@ -36,7 +39,11 @@ impl Lock {
 
     /// Whether a stranger gets it, for a moment.
     fn is_free(&self) -> bool {
-        self.table.server.sql(&self.attempt()) == "t"
+        // It is given back at once: the end of a session comes a moment after that of its psql.
+        let Self { table, key } = self;
+        let attempt =
+            format!("SELECT CASE WHEN pg_try_advisory_lock({key}) THEN pg_advisory_unlock({key}) ELSE false END");
+        table.server.sql(&attempt) == "t"
     }
 
     fn terminate(&self) {
@@ -100,6 +107,21 @@ async fn a_leader_holds_the_lock_until_it_releases_and_a_refused_claim_leaks_non
 }
 
 #[tokio::test]
+async fn a_lock_is_held_over_a_unix_socket_as_well() {
+    let lock = Lock::new().await;
+    let server = lock.table.server;
+    let (directory, port) = (server.directory().display(), server.port());
+    let options = format!("host={directory}&port={port}&table={}&advisory_lock={}", lock.table.name, lock.key);
+    let store = open(&format!("postgres://postgres@/postgres?{options}")).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert!(!lock.is_free());
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert!(lock.is_free());
+}
+
+#[tokio::test]
 async fn a_release_wakes_a_standby_who_finds_the_lock_free() {
     let lock = Lock::new().await;
     let (leader, standby) = (lock.store().await, lock.store().await);
@@ -121,13 +143,13 @@ async fn of_many_candidates_and_strangers_one_has_it_at_a_time() {
     let lock = Lock::new().await;
     let mut stores = Vec::new();
     for _ in 0..4 {
-        stores.push(std::sync::Arc::new(lock.store().await));
+        stores.push(Arc::new(lock.store().await));
     }
     let mut psql = Psql::start(lock.table.server);
     for race in 0..20 {
         let mut claims = tokio::task::JoinSet::new();
         for (index, store) in stores.iter().enumerate() {
-            let (store, one) = (std::sync::Arc::clone(store), candidate(&index.to_string()));
+            let (store, one) = (Arc::clone(store), candidate(&index.to_string()));
             claims.spawn(async move { (index, store.claim(&one).await, one) });
         }
         let stranger = psql.say(&lock.attempt()) == "t";
@@ -186,37 +208,109 @@ async fn a_leader_whose_lock_a_stranger_took_meanwhile_has_lost() {
     assert!(granted(store.claim(&one).await).term > term);
 }
 
+/// Stands before the server and does not tell one side that the other has gone.
+struct Tactful {
+    port: u16,
+    clients: Arc<Mutex<Vec<Client>>>,
+}
+
+struct Client {
+    stream: TcpStream,
+    /// What the server says is passed on to it.
+    hears: Arc<AtomicBool>,
+}
+
+impl Tactful {
+    fn before(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let tactful = Self { port: listener.local_addr().expect("it is bound").port(), clients: Arc::default() };
+        let (clients, target) = (Arc::clone(&tactful.clients), server.port());
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let server = TcpStream::connect(("127.0.0.1", target)).expect("the server is there");
+                let hears = Arc::new(AtomicBool::new(true));
+                Self::pass_on(&client, &server, Arc::new(AtomicBool::new(true)));
+                Self::pass_on(&server, &client, Arc::clone(&hears));
+                clients.lock().expect("nobody panicked").push(Client { stream: client, hears });
+            }
+        });
+        tactful
+    }
+
+    /// Until the test ends: neither socket is closed before.
+    fn pass_on(from: &TcpStream, to: &TcpStream, passes: Arc<AtomicBool>) {
+        let (mut from, mut to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = from.read(&mut buffer) {
+                if passes.load(Ordering::Relaxed) && to.write_all(&buffer[..length]).is_err() {
+                    break;
+                }
+            }
+            loop {
+                std::thread::park();
+            }
+        });
+    }
+
+    fn url(&self, lock: &Lock) -> String {
+        lock.url().replace(&format!(":{}/", lock.table.server.port()), &format!(":{}/", self.port))
+    }
+
+    /// The connections that there are hear nothing from now on.
+    fn muffle(&self) {
+        for client in &*self.clients.lock().expect("nobody panicked") {
+            client.hears.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends every connection, as the clients see it.
+    fn sever(&self) {
+        for Client { stream, .. } in self.clients.lock().expect("nobody panicked").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_held() {
     let lock = Lock::new().await;
-    let store = lock.store().await;
+    let tactful = Tactful::before(lock.table.server);
+    let store = try_open(&tactful.url(&lock), Duration::from_secs(2)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    // This test does not wait here, so the store cannot have seen its connection end.
+    tactful.muffle();
     lock.terminate();
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert!(timeout(Duration::from_millis(300), store.doubted(&shard())).await.is_err(), "nobody tells");
+    // Of the two connections that are silent now, each costs an attempt at most.
+    let mut renewal = store.renew(&one, term, 1).await;
+    for beat in 2..5 {
+        if renewal.is_err() {
+            renewal = store.renew(&one, term, beat).await;
+        }
+    }
+    assert_eq!(renewal, Ok(Renewal::Renewed));
     assert!(!lock.is_free());
 }
 
 #[tokio::test]
 async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
-    use crate::support::proxy::{Proxy, Weather};
     let lock = Lock::new().await;
-    let proxy = Proxy::to(([127, 0, 0, 1], lock.table.server.port()).into());
-    let url = lock.url().replace(&format!("127.0.0.1:{}", lock.table.server.port()), &proxy.address.to_string());
-    let store = try_open(&url, Duration::from_secs(2)).await.unwrap();
+    let tactful = Tactful::before(lock.table.server);
+    let store = open(&tactful.url(&lock)).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    // The server does not hear that the connection is gone: the proxy keeps its end open.
-    proxy.set(Weather::BlackHole);
-    for beat in 1..3 {
-        assert!(store.renew(&one, term, beat).await.is_err());
+    for beat in 1..4 {
+        tactful.sever();
+        timeout(Duration::from_secs(5), store.doubted(&shard())).await.expect("the connection ended");
+        assert!(!lock.is_free(), "the server believes in it");
+        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+        assert!(!lock.is_free());
     }
-    assert!(!lock.is_free(), "the server believes in it");
-    proxy.set(Weather::Fair);
-    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    tactful.sever();
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    assert!(lock.is_free());
+    assert!(granted(store.claim(&one).await).term > term);
+    assert!(!lock.is_free());
 }
 
 /// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed.

@@ -5,6 +5,8 @@ use crate::support::ports::free_port;
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::server::Server as _;
 use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::time::Instant;
 
 fn proxied(proxy: &Proxy, table: &Table) -> String {
@@ -68,6 +70,46 @@ async fn a_request_that_hangs_does_not_hold_up_the_next() {
     assert!(begun.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", begun.elapsed());
     // That it hung was the network's fault: once that is well, it is answered as well, in whatever order.
     assert!(matches!(hanging.await.unwrap(), Ok(Renewal::Renewed | Renewal::Overtaken)));
+}
+
+#[tokio::test]
+async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
+    let table = Table::new().await;
+    let store = std::sync::Arc::new(open(&table.url_with("application_name=frozen")).await);
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let pid = table.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'");
+    let backend = Pid::from_raw(pid.parse().unwrap());
+    kill(backend, Signal::SIGSTOP).unwrap();
+    let hanging = {
+        let (store, one) = (std::sync::Arc::clone(&store), one.clone());
+        tokio::spawn(async move { store.renew(&one, term, 1).await })
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let begun = Instant::now();
+    for beat in 2..4 {
+        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+    }
+    assert!(begun.elapsed() < REQUEST_TIMEOUT / 2 && !hanging.is_finished(), "{:?}", begun.elapsed());
+    kill(backend, Signal::SIGCONT).unwrap();
+    assert_eq!(hanging.await.unwrap(), Ok(Renewal::Overtaken));
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_leaves_nothing_that_waits() {
+    let table = Table::new().await;
+    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
+    let store = open(&proxied(&proxy, &table)).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    proxy.set(Weather::BlackHole);
+    for beat in 1..4 {
+        assert!(tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, beat)).await.is_err());
+    }
+    drop(store);
+    let tasks = tokio::runtime::Handle::current();
+    eventually("its tasks have ended", || tasks.metrics().num_alive_tasks() == 0).await;
 }
 
 #[tokio::test]

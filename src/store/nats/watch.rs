@@ -66,19 +66,19 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
     let begun = BootInstant::now();
     consume(store, shard, &inbox).await?;
     // From here on nothing is missed. What came before, this shows.
-    if is_free(store.look(shard).await?.as_ref()) {
-        return Ok(true);
-    }
+    store.look(shard).await?;
     *pause = LEAST_PAUSE;
     let mut silent_at = Instant::now() + SILENCE;
     let mut last = 0;
     loop {
         let now = BootInstant::now();
-        let known = store.known(shard);
-        let end = match known.as_ref().map(|sight| (&sight.content, sight.left(now))) {
-            Some((Content::Record(_), left)) if left.is_zero() => return Ok(true),
-            Some((Content::Record(_), left)) => Some(left),
-            Some((Content::Deleted | Content::Foreign, _)) | None => None,
+        let Some(known) = store.known(shard) else { return Ok(true) };
+        let end = match known.content {
+            // Released, or expired.
+            Content::Record(_) if known.left(now).is_zero() => return Ok(true),
+            Content::Record(_) => Some(known.left(now)),
+            Content::Deleted => return Ok(true),
+            Content::Foreign => None,
         };
         tokio::select! {
             biased;
@@ -91,10 +91,7 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
                     }
                 } else if let Some((sight, sequence)) = read(&message) {
                     last = sequence;
-                    let sight = store.note(shard, sight, begun);
-                    if is_free(Some(&sight)) {
-                        return Ok(true);
-                    }
+                    store.note(shard, sight, begun);
                 }
             }
             error = links.trouble(&link, &inbox, before) => return Err(error),
@@ -102,14 +99,6 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
             () = sleep_until(silent_at) => return Ok(false),
         }
     }
-}
-
-fn is_free(sight: Option<&Sight>) -> bool {
-    sight.is_none_or(|sight| match &sight.content {
-        Content::Record(record) => record.released,
-        Content::Deleted => true,
-        Content::Foreign => false,
-    })
 }
 
 async fn consume(store: &Nats, shard: &Shard, inbox: &str) -> Result<(), StoreError> {

@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 /// Older ones have been noticed by the server.
 const MOST_LOST: usize = 16;
@@ -108,7 +108,8 @@ impl Advisory {
         let _gate = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
         if let Some(session) = self.held() {
             let mine = format!("SELECT count(*) FROM ({}) AS k WHERE k.pid = pg_backend_pid()", lock_holder(self.key));
-            match timeout_at(deadline, session.ask(&mine, &[])).await {
+            // If it is silent, there has to be time left for another.
+            match timeout(server.bound / 3, session.ask(&mine, &[])).await {
                 Ok(Ok(rows)) if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) == Some(1) => {
                     return Ok(Taken::Ours);
                 }
@@ -140,6 +141,7 @@ impl Advisory {
             let Some(row) = rows.first() else { continue };
             let holder = Backend { pid: row.try_get(0).unwrap_or(0), started: row.try_get(3).unwrap_or(0) };
             if !self.slot().lost.contains(&holder) {
+                self.slot().lost.retain(|&backend| backend != session.backend);
                 let (name, host) = (row.try_get(1).unwrap_or_default(), row.try_get(2).unwrap_or_default());
                 return Ok(Taken::Theirs(self.stranger(i64::from(holder.pid), name, host)));
             }
@@ -163,10 +165,9 @@ impl Advisory {
         let held = self.held();
         if let Some(session) = held {
             // Closing the connection frees it as well, only not at once.
-            let deadline = tokio::time::Instant::now() + server.bound / 3;
             let key = [number(&self.key)];
             let freed = session.ask("SELECT pg_advisory_unlock($1)", &key);
-            if matches!(timeout_at(deadline, freed).await, Ok(Ok(_))) {
+            if matches!(timeout(server.bound / 3, freed).await, Ok(Ok(_))) {
                 self.slot().held = None;
             }
         }
@@ -184,13 +185,22 @@ impl Advisory {
     }
 }
 
+/// How often the server asks whether we are there, and after how long a silence it thinks us dead: in seconds.
+///
+/// Not before the lease has ended. It counts from the last that it heard of us, which may be one interval before we fell
+/// silent; so of four intervals three are left, and they are the lease.
+fn patience(lease: Duration) -> (u64, u64) {
+    let interval = lease.as_secs() / 3 + 1;
+    (interval, interval * 4)
+}
+
 /// Parameter: the key.
 fn attempt(lease: Duration) -> String {
-    // From the first probe that is not answered to the end: three intervals, and those cover the lease.
-    let interval = lease.as_secs() / 3 + 1;
+    let (interval, silence) = patience(lease);
     format!(
         "SELECT pg_try_advisory_lock($1), set_config('tcp_keepalives_idle', '{interval}', false), \
          set_config('tcp_keepalives_interval', '{interval}', false), set_config('tcp_keepalives_count', '4', false), \
+         set_config('tcp_user_timeout', '{silence}s', false), \
          CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL \
          THEN set_config('idle_session_timeout', '0', false) END"
     )
@@ -243,5 +253,21 @@ impl Tenure {
     fn take_out(&self, queued: &mut usize) {
         let _ = recv(self.keep.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
         *queued -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_server_is_patient_for_a_whole_lease(millis in 1_u64..86_400_000) {
+            let lease = Duration::from_millis(millis);
+            let (interval, silence) = patience(lease);
+            prop_assert!(Duration::from_secs(silence - interval) >= lease);
+            prop_assert!(interval > 0 && Duration::from_secs(silence) < lease * 2 + Duration::from_secs(8));
+        }
     }
 }

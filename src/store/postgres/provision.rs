@@ -57,7 +57,8 @@ async fn ask(
     parameters: &Parameters<'_>,
 ) -> Result<Vec<Row>, StoreError> {
     match timeout_at(server.deadline(), session.ask(statement, parameters)).await {
-        Ok(answer) => answer.map_err(|error| server.site.unanswered(&error)),
+        Ok(Ok(rows)) => Ok(rows),
+        Ok(Err(error)) => Err(server.explained(session, server.site.unanswered(&error), server.deadline()).await),
         Err(_) => Err(server.silent()),
     }
 }

@@ -314,7 +314,7 @@ impl Server {
     }
 
     /// PostgreSQL says on what something was denied, but not what.
-    async fn explained(&self, session: &Session, failure: StoreError, deadline: Instant) -> StoreError {
+    pub async fn explained(&self, session: &Session, failure: StoreError, deadline: Instant) -> StoreError {
         if failure.conclusion != Conclusion::Denied {
             return failure;
         }

@@ -13,8 +13,8 @@ use super::address::{Address, Place, TlsMode};
 use super::failure::{Site, innermost};
 use super::statement::TIMELINE;
 use crate::store::StoreError;
-use futures_util::future::poll_fn;
 use nix::sys::socket::{setsockopt, sockopt};
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -137,7 +137,7 @@ impl Session {
             (Some(_), _) => SslMode::Require,
         });
         let failed = |error: &Error| match error.code() {
-            Some(code) if login.statement_timeout.is_some() && refuses_options(code, error) => Refusal::NoOptions,
+            Some(_) if login.statement_timeout.is_some() && refuses_options(error) => Refusal::NoOptions,
             _ => {
                 let failure = site.unconnected(error);
                 Refusal::Failed(match &missing {
@@ -261,9 +261,10 @@ pub async fn ended(mut end: watch::Receiver<()>) {
     while end.changed().await.is_ok() {}
 }
 
-fn refuses_options(code: &SqlState, error: &Error) -> bool {
+/// Poolers have no code of their own for this.
+fn refuses_options(error: &Error) -> bool {
     let said = error.as_db_error().map(DbError::message).unwrap_or_default();
-    *code == SqlState::PROTOCOL_VIOLATION || *code == SqlState::FEATURE_NOT_SUPPORTED || said.contains("startup")
+    said.contains("startup parameter") || said.contains("options")
 }
 
 /// Of servers that keep another log than PostgreSQL's, and of those that do not let everybody see it.
