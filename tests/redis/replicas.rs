@@ -4,6 +4,8 @@ use super::*;
 use crate::support::fleet::{Fleet, wait_until};
 use crate::support::redis::Sentinel;
 use leaderrun::store::{Conclusion, Renewal, Verdict};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 
 const TIMING: [&str; 10] =
     ["--lease", "6s", "--renew", "500ms", "--grace", "500ms", "--retry", "500ms", "--drain", "1s"];
@@ -226,4 +228,34 @@ async fn one_sentinel_of_three_is_enough_to_find_the_master() {
     let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::NotApplied);
     assert_eq!(error.message, format!("cannot reach the Sentinel at 127.0.0.1:{dead}: connection refused"));
+}
+
+/// Says after a pause that the master is on `port` since the failover of that number. Answers where it listens.
+fn false_sentinel(port: u16, epoch: u32, pause: Duration) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 1000]);
+            std::thread::sleep(pause);
+            let words = ["ip", "127.0.0.1", "port", &port.to_string(), "config-epoch", &epoch.to_string()];
+            let words = words.map(|word| format!("${}\r\n{word}\r\n", word.len()));
+            let _ = client.write_all(format!("*6\r\n{}", words.concat()).as_bytes());
+        }
+    });
+    own
+}
+
+#[tokio::test]
+async fn the_sentinel_that_has_seen_the_latest_failover_counts() {
+    let server = old_server();
+    let stale = false_sentinel(support::ports::free_port(), 4, Duration::ZERO);
+    let fresh = false_sentinel(server.port(), 5, Duration::from_millis(20));
+    let url = format!("redis+sentinel://127.0.0.1:{stale},127.0.0.1:{fresh}/main");
+    lead(&open(&url).await.unwrap(), &candidate("one")).await;
+    // One that never answers is not waited for.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = mute.local_addr().unwrap().port();
+    let url = format!("redis+sentinel://127.0.0.1:{silent},127.0.0.1:{fresh}/main");
+    refused(open(&url).await.unwrap().claim(&candidate("two")).await.unwrap());
 }
