@@ -10,7 +10,7 @@
 //!   bucket is made, so those of a bucket that was dropped and made again do not meet the old ones.
 //! - A lease has expired when its record stood unchanged for all of it, as long as we have known it (a standby hears of
 //!   each renewal at once), or by the server's clock: the time it tells now minus its stamp on the record. Two servers
-//!   of a cluster may have stamped the two, so there more has to pass ([`CLUSTER_SLACK`]).
+//!   of a cluster may have stamped the two, so there more has to pass (`CLUSTER_SLACK`).
 //! - A release marks the record and leaves it there. So an absent record is of a shard that was never led, or somebody
 //!   deleted it, or all of the bucket; its holder may not know yet, and its tree runs until its deadline. A second
 //!   record, the ledger, tells the first from the second, and a marker in the bucket tells since when it remembers
