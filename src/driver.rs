@@ -3,84 +3,96 @@
 //! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is
 //! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
 
-use crate::custody::{self, Command, Custody, News};
-use crate::election::{Action, Election, Event, Notice, Outcome, Settings, StartError, TreeEvent};
-use crate::guard::{boot_timer, set_boot_timer};
-use crate::lease::{Candidate, Term, show};
-use crate::signals::Signals;
+use crate::election::{Action, Election, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent};
+use crate::lease::{Candidate, Deadline, Term, show};
 use crate::store::{Store, StoreError};
-use crate::sys::{self, Owned};
 use crate::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::timerfd::TimerFd;
-use nix::unistd::Pid;
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
 
 /// The least from one doubt of the store to the next.
 const DOUBTS_APART: Duration = Duration::from_millis(100);
 
-/// Runs `command` under the lease of `candidate.shard` and answers how it went.
+/// The machine that a candidate runs on, as far as an election needs it: something that wakes it, people who ask it to
+/// stop, and its tree.
+pub trait Host {
+    /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`] or [`Event::Tree`]. Cancelling
+    /// it loses none.
+    ///
+    /// # Errors
+    /// When the operating system refuses what every candidate needs.
+    fn next(&mut self, wake_at: BootInstant) -> impl Future<Output = io::Result<Event>>;
+
+    /// Starts the guard, which starts COMMAND and is told `deadline`. `store` has what must stay open meanwhile.
+    ///
+    /// # Errors
+    /// Why nothing was started.
+    fn start(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        store: &dyn Store,
+    ) -> Result<(), StartError>;
+
+    /// Tells the guard a later deadline.
+    fn extend(&mut self, deadline: Deadline);
+
+    /// Has the guard stop the tree.
+    fn stop(&mut self, stop: Stop);
+
+    /// Kills the tree past the guard.
+    fn seize(&mut self);
+}
+
+/// Has `candidate` take part in the election of its shard until it leaves, and answers how it went.
 ///
 /// # Errors
-/// When the operating system refuses what every candidate needs: a timer, signals.
+/// As [`Host::next`].
 pub async fn run(
     settings: Settings,
     candidate: Candidate,
     store: Arc<dyn Store>,
-    command: Command,
+    mut host: impl Host,
     seed: u64,
 ) -> io::Result<Outcome> {
-    let mut signals = Signals::listen()?;
-    let mut timer = Timer::new()?;
     let mut driver = Driver {
         election: Election::new(settings, BootInstant::now(), seed),
         requests: Requests { store, candidate: Arc::new(candidate), timeout: settings.timing.request_timeout },
-        command,
         asked: JoinSet::new(),
         renewals: JoinSet::new(),
         news: JoinSet::new(),
         doubts: JoinSet::new(),
-        custody: None,
         term: None,
         events: VecDeque::from([Event::Tick]),
         outcome: None,
     };
     loop {
-        driver.settle();
+        driver.settle(&mut host);
         if let Some(outcome) = driver.outcome {
             return Ok(outcome);
         }
-        timer.set(driver.election.wake_at())?;
+        let wake_at = driver.election.wake_at();
+        // In this order, so that a simulation can be replayed. What the machine asked for comes first, for there is only
+        // so much of it; people may send signals without end.
         tokio::select! {
-            () = timer.reached() => driver.events.push_back(Event::Tick),
-            Some(event) = driver.asked.join_next() => driver.events.extend(event),
+            biased;
             Some(event) = driver.renewals.join_next() => driver.events.extend(event),
-            Some(event) = driver.news.join_next() => driver.events.extend(event),
+            Some(event) = driver.asked.join_next() => driver.events.extend(event),
             Some(event) = driver.doubts.join_next() => driver.events.extend(event),
-            signal = signals.next() => driver.signalled(signal),
-            news = news_of(&mut driver.custody) => driver.tree_news(news),
+            Some(event) = driver.news.join_next() => driver.events.extend(event),
+            event = host.next(wake_at) => driver.events.push_back(event?),
         }
-    }
-}
-
-async fn news_of(custody: &mut Option<Custody>) -> News {
-    match custody {
-        Some(custody) => custody.news().await,
-        None => std::future::pending().await,
     }
 }
 
 struct Driver {
     election: Election,
     requests: Requests,
-    command: Command,
     /// Claims, looks and releases: one at a time.
     asked: JoinSet<Event>,
     renewals: JoinSet<Event>,
@@ -88,8 +100,6 @@ struct Driver {
     news: JoinSet<Event>,
     /// What a leader is warned by.
     doubts: JoinSet<Event>,
-    /// Some from the start of a guard to the proof that its tree is dead.
-    custody: Option<Custody>,
     /// Of the leadership that goes on, for the log.
     term: Option<Term>,
     events: VecDeque<Event>,
@@ -98,12 +108,12 @@ struct Driver {
 
 impl Driver {
     /// Feeds the machine until nothing is left to feed it.
-    fn settle(&mut self) {
+    fn settle(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
             tracing::trace!(?event);
             for action in self.election.handle(BootInstant::now(), event) {
                 tracing::trace!(?action);
-                self.carry_out(action);
+                self.carry_out(action, host);
             }
         }
         if !self.election.is_standby() {
@@ -120,7 +130,7 @@ impl Driver {
         }
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, action: Action, host: &mut impl Host) {
         match action {
             Action::Claim => drop(self.asked.spawn(self.requests.claim())),
             Action::Observe => drop(self.asked.spawn(self.requests.observe())),
@@ -131,68 +141,17 @@ impl Driver {
                 self.renewals.detach_all();
             }
             Action::Start { term, deadline } => {
-                self.command.set_leadership(&self.requests.candidate, term);
-                let (candidate, command) = (&self.requests.candidate, &self.command);
-                let mut started = Err(io::Error::other("the store did not answer"));
-                self.requests.store.with_tenure(&candidate.shard, &mut |tenure| {
-                    started = Custody::start(command, candidate, term, deadline, tenure);
-                });
-                match started {
-                    Ok(custody) => self.custody = Some(custody),
-                    Err(error) => {
-                        tracing::error!("cannot start the guard: {error}");
-                        let error =
-                            StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN));
-                        self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
-                        self.events.push_back(Event::Tree(TreeEvent::Dead));
-                    }
+                let Requests { candidate, store, .. } = &self.requests;
+                if let Err(error) = host.start(candidate, term, deadline, &**store) {
+                    self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
+                    self.events.push_back(Event::Tree(TreeEvent::Dead));
                 }
             }
-            Action::Extend(deadline) => self.with_custody(|custody| custody.extend(deadline)),
-            Action::Stop(stop) => self.with_custody(|custody| custody.stop(stop)),
-            Action::Seize => self.with_custody(Custody::seize),
+            Action::Extend(deadline) => host.extend(deadline),
+            Action::Stop(stop) => host.stop(stop),
+            Action::Seize => host.seize(),
             Action::Say(notice) => self.say(&notice),
             Action::End(outcome) => self.outcome = Some(outcome),
-        }
-    }
-
-    fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
-        if let Some(custody) = &mut self.custody {
-            act(custody);
-        }
-    }
-
-    fn signalled(&mut self, signal: Signal) {
-        match signal {
-            Signal::SIGCHLD => match &mut self.custody {
-                Some(custody) => custody.reap(),
-                None => custody::reap_strangers(),
-            },
-            Signal::SIGTERM | Signal::SIGINT => self.events.push_back(Event::Asked { signal: signal as i32 }),
-            // A terminal that hangs up, or Ctrl-\, ends a standby; a service's reload does not.
-            Signal::SIGHUP | Signal::SIGQUIT if self.custody.is_none() && self.command.terminal_group.is_some() => {
-                self.events.push_back(Event::Asked { signal: signal as i32 });
-            }
-            _ => self.with_custody(|custody| custody.signal(signal as i32)),
-        }
-    }
-
-    fn tree_news(&mut self, news: News) {
-        match news {
-            News::Started { pid } => tracing::debug!(command_pid = pid, "started the command"),
-            News::Paused => {
-                // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Either a `fg`
-                // wakes us here, or the kernel saw that nobody could and did not stop us.
-                let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
-                self.with_custody(|custody| custody.resume());
-            }
-            News::Tree(event) => {
-                if event == TreeEvent::Dead {
-                    self.custody = None;
-                    custody::reap_strangers();
-                }
-                self.events.push_back(Event::Tree(event));
-            }
         }
     }
 
@@ -275,40 +234,5 @@ async fn within<T>(timeout: Duration, request: impl Future<Output = Result<T, St
     match tokio::time::timeout(timeout, request).await {
         Ok(answer) => answer,
         Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
-    }
-}
-
-/// Wakes at an instant of `CLOCK_BOOTTIME`, also right after a suspend, which tokio's own timers sleep through.
-struct Timer(AsyncFd<Owned<TimerFd>>);
-
-impl Timer {
-    fn new() -> io::Result<Self> {
-        Ok(Self(sys::watch(boot_timer()?)?))
-    }
-
-    /// Setting it forgets that it was reached before.
-    fn set(&mut self, instant: BootInstant) -> io::Result<()> {
-        set_boot_timer(&self.0.get_ref().0, instant)
-    }
-
-    async fn reached(&self) {
-        if let Ok(mut ready) = self.0.readable().await {
-            ready.clear_ready();
-        }
-    }
-}
-
-impl Command {
-    /// COMMAND's environment: ours without our own settings (a store URL may hold a password), and what it may
-    /// want to know of its leadership.
-    fn set_leadership(&mut self, candidate: &Candidate, term: Term) {
-        let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"LEADERRUN_");
-        self.environment = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
-        let told = [
-            ("LEADERRUN_SHARD", candidate.shard.to_string()),
-            ("LEADERRUN_OWNER", candidate.owner.clone()),
-            ("LEADERRUN_TERM", term.to_string()),
-        ];
-        self.environment.extend(told.map(|(name, value)| (name.into(), value.into())));
     }
 }

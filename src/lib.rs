@@ -22,6 +22,7 @@
 //! | [`lease`] | the words: shard, owner, session, term; timing and deadlines |
 //! | [`election`] | the pure machine that decides everything |
 //! | [`driver`] | the event loop that carries its actions out |
+//! | [`processes`] | the machine it runs on: signals, timer, and a tree of processes |
 //! | [`store`] | the trait, and a file for each store |
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
@@ -37,6 +38,7 @@ pub mod exit;
 pub mod guard;
 pub mod lease;
 pub mod log;
+pub mod processes;
 pub mod signals;
 pub mod store;
 pub mod sys;

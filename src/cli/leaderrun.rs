@@ -9,6 +9,7 @@ use crate::exit;
 use crate::guard;
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
 use crate::log::{self, Format};
+use crate::processes::Processes;
 use crate::store::Location;
 use crate::sys;
 use crate::will;
@@ -280,7 +281,8 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             drain: flags.drain,
         };
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
-        driver::run(settings, candidate, store, command, u64::from_le_bytes(seed)).await
+        let host = Processes::new(command)?;
+        driver::run(settings, candidate, store, host, u64::from_le_bytes(seed)).await
     })?;
     pass_on_interrupt(&outcome, terminal_group);
     let status = exit::of_outcome(&outcome, flags.conflict_exit_code);

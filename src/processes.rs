@@ -1,0 +1,171 @@
+//! The machine that a candidate really runs on: `CLOCK_BOOTTIME`, signals, and a tree of processes.
+//!
+//! The hazard: two kinds of signals arrive on one way. Some are the candidate's to obey (it alone decides when COMMAND
+//! ends), the others are COMMAND's, and it must get each as if nobody stood in between.
+
+use crate::custody::{self, Command, Custody, News};
+use crate::driver::Host;
+use crate::election::{Event, StartError, Stop, TreeEvent};
+use crate::guard::{boot_timer, set_boot_timer};
+use crate::lease::{Candidate, Deadline, Term};
+use crate::signals::Signals;
+use crate::store::Store;
+use crate::sys::{self, Owned};
+use crate::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::timerfd::TimerFd;
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::io;
+use tokio::io::unix::AsyncFd;
+
+/// Runs COMMAND as processes of this machine.
+pub struct Processes {
+    command: Command,
+    signals: Signals,
+    timer: Timer,
+    /// Some from the start of a guard to the proof that its tree is dead.
+    custody: Option<Custody>,
+}
+
+impl Processes {
+    /// # Errors
+    /// The kernel's: no timer, no signals.
+    pub fn new(command: Command) -> io::Result<Self> {
+        Ok(Self { command, signals: Signals::listen()?, timer: Timer::new()?, custody: None })
+    }
+
+    fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
+        if let Some(custody) = &mut self.custody {
+            act(custody);
+        }
+    }
+
+    /// None where a signal is not the machine's business.
+    fn signalled(&mut self, signal: Signal) -> Option<Event> {
+        match signal {
+            Signal::SIGCHLD => match &mut self.custody {
+                Some(custody) => custody.reap(),
+                None => custody::reap_strangers(),
+            },
+            Signal::SIGTERM | Signal::SIGINT => return Some(Event::Asked { signal: signal as i32 }),
+            // A terminal that hangs up, or Ctrl-\, ends a standby; a service's reload does not.
+            Signal::SIGHUP | Signal::SIGQUIT if self.custody.is_none() && self.command.terminal_group.is_some() => {
+                return Some(Event::Asked { signal: signal as i32 });
+            }
+            _ => self.with_custody(|custody| custody.signal(signal as i32)),
+        }
+        None
+    }
+
+    fn tree_news(&mut self, news: News) -> Option<Event> {
+        match news {
+            News::Started { pid } => tracing::debug!(command_pid = pid, "started the command"),
+            News::Paused => {
+                // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Either a `fg`
+                // wakes us here, or the kernel saw that nobody could and did not stop us.
+                let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+                self.with_custody(|custody| custody.resume());
+            }
+            News::Tree(event) => {
+                if event == TreeEvent::Dead {
+                    self.custody = None;
+                    custody::reap_strangers();
+                }
+                return Some(Event::Tree(event));
+            }
+        }
+        None
+    }
+}
+
+impl Host for Processes {
+    async fn next(&mut self, wake_at: BootInstant) -> io::Result<Event> {
+        self.timer.set(wake_at)?;
+        loop {
+            let event = tokio::select! {
+                signal = self.signals.next() => self.signalled(signal),
+                news = news_of(&mut self.custody) => self.tree_news(news),
+                () = self.timer.reached() => Some(Event::Tick),
+            };
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        store: &dyn Store,
+    ) -> Result<(), StartError> {
+        self.command.set_leadership(candidate, term);
+        let command = &self.command;
+        let mut started = Err(io::Error::other("the store did not answer"));
+        store.with_tenure(&candidate.shard, &mut |tenure| {
+            started = Custody::start(command, candidate, term, deadline, tenure);
+        });
+        let custody = started.map_err(|error| {
+            tracing::error!("cannot start the guard: {error}");
+            StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN))
+        })?;
+        self.custody = Some(custody);
+        Ok(())
+    }
+
+    fn extend(&mut self, deadline: Deadline) {
+        self.with_custody(|custody| custody.extend(deadline));
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        self.with_custody(|custody| custody.stop(stop));
+    }
+
+    fn seize(&mut self) {
+        self.with_custody(Custody::seize);
+    }
+}
+
+async fn news_of(custody: &mut Option<Custody>) -> News {
+    match custody {
+        Some(custody) => custody.news().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Wakes at an instant of `CLOCK_BOOTTIME`, also right after a suspend, which tokio's own timers sleep through.
+struct Timer(AsyncFd<Owned<TimerFd>>);
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        Ok(Self(sys::watch(boot_timer()?)?))
+    }
+
+    /// Setting it forgets that it was reached before.
+    fn set(&mut self, instant: BootInstant) -> io::Result<()> {
+        set_boot_timer(&self.0.get_ref().0, instant)
+    }
+
+    async fn reached(&self) {
+        if let Ok(mut ready) = self.0.readable().await {
+            ready.clear_ready();
+        }
+    }
+}
+
+impl Command {
+    /// COMMAND's environment: ours without our own settings (a store URL may hold a password), and what it may
+    /// want to know of its leadership.
+    fn set_leadership(&mut self, candidate: &Candidate, term: Term) {
+        let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"LEADERRUN_");
+        self.environment = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
+        let told = [
+            ("LEADERRUN_SHARD", candidate.shard.to_string()),
+            ("LEADERRUN_OWNER", candidate.owner.clone()),
+            ("LEADERRUN_TERM", term.to_string()),
+        ];
+        self.environment.extend(told.map(|(name, value)| (name.into(), value.into())));
+    }
+}
