@@ -31,8 +31,9 @@ const MOST_RENEWALS_IN_FLIGHT: u32 = 16;
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
-/// How long after the end of a lease a standby looks whether it was renewed, more or less.
-const LOOK_AFTER_EXPIRY: Duration = Duration::from_millis(150);
+/// When, after the end of a lease, a standby looks whether it was renewed: at any time from the first to the second of
+/// these. All standbys know the same end, and a thousand of them must not look at once.
+const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(820));
 /// Between two lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// How much later than it should have a guard may do as it was told before it is passed over.
@@ -663,7 +664,7 @@ impl Election {
     fn after_expiry(&mut self, holder: &Holder) -> Duration {
         let lease = self.settings.timing.lease;
         let left = holder.expires_in.unwrap_or(lease).min(lease);
-        left + self.random.about(LOOK_AFTER_EXPIRY)
+        left + self.random.between(LOOK_AFTER_EXPIRY)
     }
 
     fn standby_failed(&mut self, now: BootInstant, asked: Request, error: StoreError, actions: &mut Vec<Action>) {

@@ -400,8 +400,8 @@ fn news_that_come_during_a_look_are_newer_than_its_answer() {
     let _ = play.tell(Event::Tick);
     let _ = play.claimed(Ok(Claim::Refused(other())));
     assert!(play.election.wants_news());
-    assert_eq!(play.until(15.1), [], "a store that pushes is not polled");
-    assert_eq!(play.until(15.2), [Action::Observe]);
+    assert_eq!(play.until(15.0), [], "a store that pushes is not polled");
+    assert_eq!(play.until(15.9), [Action::Observe]);
     assert_eq!(play.tell(Event::Changed(Ok(()))), []);
     assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }), [Action::Claim]);
 }
@@ -412,12 +412,12 @@ fn a_standby_of_a_store_that_pushes_looks_when_the_lease_would_end() {
     let _ = play.tell(Event::Tick);
     let left = |seconds| Holder { expires_in: Some(Duration::from_secs(seconds)), ..other() };
     let _ = play.claimed(Ok(Claim::Refused(left(10))));
-    assert_eq!(play.until(10.1), []);
-    assert_eq!(play.until(10.2), [Action::Observe]);
+    assert_eq!(play.until(10.0), []);
+    assert_eq!(play.until(10.9), [Action::Observe]);
     // It was renewed meanwhile; a crashed one is found out at its end, and so on.
     let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(left(15))) });
-    assert_eq!(play.until(25.2), []);
-    assert_eq!(play.until(25.4), [Action::Observe]);
+    assert_eq!(play.until(25.9), []);
+    assert_eq!(play.until(26.8), [Action::Observe]);
     assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
 }
 

@@ -18,6 +18,11 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
+    /// Between the two, evenly.
+    pub fn between(&mut self, (least, most): (Duration, Duration)) -> Duration {
+        least + (most - least).mul_f64(self.fraction())
+    }
+
     /// Between three and five quarters of `mean`, evenly.
     pub fn about(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(0.75 + 0.5 * self.fraction())
