@@ -6,7 +6,17 @@
 //! wake us; it never decides.
 
 use crate::sys;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Where a simulation has the time from. Empty in every program.
+static SIMULATED: OnceLock<fn() -> BootInstant> = OnceLock::new();
+
+/// From now on every clock of this process shows what `clock` says. For simulations; once, and for good.
+#[doc(hidden)]
+pub fn simulate(clock: fn() -> BootInstant) {
+    assert!(SIMULATED.set(clock).is_ok(), "one process has one simulation");
+}
 
 /// An instant on `CLOCK_BOOTTIME`, in nanoseconds since the machine started.
 ///
@@ -21,6 +31,9 @@ impl BootInstant {
     /// The clock's present reading.
     #[must_use]
     pub fn now() -> Self {
+        if let Some(clock) = SIMULATED.get() {
+            return clock();
+        }
         let since_boot = sys::boot_clock();
         Self(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
     }

@@ -6,7 +6,7 @@
 
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::url::Secret;
-use crate::store::{Conclusion, Location, Release};
+use crate::store::{Conclusion, Location, Release, Store};
 use crate::sys;
 use crate::time::BootInstant;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -65,9 +65,7 @@ impl Will {
         Err(Command::new("/proc/self/exe").arg0(WILL_NAME).args([&self.shard, &number]).exec())
     }
 
-    /// Asks until the store answers, or the lease has ended by itself.
     async fn release(&self) -> Result<(), String> {
-        let give_up = BootInstant::now().plus(self.lease);
         let candidate = Candidate {
             shard: Shard::from_str(&self.shard)?,
             owner: self.owner.clone(),
@@ -78,20 +76,29 @@ impl Will {
         };
         let store =
             Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
-        loop {
-            let message = match tokio::time::timeout(REQUEST_TIMEOUT, store.release(&candidate, self.term)).await {
-                Ok(Ok(Release::Released | Release::NotHeld)) => return Ok(()),
-                Ok(Err(error)) => match error.conclusion {
-                    Conclusion::NotApplied | Conclusion::Unknown => error.message,
-                    Conclusion::Denied | Conclusion::Misconfigured => return Err(error.message),
-                },
-                Err(_) => "the store did not answer".to_owned(),
-            };
-            if BootInstant::now() >= give_up {
-                return Err(message);
-            }
-            tokio::time::sleep(PAUSE).await;
+        give_back(&*store, &candidate, self.term).await
+    }
+}
+
+/// Releases the lease, and asks until the store answers, or the lease has ended by itself. The tree must be dead.
+///
+/// # Errors
+/// Why it will have to end by itself.
+pub async fn give_back(store: &dyn Store, candidate: &Candidate, term: Term) -> Result<(), String> {
+    let give_up = BootInstant::now().plus(candidate.lease);
+    loop {
+        let message = match tokio::time::timeout(REQUEST_TIMEOUT, store.release(candidate, term)).await {
+            Ok(Ok(Release::Released | Release::NotHeld)) => return Ok(()),
+            Ok(Err(error)) => match error.conclusion {
+                Conclusion::NotApplied | Conclusion::Unknown => error.message,
+                Conclusion::Denied | Conclusion::Misconfigured => return Err(error.message),
+            },
+            Err(_) => "the store did not answer".to_owned(),
+        };
+        if BootInstant::now() >= give_up {
+            return Err(message);
         }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

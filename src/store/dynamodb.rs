@@ -28,6 +28,8 @@ use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renew
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Conclusion;
 use crate::time::{BootInstant, wall_clock_millis};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use client::BySchemeClient;
 use record::{Draft, Item, Moment, Record, Sight, millis, ttl_of};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,7 +105,21 @@ impl DynamoDb {
         request_timeout: Duration,
         wall_clock: WallClock,
     ) -> Result<Self, StoreError> {
-        let table = Table::open(address, request_timeout, wall_clock).await?;
+        Self::open_over(SharedHttpClient::new(BySchemeClient::default()), address, request_timeout, wall_clock).await
+    }
+
+    /// For simulations, whose network is not a real one.
+    ///
+    /// # Errors
+    /// As [`DynamoDb::open`].
+    #[doc(hidden)]
+    pub async fn open_over(
+        network: SharedHttpClient,
+        address: &Address,
+        request_timeout: Duration,
+        wall_clock: WallClock,
+    ) -> Result<Self, StoreError> {
+        let table = Table::open(network, address, request_timeout, wall_clock).await?;
         Ok(Self { table, beat: AtomicU64::new(0), seen: Mutex::default() })
     }
 

@@ -111,12 +111,12 @@ fn origin(uri: &str) -> String {
 
 /// The SDK's client for an address, and what messages call its server.
 pub async fn connect(
+    http: SharedHttpClient,
     address: &Address,
     request_timeout: Duration,
     watch: &Watch,
 ) -> Result<(Client, String), StoreError> {
     let endpoint = address.endpoint.as_deref().map(parse_endpoint).transpose()?;
-    let http = SharedHttpClient::new(BySchemeClient::default());
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
     if let Some(profile) = &address.profile {
         loader = loader.profile_name(profile);
@@ -196,7 +196,7 @@ fn is_loopback(endpoint: &Url) -> bool {
 
 /// Makes the client with root certificates only for a request that needs them.
 #[derive(Debug)]
-struct BySchemeClient {
+pub struct BySchemeClient {
     plain: SharedHttpClient,
     tls: SharedHttpClient,
 }

@@ -13,6 +13,7 @@ use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as ReturnOnFailure};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::collections::HashMap;
 use std::error::Error;
@@ -89,9 +90,14 @@ pub fn marker_key() -> Key {
 }
 
 impl Table {
-    pub async fn open(address: &Address, request_timeout: Duration, wall_clock: WallClock) -> Result<Self, StoreError> {
+    pub async fn open(
+        network: SharedHttpClient,
+        address: &Address,
+        request_timeout: Duration,
+        wall_clock: WallClock,
+    ) -> Result<Self, StoreError> {
         let watch = Watch::default();
-        let (client, server) = client::connect(address, request_timeout, &watch).await?;
+        let (client, server) = client::connect(network, address, request_timeout, &watch).await?;
         Ok(Self { client, name: address.table.clone(), server, watch, wall_clock })
     }
 

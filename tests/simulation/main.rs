@@ -1,0 +1,258 @@
+//! The simulation: election, driver, the guard's policy and the store's logic as they are, over a network, a store and
+//! clocks that a seed drives.
+//!
+//! # What must hold
+//!
+//! At every instant at most one tree runs; terms rise with every tree; no release is applied to a lease whose tree lives;
+//! once all faults are over somebody leads within three leases; and when all are asked to stop, nothing is left.
+//!
+//! # What is simulated, and what is not
+//!
+//! | part | how |
+//! | --- | --- |
+//! | candidate | `leaderrun::driver` with `leaderrun::election`, as they are |
+//! | guard | `leaderrun::guard::policy` as it is; `host` plays the processes around it |
+//! | store | `leaderrun::store::dynamodb` over its SDK and a table (`table`), and the reference store (`reference`) |
+//! | network | messages lost, late by more than a lease, doubled, answered with an error though applied (`network`) |
+//! | clocks | each host's boot clock is up to 0.49 % fast or slow, its wall clock up to a day off (`clock`) |
+//! | faults | processes stopped and killed, hosts suspended, cut off one way and both, the store down, slow, wiped |
+//!
+//! The protocols of the other stores, and real processes, are for tests/faults.rs and tests/hosts.
+//!
+//! A seed is one story. `LEADERRUN_SEEDS=100..200 cargo test --test simulation` tells those of a range, and one seed is
+//! told again exactly as before. `-- --nocapture` shows what was counted.
+
+#![cfg(feature = "dynamodb")]
+
+mod clock;
+mod fleet;
+mod host;
+mod network;
+mod random;
+mod reference;
+mod story;
+mod table;
+mod tree;
+mod watched;
+mod world;
+
+use fleet::Fleet;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant};
+use story::{Kind, Told, tell};
+
+/// A panic in a task is a breach of its story, which only this tells.
+fn note_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.set(PANICS.get() + 1);
+            before(panic);
+        }));
+    });
+}
+
+thread_local! {
+    static PANICS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+fn seeds(usual: Range<u64>) -> Range<u64> {
+    let Ok(asked) = std::env::var("LEADERRUN_SEEDS") else { return usual };
+    let range = asked.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    range.unwrap_or_else(|| panic!("LEADERRUN_SEEDS={asked} is not like 100..200"))
+}
+
+/// Tells the stories of all seeds, on all processors, and fails with the transcript of the first one that went wrong.
+fn all_hold(kind: Kind, seeds: Range<u64>) {
+    note_panics();
+    println!("{kind:?}: seeds {}..{}", seeds.start, seeds.end);
+    let begun = Instant::now();
+    let next = AtomicU64::new(seeds.start);
+    let wrong: Mutex<Option<Told>> = Mutex::new(None);
+    let sums: Mutex<(BTreeMap<&str, u64>, Vec<Duration>, usize)> = Mutex::default();
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || wrong.lock().expect("not poisoned").is_some() {
+                        return;
+                    }
+                    let panics = PANICS.get();
+                    let mut told = tell(kind, seed);
+                    if PANICS.get() > panics {
+                        told.breaches.push("something panicked".to_owned());
+                    }
+                    if told.breaches.is_empty() {
+                        let mut sums = sums.lock().expect("not poisoned");
+                        for (fault, count) in told.faults {
+                            *sums.0.entry(fault).or_default() += count;
+                        }
+                        sums.1.extend(told.gaps);
+                        sums.2 += told.lives;
+                    } else {
+                        wrong.lock().expect("not poisoned").get_or_insert(told);
+                    }
+                }
+            });
+        }
+    });
+    if let Some(told) = wrong.into_inner().expect("not poisoned") {
+        panic!("seed {} of {:?}: {:?}\n{}", told.seed, told.kind, told.breaches, told.transcript);
+    }
+    let (faults, mut gaps, lives) = sums.into_inner().expect("not poisoned");
+    gaps.sort_unstable();
+    let count = seeds.end - seeds.start;
+    let (median, worst) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
+    println!(
+        "{count} stories in {:.1?}: {lives} trees, from one to the next {median:.1?}, at most {worst:.1?}",
+        begun.elapsed()
+    );
+    for (fault, count) in &faults {
+        println!("  {fault}: {count}");
+    }
+    let struck: u64 = faults.values().sum();
+    evidence(&format!(
+        "simulation\t{kind:?}\t{count}\t{struck}\t{lives}\t0\t{}\t{}",
+        median.as_millis(),
+        worst.as_millis()
+    ));
+    assert!(lives as u64 > count, "only {lives} trees in {count} stories: what went missing?");
+}
+
+/// A line for the table of evidence.
+fn evidence(line: &str) {
+    if let Some(path) = std::env::var_os("LEADERRUN_EVIDENCE") {
+        let mut file =
+            std::fs::File::options().append(true).create(true).open(path).expect("the evidence can be written");
+        file.write_all(format!("{line}\n").as_bytes()).expect("the evidence can be written");
+    }
+}
+
+#[test]
+fn no_story_over_dynamodb_has_two_trees_at_once() {
+    all_hold(Kind::DynamoDb, seeds(0..400));
+}
+
+#[test]
+fn no_story_over_a_store_that_pushes_has_two_trees_at_once() {
+    all_hold(Kind::Reference, seeds(0..2000));
+}
+
+#[test]
+fn a_seed_tells_the_same_story_again() {
+    note_panics();
+    for kind in [Kind::DynamoDb, Kind::Reference] {
+        for seed in 0..5 {
+            let (once, again) = (tell(kind, seed).transcript, tell(kind, seed).transcript);
+            let differs = once.lines().zip(again.lines()).find(|(one, other)| one != other);
+            assert!(once == again, "{kind:?} {seed}: {differs:?}");
+        }
+    }
+}
+
+/// All standbys know when the lease ends that their leader does not renew any more.
+#[test]
+fn a_thousand_standbys_do_not_stampede_when_their_leader_is_gone() {
+    for kind in [Kind::DynamoDb, Kind::Reference] {
+        let (before, after, took) = fleet::simulate(async {
+            let fleet = Fleet::start(kind, 1, 1001, Duration::from_secs(20)).await;
+            let before = fleet.watch(Duration::from_secs(15)).await;
+            let gone = clock::elapsed();
+            fleet.lose_a_leader();
+            let after = fleet.watch(Duration::from_secs(25)).await;
+            let lives = fleet.worlds[0].lives();
+            assert_eq!(lives.len(), 2, "one follows upon the other");
+            assert_eq!(fleet.worlds[0].breaches(), [""; 0]);
+            (before, after, lives[1].from - gone)
+        });
+        let mean = fleet::sum(&before).sum() / 15;
+        let (second, tenth) = fleet::busiest_second(&after);
+        println!(
+            "{kind:?}: {mean} requests a second; without a leader at most {second}, of these {tenth} in a tenth of it"
+        );
+        println!("  the next one began {took:.1?} after the leader was gone");
+        evidence(&format!("fleet\t{kind:?}\t1000 standbys\t{mean}\t{second}\t{tenth}\t{}", took.as_millis()));
+        assert!(tenth * 10 <= 3 * second, "{tenth} of {second} requests in a tenth of a second");
+        if kind == Kind::DynamoDb {
+            assert!(second <= 3 * mean, "{second} requests in a second, {mean} on the mean");
+        }
+        let bound = Duration::from_secs(15 + 4);
+        assert!(took < bound, "the next leader began after {took:?}");
+    }
+}
+
+/// What README says of requests and dollars is what was counted.
+#[test]
+fn ten_thousand_shards_cost_what_readme_says() {
+    const SHARDS: u32 = 10_000;
+    const SECONDS: u32 = 10;
+    let (load, busiest) = fleet::simulate(async {
+        let fleet = Fleet::start(Kind::DynamoDb, SHARDS as usize, 2, Duration::from_secs(6)).await;
+        let loads = fleet.watch(Duration::from_secs(u64::from(SECONDS))).await;
+        (fleet::sum(&loads), fleet::busiest_second(&loads).0)
+    });
+    println!(
+        "{SHARDS} shards, a leader and a standby each: {load:?} in {SECONDS} s, at most {busiest} in one of these"
+    );
+    evidence(&format!("cost\t{SHARDS}\t2\t{}\t{busiest}", load.sum() / u64::from(SECONDS)));
+    let a_second =
+        |requests: u64| f64::from(u32::try_from(requests).expect("not so many")) / f64::from(SHARDS * SECONDS);
+    let rates = Rates { leader: a_second(load.writes), standby: a_second(load.reads) };
+    let readme = include_str!("../../README.md");
+    for (shards, hosts) in [(1, 3), (100, 3), (SHARDS, 2), (1, 1001)] {
+        let row = rates.row(shards, hosts);
+        println!("{row}");
+        assert!(readme.contains(&row), "README lacks {row}");
+    }
+}
+
+/// Requests a second: writes of a leader, eventually consistent reads of a standby.
+struct Rates {
+    leader: f64,
+    standby: f64,
+}
+
+impl Rates {
+    /// On-demand capacity of a table of the standard class in US East (N. Virginia), as on
+    /// <https://aws.amazon.com/dynamodb/pricing/on-demand/>: dollars for a million request units.
+    const WRITE_UNITS: f64 = 0.625;
+    const READ_UNITS: f64 = 0.125;
+    /// Of a month, as AWS counts it: 730 hours.
+    const SECONDS: f64 = 730.0 * 3600.0;
+
+    /// A row of README's table.
+    fn row(&self, shards: u32, hosts: u32) -> String {
+        let writes = f64::from(shards) * self.leader;
+        let reads = f64::from(shards * (hosts - 1)) * self.standby;
+        // Of an item below 1 KB, a write is one unit and an eventually consistent read half of one.
+        let dollars = Self::SECONDS / 1e6 * (writes * Self::WRITE_UNITS + reads * 0.5 * Self::READ_UNITS);
+        let (requests, dollars) = (two_digits(writes + reads), two_digits(dollars));
+        format!("| {} | {} | {requests} | ${dollars} |", grouped(&shards.to_string()), grouped(&hosts.to_string()))
+    }
+}
+
+/// As people write it who round to two digits: 0.49, 1.2, 4,100.
+fn two_digits(number: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "a handful of digits")]
+    let before_the_point = number.log10().floor() as i32 + 1;
+    let scale = 10_f64.powi(2 - before_the_point);
+    let rounded = (number * scale).round() / scale;
+    let decimals = usize::try_from((2 - before_the_point).max(0)).expect("not negative");
+    grouped(&format!("{rounded:.decimals$}"))
+}
+
+fn grouped(digits: &str) -> String {
+    let (whole, rest) =
+        digits.split_once('.').map_or((digits, String::new()), |(whole, rest)| (whole, format!(".{rest}")));
+    let mut parts: Vec<&str> =
+        whole.as_bytes().rchunks(3).map(|part| std::str::from_utf8(part).expect("digits")).collect();
+    parts.reverse();
+    parts.join(",") + &rest
+}

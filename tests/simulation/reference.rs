@@ -1,0 +1,115 @@
+//! The reference store behind the network, and news of it: what a store does that judges by itself and can push.
+
+use crate::network::{Network, Refused};
+use crate::watched::Watched;
+use crate::world::World;
+use leaderrun::lease::{Candidate, Shard, Term};
+use leaderrun::store::memory::Memory;
+use leaderrun::store::{Claim, Delivery, Finding, Observation, Release, Renewal, Report, Store, StoreError};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+pub struct Reference {
+    memory: Memory,
+    releases: Watched<u64>,
+}
+
+impl Default for Reference {
+    fn default() -> Self {
+        Self { memory: Memory::default(), releases: Watched::new(0) }
+    }
+}
+
+/// The client of one host.
+pub struct Link {
+    pub host: usize,
+    pub network: Network,
+    pub reference: Arc<Reference>,
+    pub world: World,
+}
+
+/// The reference answers without ever waiting.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("the reference waits for something"),
+    }
+}
+
+impl Link {
+    async fn call<A: Send + 'static>(
+        &self,
+        writes: bool,
+        serve: impl Fn(&Reference) -> Result<A, StoreError> + Send + Sync + 'static,
+    ) -> Result<A, StoreError> {
+        let (reference, network) = (Arc::clone(&self.reference), self.network.clone());
+        let answer = self.network.call(self.host, writes, move || {
+            if network.chance(10) {
+                return Err(StoreError::not_applied("busy"));
+            }
+            serve(&reference)
+        });
+        match answer.await {
+            Ok(answer) => answer,
+            Err(Refused) => Err(StoreError::not_applied("connection refused")),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Link {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let candidate = candidate.clone();
+        self.call(true, move |reference| at_once(reference.memory.claim(&candidate))).await
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        let shard = shard.clone();
+        self.call(false, move |reference| at_once(reference.memory.observe(&shard))).await
+    }
+
+    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        let candidate = candidate.clone();
+        self.call(true, move |reference| at_once(reference.memory.renew(&candidate, term, beat))).await
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (candidate, world) = (candidate.clone(), self.world.clone());
+        self.call(true, move |reference| {
+            let release = at_once(reference.memory.release(&candidate, term));
+            if release == Ok(Release::Released) {
+                world.released(candidate.session.as_str());
+                reference.releases.set(reference.releases.get() + 1);
+            }
+            release
+        })
+        .await
+    }
+
+    async fn changed(&self, _: &Shard) -> Result<(), StoreError> {
+        let mut known = self.reference.releases.get();
+        loop {
+            known = self.reference.releases.wait_for(|count| count != known).await;
+            if self.network.push(self.host).await {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        self.reference.memory.inspect(shard).await
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Push
+    }
+}

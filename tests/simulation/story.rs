@@ -1,0 +1,323 @@
+//! One story: some hosts, one shard, and everything that can go wrong, as a seed has it.
+
+use crate::clock::{self, Clock, EPOCH_MILLIS, Process, elapsed};
+use crate::host::{Machine, Open, Opening, Site, until};
+use crate::network::{Network, Way};
+use crate::random::Random;
+use crate::reference::{self, Reference};
+use crate::table::{self, Table};
+use crate::world::World;
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use leaderrun::election::{OnLoss, Patience, Settings};
+use leaderrun::lease::{Shard, Timing, TimingRequest};
+use leaderrun::store::dynamodb::{Address, DynamoDb};
+use leaderrun::store::{Delivery, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `store::dynamodb` over its SDK, and a simulated table.
+    DynamoDb,
+    /// The reference store, which judges by itself and pushes.
+    Reference,
+}
+
+/// The store, as it stands behind the network.
+#[derive(Clone)]
+pub enum Backend {
+    DynamoDb(Arc<Table>),
+    Reference(Arc<Reference>),
+}
+
+impl Backend {
+    pub fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::DynamoDb => Self::DynamoDb(Arc::default()),
+            Kind::Reference => Self::Reference(Arc::default()),
+        }
+    }
+
+    pub fn delivery(&self) -> Delivery {
+        match self {
+            Self::DynamoDb(_) => Delivery::Poll,
+            Self::Reference(_) => Delivery::Push,
+        }
+    }
+
+    pub async fn open(self, host: usize, network: Network, world: World, timeout: Duration) -> Arc<dyn Store> {
+        match self {
+            Self::Reference(reference) => Arc::new(reference::Link { host, network, reference, world }),
+            Self::DynamoDb(table) => {
+                let link = SharedHttpClient::new(table::Link { host, network, table, world });
+                let address = Address {
+                    table: "locks".to_owned(),
+                    region: Some("eu-west-1".to_owned()),
+                    endpoint: Some("http://127.0.0.1:8000".to_owned()),
+                    profile: None,
+                };
+                let store = DynamoDb::open_over(link, &address, timeout, clock::wall_clock_millis).await;
+                Arc::new(store.unwrap_or_else(|error| panic!("{error}")))
+            }
+        }
+    }
+}
+
+/// How a story went.
+pub struct Told {
+    pub kind: Kind,
+    pub seed: u64,
+    pub breaches: Vec<String>,
+    pub transcript: String,
+    pub faults: BTreeMap<&'static str, u64>,
+    /// From the end of one tree to the beginning of the next.
+    pub gaps: Vec<Duration>,
+    pub lives: usize,
+}
+
+/// Tells the story of a seed, always the same one.
+pub fn tell(kind: Kind, seed: u64) -> Told {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        clock::begin();
+        let mut story = Story::begin(kind, seed);
+        story.unfold().await;
+        let lives = story.world.lives();
+        let gaps = lives.windows(2).filter_map(|pair| pair[1].from.checked_sub(pair[0].to?)).collect();
+        Told {
+            kind,
+            seed,
+            breaches: story.world.breaches(),
+            transcript: story.world.transcript(),
+            faults: story.world.faults(),
+            gaps,
+            lives: lives.len(),
+        }
+    })
+}
+
+struct Story {
+    random: Random,
+    world: World,
+    network: Network,
+    backend: Backend,
+    machines: Vec<Arc<Machine>>,
+    timing: Timing,
+    /// Faults strike until then, and are over by then.
+    quiet_from: Duration,
+}
+
+impl Story {
+    fn begin(kind: Kind, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let lease = random.one_of(&[4, 6, 15]);
+        let seconds = |parts: u64, of: u64| Duration::from_millis(lease * 1000 * parts / of);
+        let timing = Timing::new(TimingRequest {
+            lease: seconds(1, 1),
+            renew_interval: seconds(1, random.between(4, 6)),
+            retry_interval: random.millis(300, 2_000),
+            stop_grace: seconds(1, random.between(4, 8)),
+            ..TimingRequest::default()
+        })
+        .expect("it fits");
+        let (world, backend) = (World::default(), Backend::new(kind));
+        let network = Network::new(Random::new(random.next()));
+        network.set_rough(true);
+        if let Backend::DynamoDb(table) = &backend
+            && random.per_mille(500)
+        {
+            table.mark(EPOCH_MILLIS - 3_600_000);
+        }
+        let settings = Settings {
+            timing,
+            expires: true,
+            delivery: backend.delivery(),
+            patience: Patience::Forever,
+            on_loss: random.one_of(&[OnLoss::Standby, OnLoss::Exit]),
+            drain: random.one_of(&[None, Some(Duration::from_secs(3))]),
+        };
+        let open = {
+            let (backend, network, world) = (backend.clone(), network.clone(), world.clone());
+            Arc::new(move |host| -> Opening {
+                Box::pin(backend.clone().open(host, network.clone(), world.clone(), timing.request_timeout))
+            })
+        };
+        let shard: Shard = "shard".parse().expect("a shard");
+        let machines = (0..usize::try_from(random.between(2, 4)).expect("few"))
+            .map(|index| {
+                let clock = Clock {
+                    offset: random.millis(1_000, 1_000_000_000),
+                    ppm: i64::try_from(random.between(0, 9_800)).expect("small") - 4_900,
+                    wall_millis: EPOCH_MILLIS - 86_400_000 + random.between(0, 2 * 86_400_000),
+                };
+                let seed = Random::new(random.next());
+                let open: Open = open.clone();
+                Machine::new(
+                    Site { index, clock, shard: shard.clone(), settings, world: world.clone(), open, temper: None },
+                    seed,
+                )
+            })
+            .collect();
+        let quiet_from = random.millis(40_000, 120_000);
+        Self { random, world, network, backend, machines, timing, quiet_from }
+    }
+
+    async fn unfold(&mut self) {
+        let serving: Vec<_> = self.machines.iter().map(|machine| tokio::spawn(Arc::clone(machine).serve())).collect();
+        loop {
+            tokio::time::sleep(self.random.millis(50, 6_000)).await;
+            if elapsed() >= self.quiet_from || !self.world.breaches().is_empty() {
+                break;
+            }
+            self.strike();
+        }
+        // Whatever struck is over by now. A message that is late may still arrive and take the lease for nobody.
+        tokio::time::sleep_until(tokio::time::Instant::now() + self.quiet_from.saturating_sub(elapsed())).await;
+        self.network.set_rough(false);
+        self.world.say("quiet");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let world = self.world.clone();
+        let bound = 3 * self.timing.lease + Duration::from_secs(10);
+        if !until(bound, || world.somebody_leads() || !world.breaches().is_empty()).await {
+            self.world.breach(&format!("nobody leads within {bound:?}"));
+        }
+        self.machines.iter().for_each(|machine| machine.close());
+        let mut patience = 30;
+        while serving.iter().any(|serving| !serving.is_finished()) && patience > 0 {
+            // The second time it kills.
+            self.machines.iter().for_each(|machine| machine.ask());
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            patience -= 1;
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let left = self.world.alive();
+        if patience == 0 || !left.is_empty() {
+            self.world.breach(&format!("not all ended: trees on {left:?}"));
+        }
+        // A task that panicked has said so.
+        for serving in serving {
+            if let Err(error) = serving.await {
+                self.world.breach(&format!("a candidate failed: {error}"));
+            }
+        }
+    }
+
+    /// One fault, most often where the leader is.
+    fn strike(&mut self) {
+        let alive = self.world.alive();
+        let index = if !alive.is_empty() && self.random.per_mille(650) {
+            self.random.one_of(&alive)
+        } else {
+            usize::try_from(self.random.between(0, self.machines.len() as u64 - 1)).expect("few")
+        };
+        let machine = Arc::clone(&self.machines[index]);
+        let lease = u64::try_from(self.timing.lease.as_millis()).expect("not so long");
+        let long = self.random.per_mille(500);
+        let time = if long { self.random.millis(lease / 2, lease * 3) } else { self.random.millis(20, lease / 2) };
+        let time = time.min(self.quiet_from.saturating_sub(elapsed()));
+        let chance = self.random.between(0, 99);
+        let (world, network) = (self.world.clone(), self.network.clone());
+        let host = format!("host {index} for {:.3} s", time.as_secs_f64());
+        match chance {
+            0..25 => self.freeze(&machine, time),
+            25..45 => self.kill(&machine),
+            45..55 if !machine.is_suspended() => {
+                world.fault("host suspended", &host);
+                machine.suspend();
+                later(time, move || {
+                    world.say(&format!("host {index} resumed"));
+                    machine.resume();
+                });
+            }
+            55..75 => {
+                let (kind, ways): (_, &[Way]) = match chance {
+                    55..60 => ("requests cut off", &[Way::Requests]),
+                    60..66 => ("answers cut off", &[Way::Answers]),
+                    _ => ("cut off both ways", &[Way::Requests, Way::Answers]),
+                };
+                world.fault(kind, &host);
+                for &way in ways {
+                    network.cut(index, way);
+                }
+                later(time, move || {
+                    for &way in ways {
+                        network.mend(index, way);
+                    }
+                });
+            }
+            75..80 => {
+                world.fault("store down", &host);
+                network.set_down(true);
+                later(time, move || network.set_down(false));
+            }
+            80..86 => {
+                let most = self.random.between(100, lease);
+                world.fault("store slow", &format!("up to {most} ms, {host}"));
+                network.set_latency(20, most);
+                later(time, move || network.set_latency(1, 8));
+            }
+            86..94 => {
+                world.fault("asked to stop", &host);
+                machine.ask();
+            }
+            _ => {
+                if let Backend::DynamoDb(table) = &self.backend {
+                    if chance < 97 {
+                        world.fault("store wiped", "");
+                        table.wipe();
+                    } else {
+                        world.fault("lock deleted by hand", "");
+                        table.delete_lock();
+                    }
+                }
+            }
+        }
+    }
+
+    /// One of the three that can kill the tree, or the candidate that has none.
+    fn target(&mut self, machine: &Machine) -> Option<(&'static str, Process)> {
+        let names = ["candidate", "guard", "backstop"];
+        let Some(links) = machine.links().filter(|links| !links.backstop.is_killed() || !links.guard.is_killed())
+        else {
+            return machine.candidate().map(|candidate| (names[0], candidate));
+        };
+        // All three at once is beyond what is promised.
+        let hindered = |process: &&Process| process.is_killed() || process.is_held();
+        let at = usize::try_from(self.random.between(0, 2)).expect("an index");
+        let chosen = links.all()[at].clone();
+        let others = links.all().into_iter().enumerate().filter(|&(other, _)| other != at);
+        let others = others.map(|(_, process)| process).filter(hindered).count();
+        (others < 2 && !hindered(&&chosen)).then_some((names[at], chosen))
+    }
+
+    fn freeze(&mut self, machine: &Machine, time: Duration) {
+        let Some((name, process)) = self.target(machine).filter(|_| !machine.is_suspended()) else { return };
+        let kind = match name {
+            "candidate" => "candidate stopped",
+            "guard" => "guard stopped",
+            _ => "backstop stopped",
+        };
+        self.world.fault(kind, &format!("host {} for {:.3} s", machine.site.index, time.as_secs_f64()));
+        process.hold();
+        later(time, move || process.let_go());
+    }
+
+    fn kill(&mut self, machine: &Machine) {
+        let Some((name, process)) = self.target(machine) else { return };
+        let kind = match name {
+            "candidate" => "candidate killed",
+            "guard" => "guard killed",
+            _ => "backstop killed",
+        };
+        self.world.fault(kind, &format!("host {}", machine.site.index));
+        process.kill();
+    }
+}
+
+fn later(time: Duration, act: impl FnOnce() + Send + 'static) {
+    tokio::spawn(async move {
+        tokio::time::sleep(time).await;
+        act();
+    });
+}
