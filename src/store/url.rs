@@ -186,11 +186,17 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
 /// One line that names the option.
 pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeMap<String, String>, String> {
     let mut options = BTreeMap::new();
+    // Then a part of it may be taken for options: `u:pa?word=x@host`, `?sentinel_password=pa&word=x`.
+    let beside_a_secret = query.contains('@') || query.contains("password");
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if !known.contains(&&*key) {
             // What has no value, or is no word, may be a part of a password that nobody encoded.
             let word = key.len() <= 30 && key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-            let option = if word && !value.is_empty() { format!("the option {key}") } else { "an option".to_owned() };
+            let option = if word && !value.is_empty() && !beside_a_secret {
+                format!("the option {key}")
+            } else {
+                "an option".to_owned()
+            };
             return Err(if known.is_empty() {
                 format!("{scheme}:// does not know {option}: it takes none")
             } else {
@@ -277,6 +283,15 @@ mod tests {
     fn a_secret_does_not_print() {
         let read = StoreUrl::read("redis", "//u:hunter2@h", &[]).unwrap();
         assert!(!format!("{read:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn an_option_that_may_be_a_part_of_a_password_is_not_named() {
+        for url in ["//u:pass?hunter2=x@h", "//h?sentinel_password=pass&hunter2=x"] {
+            let message = StoreUrl::read("redis", url, &["sentinel_password"]).unwrap_err();
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        assert!(StoreUrl::read("redis", "//h?wiat=2", &["wait"]).unwrap_err().contains("the option wiat"));
     }
 
     proptest! {
