@@ -77,6 +77,13 @@ impl StoreUrl {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // After the host it would have been taken for one of a password with a '/' in it, which then is no password here,
+        // but a host or a path, and would be printed.
+        if path.contains('@') {
+            return Err(format!(
+                "{scheme}:// has an '@' after a '/': write %2F for a '/' in a password, and %40 for an '@' in a path"
+            ));
+        }
         // A password may have an '@' in it that nobody encoded; a host may not.
         let (credentials, hosts) = match authority.rsplit_once('@') {
             Some((credentials, hosts)) => (Some(credentials), hosts),
@@ -283,6 +290,15 @@ mod tests {
     fn a_secret_does_not_print() {
         let read = StoreUrl::read("redis", "//u:hunter2@h", &[]).unwrap();
         assert!(!format!("{read:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_password_with_a_slash_in_it_is_not_taken_for_a_host_and_a_path() {
+        for url in ["//u:12/hunter2@h", "//u:a@hunter2/b@h", "//hunter2/b@h", "///hunter2@h"] {
+            let message = StoreUrl::read("etcd", url, &[]).unwrap_err();
+            assert!(message.contains("write %2F") && !message.contains("hunter2"), "{message}");
+        }
+        assert_eq!(StoreUrl::read("etcd", "//h/a%40b", &[]).unwrap().path, "a@b");
     }
 
     #[test]
