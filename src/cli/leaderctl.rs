@@ -4,7 +4,7 @@ use super::completions::{self, Program};
 use super::flags;
 use crate::exit;
 use crate::lease::{Shard, show};
-use crate::store::{Finding, Report, Store, StoreError, Verdict};
+use crate::store::{Finding, Report, Store, StoreError, Verdict, on_one_line};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::Serialize;
@@ -145,13 +145,13 @@ fn as_text(shard: &Shard, report: &Report) -> String {
         let last = report.last_term.map(|term| format!(" (last term {term})")).unwrap_or_default();
         return format!("{shard}: free{last}");
     };
-    let mut text = format!("{shard}: led by {}", holder.owner);
+    let mut text = format!("{shard}: led by {}", on_one_line(holder.owner.clone()));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = write!(text, "\n  {name:<11}{value}");
         }
     };
-    add("host", holder.host.clone());
+    add("host", holder.host.clone().map(on_one_line));
     add("pid", holder.pid.map(|pid| pid.to_string()));
     add("term", holder.term.map(|term| term.to_string()));
     add("since", holder.since_millis.map(rfc3339));
