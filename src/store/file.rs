@@ -84,6 +84,14 @@ struct Record {
     released: bool,
 }
 
+impl Record {
+    fn read(text: &[u8]) -> Result<Self, String> {
+        let record: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        // No term could follow.
+        if record.term == Term(u64::MAX) { Err("its term is the last one".to_owned()) } else { Ok(record) }
+    }
+}
+
 enum Try {
     Won(Held),
     LockedOut,
@@ -158,10 +166,10 @@ impl FileStore {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound) => return Ok(None),
             Err(error) => return Err(explain("cannot read", &path, &error)),
         };
-        serde_json::from_slice(&text).map(Some).map_err(|error| {
+        Record::read(&text).map(Some).map_err(|why| {
             let path = path.display();
             StoreError::misconfigured(format!(
-                "the record {path} was written by something else ({error}): remove it, or name another directory"
+                "the record {path} was written by something else ({why}): remove it, or name another directory"
             ))
         })
     }
@@ -495,6 +503,38 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn record(term: u64) -> Record {
+        Record {
+            shard: "db/main".to_owned(),
+            owner: "me \"and\" you".to_owned(),
+            session: Session::from_record("s-1"),
+            host: "host".to_owned(),
+            pid: 7,
+            term: Term(term),
+            since_millis: 1_795_268_611_017,
+            released: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_with_the_last_of_all_terms_is_refused_and_not_followed_by_a_lower_one() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let store = FileStore::open(scratch.path()).unwrap();
+        let text = serde_json::to_vec(&record(u64::MAX)).unwrap();
+        fs::write(scratch.path().join("db=main.json"), text).unwrap();
+        let candidate = Candidate {
+            shard: "db/main".parse().unwrap(),
+            owner: "me".to_owned(),
+            session: Session::from_record("s-2"),
+            host: "host".to_owned(),
+            pid: 7,
+            lease: std::time::Duration::from_secs(15),
+        };
+        let error = store.claim(&candidate).await.unwrap_err();
+        assert!(error.message.contains("db=main.json was written by something else (its term"), "{error}");
+        assert_eq!(store.observe(&candidate.shard).await, Ok(Observation::Free));
+    }
 
     #[test]
     fn a_network_file_system_is_known_by_its_mount() {

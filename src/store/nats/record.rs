@@ -92,8 +92,10 @@ pub enum Content {
 
 impl Content {
     pub fn read(value: Option<&[u8]>) -> Self {
-        match value.map(serde_json::from_slice) {
+        match value.map(serde_json::from_slice::<Record>) {
             None => Self::Deleted,
+            // No term could follow.
+            Some(Ok(record)) if record.term == Some(u64::MAX) => Self::Foreign,
             Some(Ok(record)) => Self::Record(record),
             Some(Err(_)) => Self::Foreign,
         }
@@ -299,6 +301,14 @@ mod tests {
         for value in ["", "x", "7", "null", "{}", "[]", r#"{"session":7}"#, "\u{0}"] {
             assert_eq!(Content::read(Some(value.as_bytes())), Content::Foreign, "{value}");
         }
+    }
+
+    #[test]
+    fn a_record_with_the_last_of_all_terms_is_foreign_for_none_could_follow() {
+        let last = Record { term: Some(u64::MAX), ..record() };
+        assert_eq!(Content::read(Some(&last.encoded())), Content::Foreign);
+        let before = Record { term: Some(u64::MAX - 1), ..record() };
+        assert_eq!(Content::read(Some(&before.encoded())), Content::Record(before));
     }
 
     #[test]
