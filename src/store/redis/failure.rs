@@ -85,10 +85,10 @@ impl Login {
     fn conceal(&self, text: &str) -> String {
         // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
         let text = text.split(", with args beginning").next().unwrap_or_default();
-        let text = one_line(text);
+        // Before it is cut, for a part of a password is not found in it any more.
         match &self.password {
-            Some(password) => text.replace(password.expose(), "(secret)"),
-            None => text,
+            Some(password) => one_line(&text.replace(password.expose(), "(secret)")),
+            None => one_line(text),
         }
     }
 
@@ -234,6 +234,14 @@ mod tests {
         assert!(!error.message.contains("hunter2"), "{error}");
         let error = told("ERR", "what is hunter2?\r\nand why");
         assert_eq!(error.message, "redis at h:6379 answered with an error: ERR what is (secret)?  and why");
+    }
+
+    #[test]
+    fn a_password_across_the_end_of_what_is_shown_is_not_shown_in_part() {
+        for length in 280..310 {
+            let error = told("ERR", &format!("{}hunter2", "x".repeat(length)));
+            assert!(!error.message.contains("hun"), "{error}");
+        }
     }
 
     #[test]
