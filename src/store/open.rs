@@ -154,8 +154,9 @@ fn file(rest: &str) -> Result<Location, String> {
     if path.is_empty() {
         return Err("file: names no directory: write file:/DIR".to_owned());
     }
-    if path.contains('\0') {
-        return Err("the directory has a NUL byte in it".to_owned());
+    // The kernel takes all but NUL, but every message that names the directory has to stay one line.
+    if path.chars().any(char::is_control) {
+        return Err("the directory of file: has a control character in it".to_owned());
     }
     Ok(Location::File { directory: PathBuf::from(path) })
 }
@@ -231,6 +232,8 @@ mod tests {
             "zookeeper://h",
             "FILE:/x",
             "dynamodb://user:secret@locks",
+            "file:/a\0b",
+            "file:/a\nb",
         ] {
             assert!(Location::from_url(bad).is_err(), "{bad}");
         }
