@@ -72,7 +72,7 @@ struct Held {
 }
 
 /// `DIR/SHARD.json`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     shard: String,
     owner: String,
@@ -503,6 +503,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
 
     fn record(term: u64) -> Record {
         Record {
@@ -534,6 +535,36 @@ mod tests {
         let error = store.claim(&candidate).await.unwrap_err();
         assert!(error.message.contains("db=main.json was written by something else (its term"), "{error}");
         assert_eq!(store.observe(&candidate.shard).await, Ok(Observation::Free));
+    }
+
+    #[test]
+    fn a_million_records_are_read_as_they_were_written_or_refused() {
+        let ours = [record(1), record(u64::MAX), Record { released: true, ..record(1_795_268_611_017) }];
+        let ours = ours.map(|record| serde_json::to_vec(&record).unwrap());
+        let seeds: Vec<&[u8]> = ours.iter().map(Vec::as_slice).collect();
+        fuzz::bent("record of file:", &seeds, |text, _| {
+            let read = Record::read(text);
+            match &read {
+                Ok(record) => {
+                    assert_eq!(Record::read(&serde_json::to_vec(record).unwrap()).as_ref(), Ok(record));
+                    assert!(record.term.0.checked_add(1).is_some());
+                }
+                Err(why) => fuzz::assert_is_one_line(why),
+            }
+            (&read).into()
+        });
+    }
+
+    #[test]
+    fn a_million_tables_of_mounts_are_searched() {
+        let mounts: &[u8] =
+            b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:51 / /srv rw shared:9 - nfs4 host:/x rw\n41 22 0:52 / /a\\040b rw";
+        fuzz::bent_text("mountinfo", &[std::str::from_utf8(mounts).unwrap()], |text, source| {
+            let device = *source.of(&[libc::makedev(8, 1), libc::makedev(0, 51), u64::MAX, 0]);
+            let found = file_system(text, device);
+            assert!(found.is_none_or(|found| !found.contains(' ') && text.contains(&format!(" - {found}"))));
+            (&found).into()
+        });
     }
 
     #[test]
