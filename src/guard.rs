@@ -325,3 +325,52 @@ fn adopt_all(numbers: impl Iterator<Item = OsString>) -> io::Result<Vec<OwnedFd>
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+    use crate::lease::Deadline;
+    use policy::{Effect, Order};
+
+    #[test]
+    fn a_million_charges_are_read_as_they_were_written_and_kept_whatever_numbers_are_in_them() {
+        let at = BootInstant::from_nanos;
+        let deadline =
+            Deadline { term_at: at(5_000_000_000), kill_at: at(9_000_000_000), backstop_at: at(9_500_000_000) };
+        let ours = [deadline, Deadline::NONE].map(|deadline| {
+            let charge = Charge {
+                command: vec![b"sleep".to_vec(), vec![0xff, b'1']],
+                deadline,
+                grace: Duration::from_millis(2500),
+                stop_signal: 15,
+                terminal_group: Some(7),
+                will: None,
+            };
+            serde_json::to_vec(&charge).unwrap()
+        });
+        let seeds: Vec<&[u8]> = ours.iter().map(Vec::as_slice).collect();
+        fuzz::bent("charge of the guard", &seeds, |text, source| {
+            let read = serde_json::from_slice::<Charge>(text);
+            match &read {
+                Ok(charge) => {
+                    let written = serde_json::to_vec(charge).unwrap();
+                    let again: Charge = serde_json::from_slice(&written).unwrap();
+                    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+                    let mut policy = Policy::new(charge.deadline, charge.grace);
+                    let order = match source.below(4) {
+                        0 => Order::Stop { kill_after: Some(source.duration()) },
+                        1 => Order::Lose,
+                        _ => Order::Continue,
+                    };
+                    let _ = policy.handle(at(source.number()), Input::Order(order));
+                    let end = charge.deadline.kill_at.plus(charge.grace);
+                    let killed = policy.handle(end, Input::Tick).contains(&Effect::KillTree);
+                    assert!(killed || policy.wake_at() == BootInstant::NEVER, "{policy:?}");
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+            (&read).into()
+        });
+    }
+}

@@ -292,6 +292,7 @@ pub fn show(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{self, Fate};
     use proptest::prelude::*;
 
     const fn seconds(seconds: u64) -> Duration {
@@ -333,6 +334,67 @@ mod tests {
         let (one, two) = (Session::random().unwrap(), Session::random().unwrap());
         assert_ne!(one, two);
         assert_eq!(one.as_str().len(), 36);
+    }
+
+    #[test]
+    fn a_million_names_are_shards_exactly_when_the_manual_says_so() {
+        let long = "x/y".repeat(67);
+        let seeds = ["db/main:0", "A-Z_0.9", "a/../b", ".", &long, &long[1..]];
+        fuzz::bent_text("shard", &seeds, |text, _| {
+            let read = Shard::from_str(text);
+            let known = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
+            let is_path = text.split('/').any(|part| [".", ".."].contains(&part));
+            assert_eq!(read.is_ok(), (1..=200).contains(&text.len()) && text.chars().all(known) && !is_path);
+            match &read {
+                Ok(shard) => assert_eq!(shard.to_string(), text),
+                Err(message) => {
+                    fuzz::assert_is_one_line(message);
+                    assert!(message.starts_with("the shard "), "{message}");
+                }
+            }
+            (&read).into()
+        });
+    }
+
+    #[test]
+    fn timings_of_any_size_have_room_or_are_refused_in_one_line() {
+        fuzz::run_a_tenth("timing", |source, input| {
+            let lease =
+                if source.one_in(4) { source.duration() } else { Duration::from_millis(source.next() % 100_000_000) };
+            let mut part = |of: u32| if source.one_in(4) { source.duration() } else { lease / of };
+            let asked = TimingRequest {
+                lease,
+                renew_interval: part(3),
+                retry_interval: part(8),
+                stop_grace: part(4),
+                request_timeout: Some(part(9)),
+                margin: Some(part(20)),
+            };
+            let drop_one = source.below(4);
+            let asked = TimingRequest {
+                request_timeout: asked.request_timeout.filter(|_| drop_one & 1 == 0),
+                margin: asked.margin.filter(|_| drop_one & 2 == 0),
+                ..asked
+            };
+            input.show(|| format!("{asked:?}"));
+            match Timing::new(asked) {
+                Ok(t) => {
+                    assert!(t.renew_interval + t.request_timeout + t.stop_grace + t.margin < t.lease);
+                    assert!(t.margin > t.lease / 100 && t.kill_after() - t.stop_grace == t.term_after());
+                    let end = BootInstant::from_nanos(source.number());
+                    let deadline = t.deadline(end);
+                    assert!(deadline.term_at <= deadline.kill_at && deadline.kill_at <= deadline.backstop_at);
+                    if end != BootInstant::NEVER && end > BootInstant::from_nanos(0).plus(t.lease) {
+                        assert!(end.since(deadline.backstop_at) >= t.lease / 100, "{deadline:?}");
+                    }
+                    Fate::Accepted
+                }
+                Err(message) => {
+                    fuzz::assert_is_one_line(&message);
+                    Fate::Refused
+                }
+            }
+        });
     }
 
     proptest! {

@@ -35,6 +35,8 @@ pub mod custody;
 pub mod driver;
 pub mod election;
 pub mod exit;
+#[cfg(test)]
+mod fuzz;
 pub mod guard;
 pub mod lease;
 pub mod log;

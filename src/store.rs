@@ -153,7 +153,7 @@ pub struct Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.owner)?;
+        f.write_str(&on_one_line(self.owner.clone()))?;
         if let Some(term) = self.term {
             write!(f, " (term {term})")?;
         }
@@ -209,19 +209,19 @@ pub enum Conclusion {
 
 impl StoreError {
     pub fn not_applied(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::NotApplied, message: message.into() }
+        Self { conclusion: Conclusion::NotApplied, message: on_one_line(message.into()) }
     }
 
     pub fn unknown(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::Unknown, message: message.into() }
+        Self { conclusion: Conclusion::Unknown, message: on_one_line(message.into()) }
     }
 
     pub fn denied(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::Denied, message: message.into() }
+        Self { conclusion: Conclusion::Denied, message: on_one_line(message.into()) }
     }
 
     pub fn misconfigured(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::Misconfigured, message: message.into() }
+        Self { conclusion: Conclusion::Misconfigured, message: on_one_line(message.into()) }
     }
 }
 
@@ -232,3 +232,20 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
+
+/// What a store says, or somebody wrote into a record, may hold line breaks, and what a terminal obeys.
+pub(crate) fn on_one_line(text: String) -> String {
+    if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_record_or_a_server_says_stays_on_one_line() {
+        let holder = Holder { owner: "me\n\u{1b}[2Jyou".to_owned(), ..Holder::default() };
+        assert_eq!(holder.to_string(), "me  [2Jyou");
+        assert_eq!(StoreError::unknown("a\r\nb\u{9b}c").message, "a  b c");
+    }
+}

@@ -136,3 +136,40 @@ fn read(number: i32) -> io::Result<Will> {
     File::from(sys::adopt(number)?).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(io::Error::other)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn a_million_wills_are_read_as_they_were_written_or_refused_and_print_no_password() {
+        let candidate = Candidate {
+            shard: "db/main".parse().unwrap(),
+            owner: "me".to_owned(),
+            session: Session::from_record("s-1"),
+            host: "host".to_owned(),
+            pid: 7,
+            lease: Duration::from_millis(15_500),
+        };
+        let url = Secret::from("redis://u:hunter2@h:1/0".to_owned());
+        let ours = serde_json::to_vec(&Will::new(&url, &candidate, Term(u64::MAX))).unwrap();
+        fuzz::bent("last will", &[&ours], |text, source| {
+            let read = serde_json::from_slice::<Will>(text);
+            match &read {
+                Ok(will) => {
+                    let written = serde_json::to_vec(will).unwrap();
+                    let again: Will = serde_json::from_slice(&written).unwrap();
+                    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+                    assert!(!format!("{:?}", will.store_url).contains("hunter2"));
+                    let _ = BootInstant::from_nanos(source.number()).plus(will.lease);
+                    if let Err(message) = Shard::from_str(&will.shard) {
+                        fuzz::assert_is_one_line(&message);
+                    }
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+            (&read).into()
+        });
+    }
+}

@@ -65,6 +65,12 @@ async fn a_first_claim_is_granted(bench: &Bench) {
     assert!(granted(&*store, &one).await.term > Term(0));
 }
 
+async fn the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970(bench: &Bench) {
+    let store = bench.store();
+    let before = leaderrun::time::wall_clock_millis();
+    assert!(granted(&*store, &candidate("since", "one")).await.term >= Term(before));
+}
+
 async fn a_claim_of_what_is_held_is_refused_with_its_holder(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let (one, two) = (candidate("refused", "one"), candidate("refused", "two"));
@@ -246,6 +252,7 @@ macro_rules! every_store {
 
 every_store!(
     a_first_claim_is_granted,
+    the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970,
     a_claim_of_what_is_held_is_refused_with_its_holder,
     a_renewal_keeps_the_lease_beyond_its_first_end,
     a_stranger_cannot_renew,

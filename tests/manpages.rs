@@ -315,6 +315,70 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
+/// Of the section EVIDENCE: what is shown, and by which tests of which file.
+fn evidence(page: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let mut entries: Vec<(String, Vec<(String, String)>)> = Vec::new();
+    let mut file = None;
+    let mut within = false;
+    for line in section(page, "EVIDENCE").lines() {
+        if let Some(head) = line.strip_prefix(".It ") {
+            entries.push((head.to_owned(), Vec::new()));
+        } else if line.starts_with(".Bd ") || line == ".Ed" {
+            within = line != ".Ed";
+            file = None;
+        } else if within {
+            match line.strip_prefix("  ") {
+                Some(name) => {
+                    let file = file.clone().expect("a test stands below its file");
+                    entries.last_mut().expect("a block stands in an item").1.push((file, name.to_owned()));
+                }
+                None => file = Some(line.to_owned()),
+            }
+        }
+    }
+    entries
+}
+
+#[test]
+fn every_test_that_the_manual_names_is_there() {
+    let page = read("man/leaderrun.7");
+    let mut seen = 0;
+    for (head, tests) in evidence(&page) {
+        assert!(!tests.is_empty(), "no test shows: {head}");
+        for (file, name) in tests {
+            let source = read(&file);
+            let before = source.split_once(&format!("fn {name}(")).map(|(before, _)| before);
+            // Cases that are run with each store, and mutants, are made tests by a macro that takes a list.
+            let listed = |end: char| source.lines().any(|line| line.starts_with(&format!("    {name}{end}")));
+            let is_listed = source.contains("macro_rules!") && (listed(',') && before.is_some() || listed(':'));
+            assert!(is_listed || before.is_some_and(is_marked), "{head}: no test {name} in {file}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 80, "only {seen} tests are named");
+}
+
+/// Whether what stands before a function says that it is a test.
+fn is_marked(before: &str) -> bool {
+    let attributes = before.rsplit("\n}\n").next().unwrap_or(before);
+    attributes.contains("#[test]") || attributes.contains("#[tokio::test")
+}
+
+#[test]
+fn every_guarantee_names_a_test() {
+    let page = read("man/leaderrun.7");
+    let guarantees = section(&page, "GUARANTEES").lines().filter(|&line| line == ".It").count();
+    assert!(guarantees >= 7, "only {guarantees} guarantees were found");
+    let numbers: Vec<usize> = evidence(&page)
+        .iter()
+        .filter_map(|(head, _)| head.strip_prefix("Guarantee ")?.split(':').next()?.parse().ok())
+        .collect();
+    assert_eq!(numbers, (1..=guarantees).collect::<Vec<_>>());
+    // And every state of the processes that the page tells about.
+    let told = |name: &str| evidence(&page).iter().filter(|(head, _)| head.starts_with(name)).count();
+    assert!(told("Time model:") >= 5 && told("Processes:") >= 5 && told("Fencing:") >= 1 && told("Limits:") >= 1);
+}
+
 #[test]
 #[ignore = "needs mandoc"]
 fn mandoc_finds_nothing() {

@@ -4,7 +4,7 @@ use super::completions::{self, Program};
 use super::flags;
 use crate::exit;
 use crate::lease::{Shard, show};
-use crate::store::{Finding, Report, Store, StoreError, Verdict};
+use crate::store::{Finding, Report, Store, StoreError, Verdict, on_one_line};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::Serialize;
@@ -145,13 +145,13 @@ fn as_text(shard: &Shard, report: &Report) -> String {
         let last = report.last_term.map(|term| format!(" (last term {term})")).unwrap_or_default();
         return format!("{shard}: free{last}");
     };
-    let mut text = format!("{shard}: led by {}", holder.owner);
+    let mut text = format!("{shard}: led by {}", on_one_line(holder.owner.clone()));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = write!(text, "\n  {name:<11}{value}");
         }
     };
-    add("host", holder.host.clone());
+    add("host", holder.host.clone().map(on_one_line));
     add("pid", holder.pid.map(|pid| pid.to_string()));
     add("term", holder.term.map(|term| term.to_string()));
     add("since", holder.since_millis.map(rfc3339));
@@ -199,4 +199,39 @@ fn printed(written: std::io::Result<()>) -> ExitCode {
 fn fail(status: u8, message: &str) -> ExitCode {
     eprintln!("{PROGRAM}: {}", message.replace(['\n', '\r'], " "));
     ExitCode::from(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate};
+    use crate::lease::Term;
+    use crate::store::Holder;
+
+    #[test]
+    fn holders_of_any_names_and_numbers_are_shown_on_their_lines() {
+        let shard: Shard = "db/main".parse().unwrap();
+        fuzz::run_a_tenth("status of a holder", |source, input| {
+            let holder = Holder {
+                owner: source.text(),
+                host: source.one_in(2).then(|| source.text()),
+                term: source.one_in(2).then(|| Term(source.number())),
+                since_millis: source.one_in(2).then(|| source.number()),
+                expires_in: source.one_in(2).then(|| source.duration()),
+                ..Holder::default()
+            };
+            input.show(|| format!("{holder:?}"));
+            let told = [
+                holder.host.is_some(),
+                holder.term.is_some(),
+                holder.since_millis.is_some(),
+                holder.expires_in.is_some(),
+            ];
+            let lines = 1 + told.iter().filter(|told| **told).count();
+            let text = as_text(&shard, &Report { holder: Some(holder), last_term: None });
+            assert_eq!(text.split('\n').count(), lines, "{text:?}");
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+            if lines > 1 { Fate::Accepted } else { Fate::Refused }
+        });
+    }
 }

@@ -164,7 +164,7 @@ fn parse(pid: Pid, line: &[u8]) -> Option<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::fuzz;
 
     #[test]
     fn a_command_name_with_spaces_and_parentheses_is_read() {
@@ -180,10 +180,33 @@ mod tests {
         assert_eq!(me.parent, Pid::parent());
     }
 
-    proptest! {
-        #[test]
-        fn no_line_makes_the_parser_panic(line in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = parse(Pid::from_raw(1), &line);
-        }
+    #[test]
+    fn a_million_lines_are_processes_or_nothing() {
+        let seeds: [&[u8]; 2] = [
+            b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2",
+            b"1 (x) Z 0 1 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1 0 0",
+        ];
+        fuzz::bent("line of /proc/PID/stat", &seeds, |line, _| (&parse(Pid::from_raw(1), line)).into());
+    }
+
+    #[test]
+    fn a_command_may_call_itself_anything_and_is_still_found() {
+        fuzz::run("name of a command", |source, input| {
+            // Sixteen bytes, of which the last ends it.
+            let mut line = b"42 (".to_vec();
+            let name = source.bend(&[b"sleep", b") S 1 1 1", b"a) Z 0 0 (", b"(((\n)))"]);
+            line.extend(name.iter().filter(|&&byte| byte != 0).take(15));
+            let (parent, group, started) = (source.below(99_999), source.below(99_999), source.number());
+            line.extend_from_slice(
+                format!(") S {parent} {group} 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {started} 1 2").as_bytes(),
+            );
+            input.show(|| String::from_utf8_lossy(&line).into_owned());
+            let process = parse(Pid::from_raw(42), &line).expect("it is the kernel's");
+            let number = |pid: Pid| usize::try_from(pid.as_raw()).expect("it is positive");
+            assert_eq!((number(process.parent), number(process.group), process.started), (parent, group, started));
+            // Cut short, as nothing is when the kernel writes it.
+            let cut = parse(Pid::from_raw(42), &line[..line.len() - 4 - source.below(20)]);
+            (&cut).into()
+        });
     }
 }

@@ -194,7 +194,7 @@ fn decode_report(packet: &Packet) -> Option<Report> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::fuzz::{self, Fate, Source};
 
     #[test]
     fn every_order_arrives_as_it_was_sent() {
@@ -239,11 +239,35 @@ mod tests {
         }
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100_000))]
-        #[test]
-        fn no_packet_makes_the_decoders_panic(bytes in any::<[u8; SIZE]>()) {
-            let _ = (decode_order(&bytes), decode_report(&bytes));
+    /// As often one of ours as not.
+    fn any_packet(source: &mut Source) -> Packet {
+        let tag = u8::try_from(source.below(10)).expect("it is below ten");
+        let mut any = packet(tag, [source.number(), source.number(), source.number()]);
+        if source.one_in(8) {
+            any[source.below(SIZE)] = u8::MAX;
         }
+        any
+    }
+
+    #[test]
+    fn a_million_packets_are_orders_that_are_sent_on_as_they_came_or_nothing() {
+        fuzz::run("order to the guard", |source, input| {
+            let packet = any_packet(source);
+            input.show(|| format!("{packet:?}"));
+            let order = decode_order(&packet);
+            assert_eq!(order.and_then(|order| decode_order(&encode_order(order))), order);
+            (&order).into()
+        });
+    }
+
+    #[test]
+    fn a_million_packets_are_reports_that_are_sent_on_as_they_came_or_nothing() {
+        fuzz::run("report of the guard", |source, input| {
+            let packet = any_packet(source);
+            input.show(|| format!("{packet:?}"));
+            let report = decode_report(&packet);
+            assert_eq!(report.as_ref().and_then(|report| decode_report(&encode_report(report))), report);
+            Fate::from(&report)
+        });
     }
 }

@@ -175,7 +175,10 @@ impl Etcd {
                 Ok(answer) => {
                     let seconds = |seconds: i64| Duration::from_secs(record::revision(seconds));
                     let granted = seconds(answer.granted_seconds);
-                    return Ok(Some(Left { at_most: seconds(answer.ttl_seconds + 1).min(granted), granted }));
+                    return Ok(Some(Left {
+                        at_most: seconds(answer.ttl_seconds.saturating_add(1)).min(granted),
+                        granted,
+                    }));
                 }
                 Err(failure) if failure.no_such_lease => return Ok(None),
                 Err(failure) => return Err(failure.into()),
@@ -273,7 +276,7 @@ impl Store for Etcd {
         let tenure = self.known().get(shard).and_then(|known| known.tenure.clone());
         let Some(tenure) = tenure else { return std::future::pending().await };
         // Nobody but we touches it, so anything is news.
-        while self.watch_lock(shard, tenure.lock.mod_revision + 1, Vec::new()).await.is_err() {
+        while self.watch_lock(shard, tenure.lock.mod_revision.saturating_add(1), Vec::new()).await.is_err() {
             tokio::time::sleep(DOUBT_PAUSE).await;
         }
     }

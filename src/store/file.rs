@@ -72,7 +72,7 @@ struct Held {
 }
 
 /// `DIR/SHARD.json`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     shard: String,
     owner: String,
@@ -82,6 +82,14 @@ struct Record {
     term: Term,
     since_millis: u64,
     released: bool,
+}
+
+impl Record {
+    fn read(text: &[u8]) -> Result<Self, String> {
+        let record: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        // No term could follow.
+        if record.term == Term(u64::MAX) { Err("its term is the last one".to_owned()) } else { Ok(record) }
+    }
 }
 
 enum Try {
@@ -158,10 +166,10 @@ impl FileStore {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound) => return Ok(None),
             Err(error) => return Err(explain("cannot read", &path, &error)),
         };
-        serde_json::from_slice(&text).map(Some).map_err(|error| {
+        Record::read(&text).map(Some).map_err(|why| {
             let path = path.display();
             StoreError::misconfigured(format!(
-                "the record {path} was written by something else ({error}): remove it, or name another directory"
+                "the record {path} was written by something else ({why}): remove it, or name another directory"
             ))
         })
     }
@@ -495,6 +503,69 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
+
+    fn record(term: u64) -> Record {
+        Record {
+            shard: "db/main".to_owned(),
+            owner: "me \"and\" you".to_owned(),
+            session: Session::from_record("s-1"),
+            host: "host".to_owned(),
+            pid: 7,
+            term: Term(term),
+            since_millis: 1_795_268_611_017,
+            released: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_with_the_last_of_all_terms_is_refused_and_not_followed_by_a_lower_one() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let store = FileStore::open(scratch.path()).unwrap();
+        let text = serde_json::to_vec(&record(u64::MAX)).unwrap();
+        fs::write(scratch.path().join("db=main.json"), text).unwrap();
+        let candidate = Candidate {
+            shard: "db/main".parse().unwrap(),
+            owner: "me".to_owned(),
+            session: Session::from_record("s-2"),
+            host: "host".to_owned(),
+            pid: 7,
+            lease: std::time::Duration::from_secs(15),
+        };
+        let error = store.claim(&candidate).await.unwrap_err();
+        assert!(error.message.contains("db=main.json was written by something else (its term"), "{error}");
+        assert_eq!(store.observe(&candidate.shard).await, Ok(Observation::Free));
+    }
+
+    #[test]
+    fn a_million_records_are_read_as_they_were_written_or_refused() {
+        let ours = [record(1), record(u64::MAX), Record { released: true, ..record(1_795_268_611_017) }];
+        let ours = ours.map(|record| serde_json::to_vec(&record).unwrap());
+        let seeds: Vec<&[u8]> = ours.iter().map(Vec::as_slice).collect();
+        fuzz::bent("record of file:", &seeds, |text, _| {
+            let read = Record::read(text);
+            match &read {
+                Ok(record) => {
+                    assert_eq!(Record::read(&serde_json::to_vec(record).unwrap()).as_ref(), Ok(record));
+                    assert!(record.term.0.checked_add(1).is_some());
+                }
+                Err(why) => fuzz::assert_is_one_line(why),
+            }
+            (&read).into()
+        });
+    }
+
+    #[test]
+    fn a_million_tables_of_mounts_are_searched() {
+        let mounts: &[u8] =
+            b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:51 / /srv rw shared:9 - nfs4 host:/x rw\n41 22 0:52 / /a\\040b rw";
+        fuzz::bent_text("mountinfo", &[std::str::from_utf8(mounts).unwrap()], |text, source| {
+            let device = *source.of(&[libc::makedev(8, 1), libc::makedev(0, 51), u64::MAX, 0]);
+            let found = file_system(text, device);
+            assert!(found.is_none_or(|found| !found.contains(' ') && text.contains(&format!(" - {found}"))));
+            (&found).into()
+        });
+    }
 
     #[test]
     fn a_network_file_system_is_known_by_its_mount() {

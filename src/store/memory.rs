@@ -2,7 +2,7 @@
 
 use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::time::BootInstant;
+use crate::time::{BootInstant, wall_clock_millis};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -55,7 +55,8 @@ impl Store for Memory {
         match entry.holder() {
             Some(holder) if !mine => Ok(Claim::Refused(holder)),
             Some(_) | None => {
-                entry.term += 1;
+                // At least the milliseconds since 1970, as with every store that may forget.
+                entry.term = (entry.term + 1).max(wall_clock_millis());
                 let expires = BootInstant::now().plus(candidate.lease);
                 let (owner, session) = (candidate.owner.clone(), candidate.session.clone());
                 entry.lease = Some(Lease { owner, session, beat: 0, expires });

@@ -154,8 +154,9 @@ fn file(rest: &str) -> Result<Location, String> {
     if path.is_empty() {
         return Err("file: names no directory: write file:/DIR".to_owned());
     }
-    if path.contains('\0') {
-        return Err("the directory has a NUL byte in it".to_owned());
+    // The kernel takes all but NUL, but every message that names the directory has to stay one line.
+    if path.chars().any(char::is_control) {
+        return Err("the directory of file: has a control character in it".to_owned());
     }
     Ok(Location::File { directory: PathBuf::from(path) })
 }
@@ -188,6 +189,7 @@ fn dynamodb(rest: &str) -> Result<super::dynamodb::Address, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
     use proptest::prelude::*;
 
     #[test]
@@ -231,9 +233,227 @@ mod tests {
             "zookeeper://h",
             "FILE:/x",
             "dynamodb://user:secret@locks",
+            "file:/a\0b",
+            "file:/a\nb",
         ] {
             assert!(Location::from_url(bad).is_err(), "{bad}");
         }
+    }
+
+    /// A location that was accepted is the same once it is written in another way.
+    fn assert_is_stable(url: &str, location: &Location) {
+        let (scheme, _) = url.split_once(':').expect("it was accepted");
+        let written = match location {
+            Location::File { directory } => {
+                let directory = directory.to_str().expect("it was text");
+                if directory.starts_with('/') { format!("//{directory}") } else { directory.to_owned() }
+            }
+            #[cfg(feature = "dynamodb")]
+            Location::DynamoDb(super::super::dynamodb::Address { table, region, endpoint, profile }) => {
+                let mut options = url::form_urlencoded::Serializer::new(String::new());
+                for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
+                    options.extend_pairs(value.as_ref().map(|value| (name, value)));
+                }
+                format!("//{table}?{}", options.finish())
+            }
+            #[cfg(any(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+            _ => {
+                const OPTIONS: [&str; 23] = [
+                    "prefix",
+                    "wait",
+                    "ca",
+                    "cert",
+                    "key",
+                    "db",
+                    "sentinel_user",
+                    "sentinel_password",
+                    "schema",
+                    "table",
+                    "advisory_lock",
+                    "sslmode",
+                    "sslrootcert",
+                    "sslcert",
+                    "sslkey",
+                    "application_name",
+                    "host",
+                    "port",
+                    "creds",
+                    "nkey",
+                    "domain",
+                    "inbox",
+                    "replicas",
+                ];
+                let rest = &url[scheme.len() + 1..];
+                match super::super::url::StoreUrl::read("any", rest, &OPTIONS) {
+                    Ok(read) => read.written(),
+                    // The directory of a socket stands where a host does.
+                    Err(message) => {
+                        assert!(scheme.starts_with("postgres") && rest.contains('%'), "{message}");
+                        rest.to_owned()
+                    }
+                }
+            }
+        };
+        assert_eq!(Location::from_url(&format!("{scheme}:{written}")).as_ref(), Ok(location), "{written}");
+    }
+
+    fn bend_urls(what: &str, seeds: &[&str]) {
+        fuzz::bent_text(what, seeds, |url, _| {
+            let read = Location::from_url(url);
+            match &read {
+                Ok(location) => assert_is_stable(url, location),
+                Err(message) => {
+                    // Its scheme may be as long as what somebody pasted.
+                    let message: String = message.chars().take(1000).collect();
+                    fuzz::assert_is_one_line(&message);
+                    let named =
+                        ["://", "file:", "scheme", "no store is called", "endpoint=", "DynamoDB", "host=", "ca, cert"];
+                    assert!(named.iter().any(|part| message.contains(part)), "{message}");
+                }
+            }
+            (&read).into()
+        });
+    }
+
+    #[test]
+    fn a_million_file_urls_are_read_or_refused() {
+        bend_urls("file: URL", &["file:/a/b", "file:///var/lib/leaderrun", "file:a/b", "file:/a%20b/ä"]);
+    }
+
+    #[cfg(feature = "dynamodb")]
+    #[test]
+    fn a_million_dynamodb_urls_are_read_or_refused() {
+        bend_urls(
+            "dynamodb:// URL",
+            &[
+                "dynamodb://locks",
+                "dynamodb://locks?region=eu-west-1&endpoint=http%3A%2F%2F127.0.0.1%3A8000&profile=p",
+                "dynamodb://my_table.1-a?endpoint=https://host.example",
+            ],
+        );
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_million_redis_urls_are_read_or_refused() {
+        bend_urls(
+            "redis:// URL",
+            &[
+                "redis://h",
+                "rediss://me:p%40ss@[::1]:7/3?prefix=a:&wait=2&ca=/ca&cert=/c&key=/k",
+                "redis+unix://:pw@/run/redis.sock?db=4",
+                "redis+sentinel://:pw@one,two:7/mymaster/5?sentinel_user=s&sentinel_password=t",
+                "rediss+sentinel://one/m",
+            ],
+        );
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_million_postgres_urls_are_read_or_refused() {
+        bend_urls(
+            "postgres:// URL",
+            &[
+                "postgres://app:p%40ss@one,two:6000/main?schema=s&table=my%20locks&advisory_lock=-7&sslmode=verify-full",
+                "postgresql://h/db?sslrootcert=/ca&sslcert=/c&sslkey=/k&application_name=x",
+                "postgres:///db?host=/tmp&port=7000",
+                "postgres://u@%2Ftmp:7000/db",
+                "postgres://h/db?sslrootcert=system",
+            ],
+        );
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn a_million_nats_urls_are_read_or_refused() {
+        bend_urls(
+            "nats:// URL",
+            &[
+                "nats://u:p%40x@one,two:4333/locks?domain=hub&replicas=3&inbox=_INBOX_lr",
+                "nats://s3cr3t@h/b",
+                "nats+tls://h/b?creds=/x.creds&ca=/ca",
+                "nats://h/b?nkey=/x&cert=/c&key=/k",
+            ],
+        );
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn a_million_etcd_urls_are_read_or_refused() {
+        bend_urls(
+            "etcd:// URL",
+            &[
+                "etcds://u:p%40@one,two:7,[::1]/some/prefix/?ca=/a&cert=/b&key=/c",
+                "etcd://h",
+                "etcd://h//services/locks",
+                "etcd://u:p@h:1/x",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_million_urls_with_passwords_that_nobody_encoded_do_not_tell_them() {
+        const WORDS: [&str; 3] = ["Kiwi7Qx", "Plum8Zy", "Pear9Wv"];
+        let ends: [&[u8]; 7] = [
+            b"h",
+            b"h:1/0?prefix=a&wait=2",
+            b"one,two:7/m/5?sentinel_user=s",
+            b"h/db?schema=s&sslmode=require&advisory_lock=7",
+            b"h/b?domain=hub&replicas=3",
+            b"[::1]/some/prefix?ca=/a&cert=/b&key=/c",
+            b"/run/redis.sock?db=4",
+        ];
+        let schemes = [
+            "redis",
+            "rediss",
+            "redis+unix",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "postgres",
+            "postgresql",
+            "nats",
+            "nats+tls",
+            "etcd",
+            "etcds",
+            "dynamodb",
+            "file",
+            "redi",
+            "htps",
+            "dynamo db",
+            "",
+        ];
+        fuzz::run("store URL with a password", |source, input| {
+            let mut password = WORDS[0].to_owned();
+            for word in &WORDS[1..=source.below(3)] {
+                password.push_str(
+                    source.of::<&str>(&["@", "/", "?", "#", "&", "=", ":", ",", "%41", "%", " ", "[", "]", "+", "\\"]),
+                );
+                password.push_str(word);
+            }
+            let end = String::from_utf8_lossy(&source.bend(&ends)).into_owned();
+            let (scheme, option) = (*source.of(&schemes), source.one_in(8));
+            let url = match source.below(8) {
+                _ if option => format!("{scheme}://h/m?sentinel_password={password}&{end}"),
+                0 => format!("{scheme}://:{password}@{end}"),
+                1 => format!("{scheme}:u:{password}@{end}"),
+                2 => format!("u:{password}@{end}"),
+                _ => format!("{scheme}://u:{password}@{end}"),
+            };
+            input.show(|| url.clone());
+            let read = Location::from_url(&url);
+            // A directory is no secret, whatever it is called.
+            let is_directory = matches!(&read, Ok(Location::File { .. }));
+            let shown = match &read {
+                Ok(_) if is_directory => String::new(),
+                Ok(location) => format!("{location:?}"),
+                Err(message) => {
+                    fuzz::assert_is_one_line(&message.chars().take(1000).collect::<String>());
+                    message.clone()
+                }
+            };
+            assert!(!WORDS.iter().any(|word| shown.contains(word)), "{shown}");
+            (&read).into()
+        });
     }
 
     proptest! {

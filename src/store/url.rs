@@ -77,6 +77,13 @@ impl StoreUrl {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // After the host it would have been taken for one of a password with a '/' in it, which then is no password here,
+        // but a host or a path, and would be printed.
+        if path.contains('@') {
+            return Err(format!(
+                "{scheme}:// has an '@' after a '/': write %2F for a '/' in a password, and %40 for an '@' in a path"
+            ));
+        }
         // A password may have an '@' in it that nobody encoded; a host may not.
         let (credentials, hosts) = match authority.rsplit_once('@') {
             Some((credentials, hosts)) => (Some(credentials), hosts),
@@ -186,11 +193,17 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
 /// One line that names the option.
 pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeMap<String, String>, String> {
     let mut options = BTreeMap::new();
+    // Then a part of it may be taken for options: `u:pa?word=x@host`, `?sentinel_password=pa&word=x`.
+    let beside_a_secret = query.contains('@') || query.contains("password");
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if !known.contains(&&*key) {
             // What has no value, or is no word, may be a part of a password that nobody encoded.
             let word = key.len() <= 30 && key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-            let option = if word && !value.is_empty() { format!("the option {key}") } else { "an option".to_owned() };
+            let option = if word && !value.is_empty() && !beside_a_secret {
+                format!("the option {key}")
+            } else {
+                "an option".to_owned()
+            };
             return Err(if known.is_empty() {
                 format!("{scheme}:// does not know {option}: it takes none")
             } else {
@@ -208,6 +221,34 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
         }
     }
     Ok(options)
+}
+
+#[cfg(all(test, any(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")))]
+impl StoreUrl {
+    /// What follows `SCHEME:`, everything percent-encoded that may be.
+    pub(super) fn written(&self) -> String {
+        use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+        use std::fmt::Write as _;
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let mut text = "//".to_owned();
+        if self.user.is_some() || self.password.is_some() {
+            text.push_str(&encoded(self.user.as_deref().unwrap_or_default()));
+            if let Some(password) = &self.password {
+                let _ = write!(text, ":{}", encoded(password.expose()));
+            }
+            text.push('@');
+        }
+        for (index, Host { name, port }) in self.hosts.iter().enumerate() {
+            text.push_str(if index > 0 { "," } else { "" });
+            let _ = if name.contains(':') { write!(text, "[{name}]") } else { write!(text, "{name}") };
+            let _ = port.map(|port| write!(text, ":{port}"));
+        }
+        let _ = write!(text, "/{}", encoded(&self.path));
+        for (index, (name, value)) in self.options.iter().enumerate() {
+            let _ = write!(text, "{}{name}={}", if index > 0 { '&' } else { '?' }, encoded(value));
+        }
+        text
+    }
 }
 
 #[cfg(test)]
@@ -277,6 +318,24 @@ mod tests {
     fn a_secret_does_not_print() {
         let read = StoreUrl::read("redis", "//u:hunter2@h", &[]).unwrap();
         assert!(!format!("{read:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_password_with_a_slash_in_it_is_not_taken_for_a_host_and_a_path() {
+        for url in ["//u:12/hunter2@h", "//u:a@hunter2/b@h", "//hunter2/b@h", "///hunter2@h"] {
+            let message = StoreUrl::read("etcd", url, &[]).unwrap_err();
+            assert!(message.contains("write %2F") && !message.contains("hunter2"), "{message}");
+        }
+        assert_eq!(StoreUrl::read("etcd", "//h/a%40b", &[]).unwrap().path, "a@b");
+    }
+
+    #[test]
+    fn an_option_that_may_be_a_part_of_a_password_is_not_named() {
+        for url in ["//u:pass?hunter2=x@h", "//h?sentinel_password=pass&hunter2=x"] {
+            let message = StoreUrl::read("redis", url, &["sentinel_password"]).unwrap_err();
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        assert!(StoreUrl::read("redis", "//h?wiat=2", &["wait"]).unwrap_err().contains("the option wiat"));
     }
 
     proptest! {

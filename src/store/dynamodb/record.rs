@@ -225,9 +225,108 @@ impl Sight {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use crate::fuzz::{self, Source};
     use std::str::FromStr;
+
+    /// Takes attributes away, gives them another type, and puts any number and any text into them.
+    pub fn bend_item(source: &mut Source, item: &mut Item) {
+        let mut names: Vec<String> = item.keys().cloned().collect();
+        names.sort();
+        for _ in 0..source.below(4) {
+            let name = source.of(&names).clone();
+            let value = match source.below(8) {
+                0 => None,
+                1 => Some(AttributeValue::S(source.text())),
+                2 => Some(AttributeValue::N(source.text())),
+                3 => Some(AttributeValue::N(format!("-{}", source.number()))),
+                4 => Some(source.of(&[AttributeValue::Bool(true), AttributeValue::Null(true)]).clone()),
+                _ => Some(n(source.number())),
+            };
+            match value {
+                Some(value) => item.insert(name, value),
+                None => item.remove(&name),
+            };
+        }
+    }
+
+    #[test]
+    fn a_million_items_of_ours_and_of_strangers_never_expire_too_early() {
+        fuzz::run("lock item of dynamodb://", |source, input| {
+            let expires = (EPOCH + source.next() % 100) * 1000 + source.next() % 1000;
+            let mut item = if source.one_in(3) { strangers(EPOCH + source.next() % 100) } else { ours(expires) };
+            bend_item(source, &mut item);
+            if source.one_in(2)
+                && let Some(expires) = number(&item, "expiresMs")
+            {
+                // Whatever it is, so that more than our usual numbers are taken for ours.
+                item.insert("ttl".to_owned(), n(ttl_of(expires)));
+            }
+            input.show(|| format!("{item:?}"));
+            let read = Record::read(&item);
+            if let Some(record) = &read {
+                let dated = source.one_in(2);
+                let seconds = 100 + source.next() % 100;
+                let clock = if dated { clock_at(seconds) } else { Clock::default() };
+                let since = BootInstant::from_nanos(at(seconds).as_nanos() - source.next() % 100_000_000_000);
+                let sight = Sight::first(record.clone(), since, source.number());
+                let left = sight.expires_in(&clock, Moment { wall_millis: source.number(), ..moment(seconds) });
+                let stood = at(seconds).since(since);
+                // The server's clock shows no more than that.
+                let latest_millis = u128::from((EPOCH + seconds + 2) * 1000);
+                let expired_by_date = |end_millis: u128| dated && end_millis <= latest_millis;
+                if left.is_zero() {
+                    match &record.ours {
+                        Some(ours) => {
+                            assert!(stood >= ours.lease || expired_by_date(ours.expires_millis.into()), "{sight:?}");
+                        }
+                        None if dated => {
+                            let end = u128::try_from((i128::from(record.ttl) + 1) * 1000).unwrap_or(0);
+                            assert!(expired_by_date(end), "{sight:?}");
+                        }
+                        None => assert!(stood >= STRANGERS_PATIENCE, "{sight:?}"),
+                    }
+                } else if let Some(ours) = &record.ours {
+                    assert!(left <= with_drift(ours.lease), "{sight:?}");
+                }
+                let holder = record.holder(Some(left));
+                assert_eq!(holder.owner, record.owner);
+            }
+            (&read).into()
+        });
+    }
+
+    #[test]
+    fn what_we_write_into_an_item_is_read_back_at_any_size() {
+        fuzz::run_a_tenth("our own item of dynamodb://", |source, input| {
+            let mut candidate = candidate();
+            (candidate.lease, candidate.owner, candidate.host) = (source.duration(), source.text(), source.text());
+            let (beat, expires_millis, since_millis) = (source.number(), source.number(), source.number());
+            let after = source.one_in(2).then(|| Session::from_record(&source.text()));
+            let draft = Draft { candidate: &candidate, beat, expires_millis, since_millis, after: after.as_ref() };
+            let mut item = draft.item();
+            let is_ours = source.below(8) > 0;
+            if !is_ours {
+                // As the other library does when it takes over.
+                item.insert("ttl".to_owned(), n(ttl_of(expires_millis) + 1));
+            }
+            input.show(|| format!("{item:?}"));
+            let read = Record::read(&item).expect("an owner and a ttl");
+            if is_ours {
+                let ours = read.ours.as_ref().expect("it is ours");
+                assert!(read.is_of(&candidate));
+                assert!(ours.lease >= candidate.lease || millis(candidate.lease) == u64::MAX);
+                assert_eq!((ours.beat, ours.expires_millis), (beat, expires_millis));
+                assert_eq!((ours.since_millis, &ours.after), (Some(since_millis), &after));
+                // For the other library, which compares whole seconds, it ends no earlier.
+                assert!(u128::try_from(read.ttl).expect("it is after 1970") * 1000 >= expires_millis.into());
+            } else {
+                assert_eq!(read.ours, None);
+            }
+            (&read.ours).into()
+        });
+    }
 
     const EPOCH: u64 = 1_800_000_000;
     const LEASE: Duration = Duration::from_secs(15);

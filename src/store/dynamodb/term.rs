@@ -10,7 +10,7 @@
 //! A leader that has to wait may crash while it does, and whoever follows would not know. So the wait is written
 //! by the same update that takes the term, and every successor keeps it, whatever happened in between.
 
-use super::clock::with_drift;
+use super::clock::{Clock, with_drift};
 use super::record::{Item, millis, n, number, text};
 use super::table::{Expression, Outcome, Table, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
@@ -48,7 +48,7 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
     for _ in 0..MOST_ATTEMPTS {
         let last = match take_after_a_known_end(table, candidate, dead).await? {
             Outcome::Done(last) => {
-                let last = last.as_ref().map(|item| LastTerm::read(table, &candidate.shard, item)).transpose()?;
+                let last = last.as_ref().map(|item| LastTerm::read(&table.name, &candidate.shard, item)).transpose()?;
                 // The condition names attributes that an absent item does not have.
                 let last = last.ok_or_else(|| StoreError::unknown("the term item vanished while it was changed"))?;
                 let now = BootInstant::now();
@@ -59,7 +59,7 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
             Outcome::Refused(None) => table.get(term_key(&candidate.shard), true).await?,
             Outcome::Refused(item) => item,
         };
-        let last = last.as_ref().map(|item| LastTerm::read(table, &candidate.shard, item)).transpose()?;
+        let last = last.as_ref().map(|item| LastTerm::read(&table.name, &candidate.shard, item)).transpose()?;
         if let Some(grant) = take_after_an_unknown_end(table, candidate, last).await? {
             return Ok(grant);
         }
@@ -84,7 +84,7 @@ pub async fn mark_released(table: &Table, candidate: &Candidate, term: Term) -> 
 /// The last term, and whose it is.
 pub async fn last(table: &Table, shard: &Shard) -> Result<Option<(Term, Option<Session>)>, StoreError> {
     let item = table.get(term_key(shard), true).await?;
-    let last = item.map(|item| LastTerm::read(table, shard, &item)).transpose()?;
+    let last = item.map(|item| LastTerm::read(&table.name, shard, &item)).transpose()?;
     Ok(last.map(|last| (Term(last.term), last.holder)))
 }
 
@@ -174,12 +174,15 @@ async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Opt
 impl Wait {
     /// None when it is over.
     fn over_at(&self, table: &Table, now: BootInstant) -> Option<BootInstant> {
-        let clock = table.watch.clock();
+        self.over_by(&table.watch.clock(), table.wall_clock_millis(), now)
+    }
+
+    fn over_by(&self, clock: &Clock, wall_millis: u64, now: BootInstant) -> Option<BootInstant> {
         // However wrong a clock was when it was written: from now it does not last longer than it did from then.
         let at_most = now.plus(with_drift(self.duration));
         let by_date = match clock.reaches(self.until_millis, now) {
             Some(reached) if clock.settled(now, with_drift(self.duration)) => reached,
-            None if table.wall_clock_millis() > self.until_millis.saturating_add(millis(WALL_CLOCK_SLACK)) => now,
+            None if wall_millis > self.until_millis.saturating_add(millis(WALL_CLOCK_SLACK)) => now,
             Some(_) | None => at_most,
         };
         Some(by_date.min(at_most)).filter(|&over| over > now)
@@ -187,19 +190,67 @@ impl Wait {
 }
 
 impl LastTerm {
-    fn read(table: &Table, shard: &Shard, item: &Item) -> Result<Self, StoreError> {
+    fn read(table: &str, shard: &Shard, item: &Item) -> Result<Self, StoreError> {
         let wait = number(item, "waitUntilMs").zip(number(item, "waitMs"));
         Ok(Self {
             term: number(item, "term").filter(|&term| term < u64::MAX).ok_or_else(|| {
                 StoreError::misconfigured(format!(
-                    "the term of shard {shard} in table {} was written by something else: delete the item \
-                     pk=SHARD#{shard}, sk=TERM or use another table",
-                    table.name
+                    "the term of shard {shard} in table {table} was written by something else: delete the item \
+                     pk=SHARD#{shard}, sk=TERM or use another table"
                 ))
             })?,
             holder: text(item, "holder").map(Session::from_record),
             lease: number(item, "leaseMs").map(Duration::from_millis),
             wait: wait.map(|(until_millis, wait)| Wait { until_millis, duration: Duration::from_millis(wait) }),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::bend_item;
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn a_million_term_items_are_followed_by_a_higher_term_or_named() {
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let whole = [
+            ("pk", text("SHARD#db/main")),
+            ("sk", text("TERM")),
+            ("term", n(1_795_268_611_017_u64)),
+            ("holder", text("s-1")),
+            ("leaseMs", n(15_000)),
+            ("released", AttributeValue::Bool(true)),
+            ("waitUntilMs", n(1_795_268_626_017_u64)),
+            ("waitMs", n(15_150)),
+        ];
+        let shard: Shard = "db/main".parse().unwrap();
+        fuzz::run("term item of dynamodb://", |source, input| {
+            let mut item: Item = whole.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            bend_item(source, &mut item);
+            input.show(|| format!("{item:?}"));
+            let read = LastTerm::read("locks", &shard, &item);
+            match &read {
+                Ok(last) => {
+                    assert!(Term(last.term + 1) > Term(last.term));
+                    let now = BootInstant::from_nanos(source.next() >> 8);
+                    let mut clock = Clock::default();
+                    if source.one_in(2) {
+                        clock.sample(1_795_268_620, now, now);
+                    }
+                    if let Some(wait) = &last.wait {
+                        let over = wait.over_by(&clock, source.number(), now);
+                        // Whatever date is in it, it does not last longer than it did when it was written.
+                        assert!(over.is_none_or(|over| over > now && over <= now.plus(with_drift(wait.duration))));
+                    }
+                }
+                Err(error) => {
+                    fuzz::assert_is_one_line(&error.message);
+                    assert!(error.message.contains("pk=SHARD#db/main, sk=TERM"), "{error}");
+                }
+            }
+            (&read).into()
+        });
     }
 }

@@ -10,7 +10,7 @@ impl Etcd {
     pub(super) async fn news_from(&self, shard: &Shard) -> Result<Option<i64>, StoreError> {
         let seen = self.known().get(shard).and_then(|known| known.seen);
         if let Some(seen) = seen {
-            return Ok(Some(seen + 1));
+            return Ok(Some(seen.saturating_add(1)));
         }
         let key = self.keys.lock(shard);
         let get = async |connection| Ok(self.get(&connection, key.clone()).await?);
@@ -20,7 +20,7 @@ impl Etcd {
         }
         let revision = found.header.map_or(0, |header| header.revision);
         self.saw_held(shard, revision);
-        Ok(Some(revision + 1))
+        Ok(Some(revision.saturating_add(1)))
     }
 
     /// Returns with the first event at the lock from a revision on; false when that revision is there no more.

@@ -307,3 +307,56 @@ impl TxnResponse {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate};
+
+    /// Reads it, and what it reads once more from how we would write it.
+    fn read<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Fate {
+        let read = M::decode(bytes);
+        if let Ok(message) = &read {
+            assert_eq!(M::decode(&*message.encode_to_vec()).as_ref(), Ok(message));
+        }
+        (&read).into()
+    }
+
+    #[test]
+    fn a_million_messages_are_read_as_we_would_write_them_or_refused() {
+        let kv =
+            KeyValue { key: b"p/lock/s".to_vec(), create_revision: -1, mod_revision: 9, value: vec![0xff], lease: 7 };
+        let header = || Some(ResponseHeader { cluster_id: u64::MAX, revision: 9, raft_term: 2 });
+        let messages = [
+            RangeResponse { header: header(), kvs: vec![kv.clone()] }.encode_to_vec(),
+            WatchResponse {
+                canceled: true,
+                compact_revision: 5,
+                cancel_reason: "why".to_owned(),
+                events: vec![Event { kv: Some(kv) }],
+            }
+            .encode_to_vec(),
+            LeaseKeepAliveResponse { header: header(), ttl_seconds: 15 }.encode_to_vec(),
+            LeaseTimeToLiveResponse { ttl_seconds: -1, granted_seconds: 15 }.encode_to_vec(),
+            AuthenticateResponse { token: "t.1".to_owned() }.encode_to_vec(),
+            StatusResponse {
+                header: header(),
+                version: "3.4.23".to_owned(),
+                leader: 1,
+                errors: vec!["NOSPACE".to_owned()],
+                is_learner: true,
+            }
+            .encode_to_vec(),
+        ];
+        let seeds: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+        fuzz::bent("message of etcd", &seeds, |bytes, source| match source.below(7) {
+            0 => read::<RangeResponse>(bytes),
+            1 => read::<WatchResponse>(bytes),
+            2 => read::<LeaseKeepAliveResponse>(bytes),
+            3 => read::<LeaseTimeToLiveResponse>(bytes),
+            4 => read::<LeaseGrantResponse>(bytes),
+            5 => read::<AuthenticateResponse>(bytes),
+            _ => read::<StatusResponse>(bytes),
+        });
+    }
+}

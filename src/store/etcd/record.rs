@@ -268,7 +268,10 @@ pub fn whole_seconds(duration: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{self, Fate, Source};
+    use crate::store::etcd::proto::{Outcome, RangeResponse, ResponseHeader, ResponseOp};
     use proptest::prelude::*;
+    use prost::Message;
 
     fn kv(value: &[u8], lease: i64) -> KeyValue {
         KeyValue { key: b"p/lock/s".to_vec(), create_revision: 7, mod_revision: 9, value: value.to_vec(), lease }
@@ -317,6 +320,111 @@ mod tests {
         for bad in [r#"{"origin":9007199254740992}"#, r#"{"origin":-1}"#, r#"{"origin":"1"}"#, "{}", "", "7"] {
             assert!(read::<Base>("here", &kv(bad.as_bytes(), 0)).is_err(), "{bad}");
         }
+    }
+
+    fn ours() -> (Base, Lock, Last) {
+        let hold = Hold { etcd_lease: -7, lease_ms: 15_000 };
+        let session = Session::from_record("s-1");
+        let lock = Lock {
+            owner: "me".to_owned(),
+            session: session.clone(),
+            host: "host".to_owned(),
+            pid: 7,
+            lease_ms: 15_000,
+            since_ms: 1_795_268_611_017,
+            term_offset: 1_795_268_611_017_220,
+        };
+        let before = vec![hold.clone()];
+        let last = Last { session, hold, term_offset: 5, term: Some(9), released: true, young: true, before };
+        (Base { origin: 1_795_268_611_017_220 }, lock, last)
+    }
+
+    fn check_value<T: Record + Serialize>(value: &[u8], source: &mut Source) -> Option<Entry<T>> {
+        let mut kv = kv(value, source.signed());
+        (kv.create_revision, kv.mod_revision) = (source.signed(), source.signed());
+        let read = read::<T>("here", &kv);
+        match read {
+            Ok(entry) => {
+                let again = read_again::<T>(&entry);
+                assert_eq!(written(&again.record), written(&entry.record));
+                Some(entry)
+            }
+            Err(error) => {
+                fuzz::assert_is_one_line(&error.message);
+                assert!(error.message.contains("the key p/lock/s in etcd at here"), "{error}");
+                None
+            }
+        }
+    }
+
+    fn read_again<T: Record + Serialize>(entry: &Entry<T>) -> Entry<T> {
+        read("here", &kv(&written(&entry.record), entry.lease)).expect("it was ours")
+    }
+
+    #[test]
+    fn a_million_values_are_read_as_they_were_written_or_named_and_their_terms_can_be_followed() {
+        let (base, lock, last) = ours();
+        let values = [written(&base), written(&lock), written(&last)];
+        let seeds: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
+        fuzz::bent("record of etcd://", &seeds, |value, source| match source.below(3) {
+            0 => {
+                let read = check_value::<Base>(value, source);
+                assert!(read.as_ref().is_none_or(|base| base.term_offset() < MOST));
+                (&read).into()
+            }
+            1 => {
+                let read = check_value::<Lock>(value, source);
+                assert!(read.as_ref().is_none_or(|lock| lock.term().0 >= lock.record.term_offset));
+                let holder = read.as_ref().map(|lock| lock.holder(None));
+                assert_eq!(holder.and_then(|holder| holder.term), read.as_ref().map(Entry::<Lock>::term));
+                (&read).into()
+            }
+            _ => {
+                let read = check_value::<Last>(value, source);
+                let higher = read.as_ref().map(|last| Base::now(Some(last.term())).origin);
+                assert!(higher.is_none_or(|higher| higher < MOST));
+                (&read).into()
+            }
+        });
+    }
+
+    #[test]
+    fn a_million_answers_of_transactions_are_views_or_told_to_be_none() {
+        let (base, lock, last) = ours();
+        let range = |value: Vec<u8>| {
+            let kvs = vec![KeyValue { key: b"p/x".to_vec(), create_revision: 5, mod_revision: 9, value, lease: 7 }];
+            ResponseOp { response: Some(Outcome::Range(RangeResponse { header: None, kvs })) }
+        };
+        let whole = TxnResponse {
+            header: Some(ResponseHeader { cluster_id: 1, revision: 9, raft_term: 2 }),
+            succeeded: true,
+            responses: vec![
+                range(written(&lock)),
+                range(written(&last)),
+                range(written(&base)),
+                range(b"young".to_vec()),
+            ],
+        };
+        let nothing = || ResponseOp { response: Some(Outcome::Range(RangeResponse::default())) };
+        let free = TxnResponse { responses: vec![nothing(), nothing(), nothing(), nothing()], ..whole.clone() };
+        let (whole, free) = (whole.encode_to_vec(), free.encode_to_vec());
+        fuzz::bent("answer of a transaction of etcd", &[&whole, &free], |bytes, _| {
+            let Ok(answer) = TxnResponse::decode(bytes) else { return Fate::Refused };
+            assert_eq!(TxnResponse::decode(&*answer.encode_to_vec()).as_ref(), Ok(&answer));
+            let revision = answer.revision();
+            let view = View::read("here", answer);
+            match &view {
+                Ok(view) => {
+                    assert_eq!(view.revision, revision);
+                    assert!(view.lock.as_ref().is_none_or(|lock| lock.lease != 0));
+                }
+                Err(error) => {
+                    let shown: String = error.message.chars().take(1000).collect();
+                    fuzz::assert_is_one_line(&shown);
+                }
+            }
+            (&view).into()
+        });
     }
 
     proptest! {

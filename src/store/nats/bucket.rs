@@ -412,6 +412,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{self, Fate};
     use proptest::prelude::*;
 
     #[test]
@@ -440,6 +441,63 @@ mod tests {
         assert!(is_deletion(lines("NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\n\r\n")));
         assert!(!is_deletion(lines("NATS/1.0\r\nNats-Expected-Stream: KV_b\r\n\r\n")));
         assert!(!is_deletion(lines("")));
+    }
+
+    fn in_base64(bytes: &[u8]) -> String {
+        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut text = String::new();
+        for chunk in bytes.chunks(3) {
+            let bits =
+                chunk.iter().fold(0_usize, |bits, &byte| bits << 8 | usize::from(byte)) << (8 * (3 - chunk.len()));
+            for index in 0..4 {
+                let letter = char::from(LETTERS[bits >> (18 - 6 * index) & 63]);
+                text.push(if index <= chunk.len() { letter } else { '=' });
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn a_million_bytes_of_any_kind_survive_base64() {
+        fuzz::bent("base64 in an answer of JetStream", &[b"", b"f", b"fo", b"{\"session\":\"s\"}"], |bytes, source| {
+            let text = in_base64(bytes);
+            assert_eq!(base64(&text).as_deref(), Some(bytes));
+            let bent = String::from_utf8_lossy(&source.bend(&[text.as_bytes()])).into_owned();
+            let read = base64(&bent);
+            assert!(read.as_ref().is_none_or(|read| read.len() <= bent.len() / 4 * 3 + 2));
+            (&read).into()
+        });
+    }
+
+    #[test]
+    fn a_million_messages_are_read_with_their_stamp_or_not_understood() {
+        let ours = [
+            r#"{"message":{"subject":"$KV.b.s","seq":7,"data":"e30=","time":"2026-11-21T13:43:31.017220056Z"}}"#,
+            r#"{"message":{"seq":18446744073709551615,"hdrs":"TkFUUy8xLjANCktWLU9wZXJhdGlvbjogREVMDQoNCg==","time":"1970-01-01T00:00:01Z"}}"#,
+        ];
+        fuzz::bent_text("message of JetStream", &ours, |text, source| {
+            let found = serde_json::from_str::<Found>(text).ok().and_then(|found| found.message);
+            let entry = found.and_then(RawMessage::decoded);
+            if let Some(entry) = &entry {
+                let other = Stamp(source.number());
+                assert!(entry.stamp.since(other).is_zero() || other.since(entry.stamp).is_zero());
+                let rfc3339 = humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(entry.stamp.0));
+                assert_eq!(Stamp::read(&rfc3339.to_string()), Some(entry.stamp));
+            }
+            (&entry).into()
+        });
+    }
+
+    #[test]
+    fn a_million_acknowledgements_are_read_or_not_understood() {
+        let ours = [
+            r#"{"stream":"KV_b","seq":7}"#,
+            r#"{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 7"},"stream":"KV_b","seq":0}"#,
+        ];
+        fuzz::bent_text("acknowledgement of JetStream", &ours, |text, _| {
+            let read = serde_json::from_str::<Acknowledgement>(text);
+            if read.is_ok() { Fate::Accepted } else { Fate::Refused }
+        });
     }
 
     proptest! {

@@ -92,8 +92,10 @@ pub enum Content {
 
 impl Content {
     pub fn read(value: Option<&[u8]>) -> Self {
-        match value.map(serde_json::from_slice) {
+        match value.map(serde_json::from_slice::<Record>) {
             None => Self::Deleted,
+            // No term could follow.
+            Some(Ok(record)) if record.term == Some(u64::MAX) => Self::Foreign,
             Some(Ok(record)) => Self::Record(record),
             Some(Err(_)) => Self::Foreign,
         }
@@ -230,6 +232,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{self, Fate};
     use proptest::prelude::*;
 
     const START: BootInstant = BootInstant::from_nanos(1_000_000_000_000);
@@ -299,6 +302,54 @@ mod tests {
         for value in ["", "x", "7", "null", "{}", "[]", r#"{"session":7}"#, "\u{0}"] {
             assert_eq!(Content::read(Some(value.as_bytes())), Content::Foreign, "{value}");
         }
+    }
+
+    #[test]
+    fn a_record_with_the_last_of_all_terms_is_foreign_for_none_could_follow() {
+        let last = Record { term: Some(u64::MAX), ..record() };
+        assert_eq!(Content::read(Some(&last.encoded())), Content::Foreign);
+        let before = Record { term: Some(u64::MAX - 1), ..record() };
+        assert_eq!(Content::read(Some(&before.encoded())), Content::Record(before));
+    }
+
+    #[test]
+    fn a_million_records_are_read_as_they_were_written_or_foreign_and_their_sums_hold() {
+        let whole = Record { released: true, hold_ms: 5, ledger_ms: 15_000, term: None, beat: 3, ..record() };
+        let ours = [record().encoded(), whole.encoded()];
+        fuzz::bent("record of nats://", &[&ours[0], &ours[1]], |value, source| {
+            let read = match Content::read(Some(value)) {
+                Content::Record(record) => record,
+                Content::Foreign => return Fate::Refused,
+                Content::Deleted => panic!("it was not deleted"),
+            };
+            assert_eq!(Content::read(Some(&read.encoded())), Content::Record(read.clone()));
+            let mut sight = Sight::new(source.number(), Stamp(source.number()), Content::Record(read.clone()), START);
+            assert!(sight.term().is_some_and(|term| term < u64::MAX));
+            let age = source.duration();
+            sight.learn_age(age, START);
+            let now = BootInstant::from_nanos(source.number());
+            let stood = age.saturating_add(now.since(START));
+            let left = if read.released { Duration::ZERO } else { read.lease().saturating_sub(stood) };
+            assert_eq!(sight.left(now), left);
+            assert!(
+                sight
+                    .hold_until(now)
+                    .is_none_or(|until| until > now && until.since(now) <= Duration::from_millis(read.hold_ms))
+            );
+            assert_eq!(sight.holder(now).expires_in, Some(left));
+            Fate::Accepted
+        });
+    }
+
+    #[test]
+    fn a_million_ledgers_are_read_as_they_were_written_or_taken_for_none() {
+        let ours = Ledger { lease_ms: 15_000 }.encoded();
+        fuzz::bent("ledger of nats://", &[&ours], |value, _| {
+            let entry = |value: Vec<u8>| Entry { revision: 1, stamp: Stamp(1), value: Some(value) };
+            let read = Ledger::read(&entry(value.to_vec()));
+            assert_eq!(Ledger::read(&entry(read.encoded())).lease_ms, read.lease_ms);
+            if read.lease_ms == 0 { Fate::Refused } else { Fate::Accepted }
+        });
     }
 
     #[test]

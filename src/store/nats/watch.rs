@@ -161,6 +161,23 @@ fn place(reply: &str) -> Option<(u64, u64, Stamp)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn a_million_subjects_of_acknowledgements_tell_a_place_or_none() {
+        let seeds = [
+            "$JS.ACK.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0",
+            "$JS.ACK.hub.hash.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0.r4nd",
+        ];
+        fuzz::bent_text("place of a message of JetStream", &seeds, |text, _| {
+            let read = place(text);
+            if let Some((revision, sequence, stamp)) = read {
+                let written = format!("$JS.ACK.KV_b.c.1.{revision}.{sequence}.{}.0", stamp.0);
+                assert_eq!(place(&written), read);
+            }
+            (&read).into()
+        });
+    }
 
     #[test]
     fn the_place_of_a_message_is_read_in_both_forms() {

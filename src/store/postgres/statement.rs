@@ -321,6 +321,67 @@ pub fn integer(number: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{self, Fate};
+
+    #[test]
+    fn a_million_rows_of_any_numbers_are_holders() {
+        fuzz::run("row of postgres://", |source, input| {
+            let edges = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e-300, 1e10, f64::MAX];
+            let mut float = |bits: u64| if source.one_in(4) { *source.of(&edges) } else { f64::from_bits(bits) };
+            let (since, left) = (float(0x41da_0000_0000_0000), float(0x402e_0000_0000_0000));
+            let (since, left) = match source.below(3) {
+                0 => (since, left),
+                1 => (f64::from_bits(source.next()), f64::from_bits(source.next())),
+                _ => (since, f64::from_bits(source.number())),
+            };
+            let record = Record {
+                free: false,
+                released: false,
+                term: Term(source.number()),
+                session: Session::from_record("s"),
+                owner: source.text(),
+                host: source.text(),
+                pid: source.signed(),
+                beat: source.number(),
+                sent: source.signed(),
+                lease: Duration::from_millis(source.number()),
+                since,
+                left,
+            };
+            input.show(|| format!("{record:?}"));
+            let holder = record.holder();
+            let expires_in = holder.expires_in.expect("a row has an end");
+            assert!(if expires_in.is_zero() { left.is_nan() || left < 1e-9 } else { left > 0.0 }, "{left}");
+            assert!(left.is_nan() || left.min(1e10) - expires_in.as_secs_f64() < 1e-3, "{left}");
+            let asked = source.duration();
+            assert!(
+                u128::try_from(millis(asked)).expect("it is positive") * 1_000_000 >= asked.as_nanos().min(1 << 60)
+            );
+            assert!(integer(source.number()) >= 0);
+            if holder.pid.is_some() { Fate::Accepted } else { Fate::Refused }
+        });
+    }
+
+    #[test]
+    fn any_name_is_quoted_so_that_nothing_ends_it_early() {
+        fuzz::run_a_tenth("name of a table", |source, input| {
+            let seeds: [&[u8]; 5] = [b"leaderrun", b"public", b"my \"own\"", b"user", b"a\"; DROP TABLE b; --"];
+            let name = &*String::from_utf8_lossy(&source.bend(&seeds)).into_owned();
+            input.show(|| name.to_owned());
+
+            let text = quoted(name);
+            if text == name {
+                assert!(["public", "leaderrun"].contains(&name));
+                return Fate::Refused;
+            }
+            let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).expect("it has quotes");
+            assert_eq!(inner.replace("\"\"", ""), name.replace('"', ""));
+            assert_eq!(inner.replace("\"\"", "\""), name);
+            let address = address(name, name);
+            assert!(channel(&address).len() <= 63);
+            Fate::Accepted
+        });
+    }
 
     fn address(schema: &str, table: &str) -> Address {
         let mut address = Address::read("//h/db").unwrap();

@@ -85,10 +85,10 @@ impl Login {
     fn conceal(&self, text: &str) -> String {
         // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
         let text = text.split(", with args beginning").next().unwrap_or_default();
-        let text = one_line(text);
+        // Before it is cut, for a part of a password is not found in it any more.
         match &self.password {
-            Some(password) => text.replace(password.expose(), "(secret)"),
-            None => text,
+            Some(password) => one_line(&text.replace(password.expose(), "(secret)")),
+            None => one_line(text),
         }
     }
 
@@ -217,6 +217,7 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{self, Fate};
     use crate::store::Conclusion;
     use crate::store::url::Secret;
 
@@ -234,6 +235,34 @@ mod tests {
         assert!(!error.message.contains("hunter2"), "{error}");
         let error = told("ERR", "what is hunter2?\r\nand why");
         assert_eq!(error.message, "redis at h:6379 answered with an error: ERR what is (secret)?  and why");
+    }
+
+    #[test]
+    fn a_password_across_the_end_of_what_is_shown_is_not_shown_in_part() {
+        for length in 280..310 {
+            let error = told("ERR", &format!("{}hunter2", "x".repeat(length)));
+            assert!(!error.message.contains("hun"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_million_errors_of_servers_become_one_line_without_the_password() {
+        let seeds = [
+            "unknown command 'AUTH', with args beginning with: 'me' 'hunter2' ",
+            "user_script:9: LEADERRUN-FOREIGN-2 script: abc",
+            "LEADERRUN-DENIED-KEYS-hmget script",
+            "what is hunter2?\r\nand why",
+            "max number of clients reached",
+            "invalid DB index",
+        ];
+        let codes = ["ERR", "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "OOM", "MISCONF", "MOVED", "NOSCRIPT", "X"];
+        fuzz::bent_text("error of a server of redis://", &seeds, |text, source| {
+            let text = if source.one_in(8) { "y".repeat(source.below(400)) + text } else { text.to_owned() };
+            let error = told(source.of::<&str>(&codes), &text);
+            fuzz::assert_is_one_line(&error.message);
+            assert!(!error.message.contains("hunter2") && error.message.contains("redis at h:6379"), "{error}");
+            if error.conclusion == Conclusion::Unknown { Fate::Refused } else { Fate::Accepted }
+        });
     }
 
     #[test]

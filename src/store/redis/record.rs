@@ -78,6 +78,7 @@ pub fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
     use proptest::prelude::*;
 
     fn candidate(owner: &str, host: &str) -> Candidate {
@@ -89,6 +90,31 @@ mod tests {
             pid: 7,
             lease: Duration::from_secs(1),
         }
+    }
+
+    #[test]
+    fn a_million_locks_are_read_as_they_were_written_or_are_somebody_elses() {
+        let seeds = [
+            "11111111-2222-4333-8444-555555555555 1795268611017 2 1795268600000 7 host host-7-x",
+            "s 5 2 9 7 h%20ost o%25%0Awner",
+            "s 18446744073709551615 18446744073709551615 18446744073709551615 4294967295  ",
+        ];
+        fuzz::bent_text("lock of redis://", &seeds, |text, _| {
+            let read = holder(text);
+            if let Some(known) = &read {
+                let candidate = Candidate {
+                    session: known.session.clone().expect("it has one"),
+                    pid: known.pid.expect("it has one"),
+                    ..candidate(&known.owner, known.host.as_deref().expect("it has one"))
+                };
+                let (term, since) = (known.term.expect("it has one"), known.since_millis.expect("it has one"));
+                let written = format!("{} {term} 0 {since} {}", candidate.session.as_str(), tail(&candidate));
+                assert_eq!(holder(&written).as_ref(), Some(known));
+                let json = unfinished(&candidate, since, text, text) + ",\"term\":5}";
+                assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
+            }
+            (&read).into()
+        });
     }
 
     proptest! {

@@ -160,3 +160,46 @@ fn words(answer: Value) -> Option<Vec<String>> {
     };
     values.into_iter().map(word).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Source};
+
+    fn any_value(source: &mut Source) -> Value {
+        match source.below(12) {
+            0 => Value::Nil,
+            1 => Value::SimpleString(source.text()),
+            2 => Value::Double(0.5),
+            3 | 4 => Value::Int(source.signed()),
+            5 => Value::BulkString(source.bend(&[b"s 5 2 9 7 h o", b"granted"])),
+            _ => {
+                let kinds = ["granted", "renewed", "lost", "held", "free", "unknown", "foreign", "1", "15000"];
+                Value::BulkString((*source.of(&kinds)).into())
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_answers_of_scripts_are_words_or_not_understood() {
+        fuzz::run("answer of a script of redis://", |source, input| {
+            let values: Vec<Value> = (0..source.below(6)).map(|_| any_value(source)).collect();
+            let answer = if source.one_in(8) { any_value(source) } else { Value::Array(values) };
+            input.show(|| format!("{answer:?}"));
+            let read = words(answer.clone());
+            if let Some(words) = &read {
+                let reply = Reply { words: words.clone(), replicas: None, place: "redis at h:6379".to_owned() };
+                for (index, word) in words.iter().enumerate() {
+                    assert_eq!(reply.word(index), word);
+                    assert_eq!(reply.number(index).map_or(0, u128::from), reply.millis(index).as_millis());
+                }
+                assert_eq!((reply.word(words.len()), reply.number(words.len())), ("", None));
+                fuzz::assert_is_one_line(&reply.not_understood().message);
+            } else {
+                let is_understood = |value: &Value| matches!(value, Value::BulkString(_) | Value::Int(_));
+                assert!(!matches!(&answer, Value::Array(values) if values.iter().all(is_understood)));
+            }
+            (&read).into()
+        });
+    }
+}

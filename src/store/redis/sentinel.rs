@@ -82,3 +82,31 @@ fn read(answer: &Value) -> Option<Sighting> {
     let host = Host { name: value("ip")?.to_owned(), port: Some(port) };
     Some(Sighting { host, epoch: value("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn a_million_answers_of_sentinels_name_a_master_with_a_port_or_nothing() {
+        let words = ["name", "m", "ip", "10.0.0.5", "port", "6379", "flags", "master", "config-epoch", "3"];
+        fuzz::run("answer of a Sentinel", |source, input| {
+            let mut values: Vec<Value> = words.iter().map(|word| Value::BulkString((*word).into())).collect();
+            for _ in 0..source.below(3) {
+                let at = source.below(values.len());
+                match source.below(4) {
+                    0 => values.truncate(at + 1),
+                    1 => values[at] = Value::Int(source.signed()),
+                    2 => values[at] = Value::BulkString(source.number().to_string().into()),
+                    _ => values[at] = Value::BulkString(source.bend(&[b"port", b"6379", b"config-epoch"])),
+                }
+            }
+            let answer = if source.one_in(16) { Value::Nil } else { Value::Array(values) };
+            input.show(|| format!("{answer:?}"));
+            let read = self::read(&answer);
+            assert!(read.as_ref().is_none_or(|sighting| sighting.host.port.is_some_and(|port| port > 0)));
+            (&read).into()
+        });
+    }
+}
