@@ -5,6 +5,7 @@
 pub mod dynamo;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+pub mod evidence;
 pub mod fleet;
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -15,3 +16,4 @@ pub mod proxy;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod server;
+pub mod world;

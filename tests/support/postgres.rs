@@ -65,7 +65,7 @@ impl Server {
         let defaults = [
             format!("port={}", self.port),
             format!("unix_socket_directories={directory}"),
-            "listen_addresses=127.0.0.1".to_owned(),
+            format!("listen_addresses={}", server::listen_on()),
             // kill -9 leaves the kernel's cache alone, so nothing that was committed is lost by it.
             "fsync=off".to_owned(),
             "shared_buffers=16MB".to_owned(),
@@ -157,9 +157,13 @@ impl server::Server for Server {
         format!("postgres://{ADMIN}@{address}/postgres")
     }
 
+    fn pid(&self) -> Pid {
+        server::pid_of(self.child.as_ref().expect("it runs"))
+    }
+
     fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let postmaster = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
+        let postmaster = server::pid_of(&child);
         // Stopped, it starts no others and reaps none, so their numbers stay theirs.
         let _ = kill(postmaster, Signal::SIGSTOP);
         let backends = children_of(postmaster.as_raw());
