@@ -54,8 +54,18 @@ impl Server {
     fn spawn(data: &Path, port: u16, settings: &[String]) -> Child {
         let mut words = vec!["--port".to_owned(), port.to_string()];
         words.extend(
-            ["--bind", super::server::listen_on(), "--save", "", "--repl-diskless-sync-delay", "0", "--dir"]
-                .map(str::to_owned),
+            [
+                "--bind",
+                super::server::listen_on(),
+                "--protected-mode",
+                "no",
+                "--save",
+                "",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--dir",
+            ]
+            .map(str::to_owned),
         );
         words.push(data.to_str().expect("text").to_owned());
         words.extend(settings.iter().cloned());

@@ -63,9 +63,13 @@ pub fn pid_of(child: &Child) -> Pid {
 /// Set where a test has a network namespace to itself: its servers may be reached by other hosts.
 pub const ALONE: &str = "LEADERRUN_TEST_ALONE";
 
+pub fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
 /// The address to listen on: loopback, for no other host is to reach what tests start.
 pub fn listen_on() -> &'static str {
-    if std::env::var_os(ALONE).is_some() { "0.0.0.0" } else { "127.0.0.1" }
+    if is_alone() { "0.0.0.0" } else { "127.0.0.1" }
 }
 
 /// Makes what the store needs, as an operator would: with `leaderctl store init`.
