@@ -10,8 +10,10 @@ use nix::unistd::Pid;
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{Life, children_of, wait_until};
+use support::load::Load;
 use support::proxy::Weather;
-use support::world::{LEASE, Story, World};
+use support::random::Random;
+use support::world::{LEASE, Story, World, name};
 
 const PLAIN: &[&str] = &[];
 const STUBBORN: &[&str] = &["ignore-term"];
@@ -257,6 +259,153 @@ fn the_whole_tree_is_killed(story: Story) {
     world.fleet.conclude();
 }
 
+fn one_process_is_killed(story: Story, index: usize) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    kill(world.processes(&leader.owner)[index], Signal::SIGKILL).unwrap();
+    world.successor(&leader);
+    world.fleet.conclude();
+}
+
+fn the_backstop_is_killed(story: Story) {
+    one_process_is_killed(story, 1);
+}
+
+fn the_guard_is_killed(story: Story) {
+    one_process_is_killed(story, 2);
+}
+
+/// The kernel that is out of memory chooses one; which, and when, nobody knows.
+fn one_of_the_three_is_killed_again_and_again(story: Story) {
+    let seed = BootInstant::now().as_nanos();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let mut world = World::new(story, DAEMON);
+    for _ in 0..8 {
+        let leader = world.fleet.leader();
+        sleep(random.millis(0, 700));
+        let victim = random.one_of(&world.processes(&leader.owner));
+        kill(victim, Signal::SIGKILL).unwrap();
+        world.successor(&leader);
+        world.start_those_that_ended();
+    }
+    world.fleet.conclude();
+}
+
+fn one_process_is_frozen_for_two_leases(story: Story, index: usize) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    let process = world.processes(&leader.owner)[index];
+    kill(process, Signal::SIGSTOP).unwrap();
+    sleep(2 * LEASE);
+    let _ = kill(process, Signal::SIGCONT);
+    world.fleet.leader();
+    world.fleet.conclude();
+}
+
+fn the_backstop_is_frozen_for_two_leases(story: Story) {
+    one_process_is_frozen_for_two_leases(story, 1);
+}
+
+fn the_guard_is_frozen_for_two_leases(story: Story) {
+    one_process_is_frozen_for_two_leases(story, 2);
+}
+
+/// The tree as well. Whoever of its keepers wakes up first kills it before it wakes up.
+fn everything_of_the_leader_is_frozen_until_another_leads(story: Story) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    let keepers = world.processes(&leader.owner);
+    let tree = world.tree(&leader.owner);
+    assert!(!tree.is_empty());
+    for process in keepers.iter().chain(&tree) {
+        kill(*process, Signal::SIGSTOP).unwrap();
+    }
+    world.successor(&leader);
+    for process in keepers.iter().rev() {
+        kill(*process, Signal::SIGCONT).unwrap();
+    }
+    wait_until("the frozen tree is gone", || tree.iter().all(|process| kill(*process, None).is_err()));
+    world.fleet.conclude();
+}
+
+fn the_server_is_frozen_for_a_third_of_a_lease(story: Story) {
+    let world = World::new(story, PLAIN);
+    let leader = world.fleet.leader();
+    world.server.freeze();
+    sleep(LEASE / 3);
+    world.server.thaw();
+    sleep(LEASE);
+    world.assert_undisturbed(&leader);
+    world.fleet.conclude();
+}
+
+fn the_server_is_frozen_for_two_leases(story: Story) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    world.server.freeze();
+    sleep(2 * LEASE);
+    world.server.thaw();
+    world.successor(&leader);
+    world.fleet.conclude();
+}
+
+fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
+    let mut world = World::with_wall_clocks(story, PLAIN, [0; 3]);
+    let leader = world.fleet.leader();
+    for shifts in [[3600, 0, 0], [-3600, 3600, 0], [0, -3600, 3600], [3600, 3600, -3600]] {
+        for (index, shift) in shifts.into_iter().enumerate() {
+            world.set_wall_clock(&name(index), shift);
+        }
+        sleep(LEASE / 3);
+    }
+    world.assert_undisturbed(&leader);
+    world.fleet.kill(&leader.owner);
+    world.successor(&leader);
+    world.fleet.conclude();
+}
+
+/// A killed leader and one that is cut off, while the machine is busy.
+fn under(load: fn() -> Load, story: Story) {
+    let mut world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    let load = load();
+    world.fleet.kill(&leader.owner);
+    let leader = world.successor(&leader);
+    world.set(&leader.owner, Weather::BlackHole);
+    world.successor(&leader);
+    drop(load);
+    world.set_all(Weather::Fair);
+    world.fleet.conclude();
+}
+
+fn every_processor_is_busy(story: Story) {
+    under(Load::of_processors, story);
+}
+
+fn memory_is_scarce(story: Story) {
+    under(Load::of_memory, story);
+}
+
+/// Thirty times where that takes half a minute at most.
+fn of_twenty_candidates_the_leader_is_killed_again_and_again(story: Story) {
+    const SHORT: [&str; 10] =
+        ["--lease", "3s", "--renew", "500ms", "--grace", "300ms", "--retry", "500ms", "--drain", "300ms"];
+    let mut world = World::empty(story, &SHORT, PLAIN);
+    world.crew(20);
+    let begun = BootInstant::now();
+    for count in 0..30 {
+        if count >= 10 && BootInstant::now().since(begun) > Duration::from_secs(30) {
+            break;
+        }
+        let leader = world.fleet.leader();
+        world.fleet.kill(&leader.owner);
+        world.start(&leader.owner);
+        world.successor(&leader);
+    }
+    world.fleet.conclude();
+}
+
 /// The stories, each with each store.
 macro_rules! stories {
     ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
@@ -315,6 +464,18 @@ every_store!(
     the_store_is_wiped_while_somebody_leads,
     the_lock_is_deleted_by_hand_while_somebody_leads,
     the_whole_tree_is_killed,
+    the_backstop_is_killed,
+    the_guard_is_killed,
+    one_of_the_three_is_killed_again_and_again,
+    the_backstop_is_frozen_for_two_leases,
+    the_guard_is_frozen_for_two_leases,
+    everything_of_the_leader_is_frozen_until_another_leads,
+    the_server_is_frozen_for_a_third_of_a_lease,
+    the_server_is_frozen_for_two_leases,
+    wall_clocks_are_stepped_by_an_hour_both_ways,
+    every_processor_is_busy,
+    memory_is_scarce,
+    of_twenty_candidates_the_leader_is_killed_again_and_again,
 );
 
 /// What the checker itself sees.

@@ -67,7 +67,7 @@ impl Evidence {
 }
 
 /// How long both were alive.
-fn common(one: &Life, other: &Life) -> Duration {
+pub fn common(one: &Life, other: &Life) -> Duration {
     let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
     // A single stamp inside another life is a moment, not nothing.
     if begin <= end { Duration::from_nanos((end - begin).max(1)) } else { Duration::ZERO }

@@ -4,8 +4,10 @@ use super::evidence::Evidence;
 use leaderrun::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read as _, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -19,15 +21,14 @@ pub struct Fleet {
     candidates: BTreeMap<String, Child>,
     /// The store and the fault, where the story is to be told in the table of evidence.
     title: Option<(&'static str, &'static str)>,
+    read: RefCell<Read>,
 }
 
-/// One line of a stamp.
-#[derive(Clone, Debug)]
-pub struct Stamp {
-    pub owner: String,
-    pub term: u64,
-    pub pid: i32,
-    pub at: u64,
+/// What was read of the stamps so far: there are five hundred a second, and whoever waits looks often.
+#[derive(Default)]
+struct Read {
+    bytes: u64,
+    lives: BTreeMap<(u64, String), Life>,
 }
 
 /// From the first to the last sign of life of one term's tree.
@@ -41,7 +42,12 @@ pub struct Life {
 
 impl Fleet {
     pub fn new() -> Self {
-        Self { scratch: TempDir::new().expect("a scratch directory"), candidates: BTreeMap::new(), title: None }
+        Self {
+            scratch: TempDir::new().expect("a scratch directory"),
+            candidates: BTreeMap::new(),
+            title: None,
+            read: RefCell::default(),
+        }
     }
 
     /// One whose story is told in the table of evidence.
@@ -93,6 +99,16 @@ impl Fleet {
         child.wait().expect("it can be reaped");
     }
 
+    /// Whether it ended by itself, and is reaped now.
+    pub fn has_ended(&mut self, owner: &str) -> bool {
+        let ended = |child: &mut Child| child.try_wait().expect("it can be waited for").is_some();
+        let ended = self.candidates.get_mut(owner).is_none_or(ended);
+        if ended {
+            self.candidates.remove(owner);
+        }
+        ended
+    }
+
     /// Asks it to end and waits for that.
     pub fn stop(&mut self, owner: &str) -> ExitStatus {
         self.signal(owner, Signal::SIGTERM);
@@ -105,29 +121,26 @@ impl Fleet {
         status.expect("it ended")
     }
 
-    pub fn stamps(&self) -> Vec<Stamp> {
-        let text = fs::read_to_string(self.scratch.path().join("stamps")).unwrap_or_default();
-        let lines = text.lines().filter(|line| line.split(' ').count() == 4);
-        lines
-            .map(|line| {
-                let mut words = line.split(' ');
-                let mut next = || words.next().expect("four words");
-                let (owner, term, pid, at) = (next().to_owned(), next(), next(), next());
-                let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("not a stamp: {line}"));
-                Stamp { owner, term: number(term), pid: i32::try_from(number(pid)).expect("a pid"), at: number(at) }
-            })
-            .collect()
-    }
-
     /// The lives of all trees, in the order of their beginnings.
     pub fn lives(&self) -> Vec<Life> {
-        let mut lives: BTreeMap<(u64, String), Life> = BTreeMap::new();
-        for Stamp { owner, term, at, .. } in self.stamps() {
+        let mut read = self.read.borrow_mut();
+        let Read { bytes, lives } = &mut *read;
+        let mut text = String::new();
+        if let Ok(mut file) = fs::File::open(self.scratch.path().join("stamps")) {
+            file.seek(SeekFrom::Start(*bytes)).expect("a file can be sought");
+            file.read_to_string(&mut text).expect("stamps are text");
+        }
+        for line in text.split_inclusive('\n').take_while(|line| line.ends_with('\n')) {
+            *bytes += line.len() as u64;
+            let words: Vec<&str> = line.trim_end().split(' ').collect();
+            let [owner, term, _, at] = words[..] else { panic!("not a stamp: {line}") };
+            let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("not a stamp: {line}"));
+            let (owner, term, at) = (owner.to_owned(), number(term), number(at));
             let life = lives.entry((term, owner.clone())).or_insert(Life { owner, term, first: at, last: at });
             life.first = life.first.min(at);
             life.last = life.last.max(at);
         }
-        let mut lives: Vec<Life> = lives.into_values().collect();
+        let mut lives: Vec<Life> = lives.values().cloned().collect();
         lives.sort_by_key(|life| life.first);
         lives
     }

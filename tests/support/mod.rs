@@ -7,12 +7,14 @@ pub mod dynamo;
 pub mod etcd;
 pub mod evidence;
 pub mod fleet;
+pub mod load;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod ports;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod proxy;
+pub mod random;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod server;

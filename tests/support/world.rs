@@ -125,6 +125,28 @@ impl World {
         [Some(candidate), backstop, guard].into_iter().flatten().collect()
     }
 
+    /// COMMAND and what descends from it.
+    pub fn tree(&self, owner: &str) -> Vec<Pid> {
+        let keepers = self.processes(owner);
+        let mut found = keepers.get(2).map_or_else(Vec::new, |guard| children_of(guard.as_raw()));
+        let mut next = 0;
+        while let Some(process) = found.get(next) {
+            found.extend(children_of(*process));
+            next += 1;
+        }
+        found.into_iter().map(Pid::from_raw).collect()
+    }
+
+    /// As whoever supervises them would.
+    pub fn start_those_that_ended(&mut self) {
+        let owners: Vec<String> = self.ways.keys().cloned().collect();
+        for owner in owners {
+            if self.fleet.has_ended(&owner) {
+                self.start(&owner);
+            }
+        }
+    }
+
     /// Another tree took over from this one.
     pub fn successor(&self, leader: &Life) -> Life {
         self.fleet.leader_where(|life| life.term > leader.term)
