@@ -2,6 +2,8 @@
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
 #![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
 
+#[path = "support/long_run.rs"]
+mod long_run;
 mod support;
 
 use leaderrun::time::BootInstant;
@@ -477,6 +479,41 @@ every_store!(
     memory_is_scarce,
     of_twenty_candidates_the_leader_is_killed_again_and_again,
 );
+
+/// Stories that are drawn.
+mod random_faults {
+    use crate::long_run::{Limit, Stores, tell_stories};
+    use std::time::Duration;
+
+    const STORES: Stores = &[
+        #[cfg(feature = "dynamodb")]
+        ("dynamodb", || Box::new(crate::support::dynamo::Server::durable())),
+        #[cfg(feature = "redis")]
+        ("redis", || Box::new(crate::support::redis::Server::start())),
+        #[cfg(feature = "postgres")]
+        ("postgres", || Box::new(crate::support::postgres::Server::start())),
+        #[cfg(feature = "nats")]
+        ("nats", || Box::new(crate::support::nats::Server::start())),
+        #[cfg(feature = "etcd")]
+        ("etcd", || Box::new(crate::support::etcd::Server::start())),
+    ];
+
+    #[test]
+    fn a_short_run_finds_no_breach() {
+        tell_stories(13, Limit::Stories(5), STORES);
+    }
+
+    #[test]
+    #[ignore = "takes as long as it is told to: tests/faults --minutes N --seed S runs it"]
+    fn a_long_run_finds_no_breach() {
+        let number = |name: &str| {
+            let text = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use tests/faults"));
+            text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
+        };
+        let time = Duration::from_secs(60 * number("LEADERRUN_FAULTS_MINUTES"));
+        tell_stories(number("LEADERRUN_FAULTS_SEED"), Limit::Time(time), STORES);
+    }
+}
 
 /// What the checker itself sees.
 mod the_checker {
