@@ -115,11 +115,11 @@ impl Trouble {
     }
 }
 
-/// The faults of a story so far: when each began.
-type Log = Vec<(u64, String)>;
+/// The faults of a story so far: in which step and when each began.
+type Log = Vec<(usize, u64, String)>;
 
-fn begin(log: &mut Log, name: Option<String>) {
-    log.extend(name.map(|name| (BootInstant::now().as_nanos(), name)));
+fn begin(log: &mut Log, step: usize, name: Option<String>) {
+    log.extend(name.map(|name| (step, BootInstant::now().as_nanos(), name)));
 }
 
 /// Half of them end long before a lease does, and half of them do not.
@@ -128,14 +128,14 @@ fn length(random: &mut Random) -> Duration {
 }
 
 /// One step of a story: something is done to processes while there is trouble outside, or not.
-fn step(world: &mut World, random: &mut Random, size: usize, log: &mut Log) {
+fn step(index: usize, world: &mut World, random: &mut Random, size: usize, log: &mut Log) {
     let (trouble, harm) = (Trouble::draw(random), Harm::draw(random));
     let (lasts, pause) = (length(random), random.millis(500, 2000));
     let (anybody, which) = (name(random.below(size)), random.next());
     // Mostly the leader, if there is one: there the danger is.
     let leads = world.fleet.lives().last().map(|life| life.owner.clone());
     let target = leads.filter(|_| which % 4 > 0).unwrap_or(anybody);
-    begin(log, trouble.name());
+    begin(log, index, trouble.name());
     match trouble {
         Trouble::Weather(_, weather) => world.set(&target, weather),
         Trouble::Climate(_, weather) => world.set_all(weather),
@@ -148,7 +148,7 @@ fn step(world: &mut World, random: &mut Random, size: usize, log: &mut Log) {
         sleep(lasts / 2);
     }
     let begun = log.len();
-    begin(log, harm.name());
+    begin(log, index, harm.name());
     if !do_harm(world, &target, harm, lasts, which) {
         // Whom it was meant for was not there.
         log.truncate(begun);
@@ -213,21 +213,21 @@ struct Table {
 }
 
 impl Table {
-    /// What happened between two lives is put down to the fault that began last before the second.
+    /// What happened between two lives is put down to every fault of the step that began last before the second.
     fn enter(&mut self, store: &'static str, log: &Log, lives: &[Life], evidence: &Evidence) {
-        for (_, name) in log {
+        for (.., name) in log {
             self.rows.entry((name.clone(), store)).or_default().faults += 1;
         }
-        let last_before = |at: u64| log.iter().rfind(|(begun, _)| *begun <= at).map(|(_, name)| name.clone());
         for pair in lives.windows(2) {
-            let Some(name) = last_before(pair[1].first) else { continue };
-            let row = self.rows.entry((name, store)).or_default();
-            row.terms += 1;
-            row.overlap += common(&pair[0], &pair[1]);
-            row.gaps.push(Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last)));
+            for name in faults_behind(log, pair[1].first) {
+                let row = self.rows.entry((name, store)).or_default();
+                row.terms += 1;
+                row.overlap += common(&pair[0], &pair[1]);
+                row.gaps.push(Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last)));
+            }
         }
-        if let Some((_, name)) = log.last() {
-            self.rows.entry((name.clone(), store)).or_default().orphans += evidence.orphans;
+        for name in faults_behind(log, u64::MAX) {
+            self.rows.entry((name, store)).or_default().orphans += evidence.orphans;
         }
     }
 
@@ -245,8 +245,16 @@ impl Table {
             );
         }
         let faults: usize = self.rows.values().map(|row| row.faults).sum();
-        println!("{text}{} stories, {faults} faults, {} breaches", self.stories, self.breaches.len());
+        println!("{text}A term, with the gap before it, counts for each fault of the step that it began in.");
+        println!("{} stories, {faults} faults, {} breaches", self.stories, self.breaches.len());
     }
+}
+
+/// Those of the last step that had begun by then.
+fn faults_behind(log: &Log, at: u64) -> Vec<String> {
+    let begun = || log.iter().filter(|(_, begun, _)| *begun <= at);
+    let last = begun().map(|(step, ..)| *step).next_back();
+    begun().filter(|(step, ..)| Some(*step) == last).map(|(.., name)| name.clone()).collect()
 }
 
 /// Tells one story and enters it into the table.
@@ -260,8 +268,8 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     world.crew(size);
     world.fleet.leader();
     let mut log = Log::new();
-    for _ in 0..steps {
-        step(&mut world, &mut random, size, &mut log);
+    for index in 0..steps {
+        step(index, &mut world, &mut random, size, &mut log);
     }
     // Whatever happened, it is over now; so somebody leads, and not in the end only.
     let over = Instant::now();
