@@ -2,103 +2,27 @@
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
 #![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
 
+#[path = "support/long_run.rs"]
+mod long_run;
 mod support;
 
 use leaderrun::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
-use support::fleet::{Fleet, Life, children_of, wait_until};
-use support::proxy::{Proxy, Weather};
-use support::server::{Server, prepare};
-use tempfile::TempDir;
+use support::fleet::{Life, children_of, wait_until};
+use support::load::Load;
+use support::proxy::Weather;
+use support::random::Random;
+use support::world::{LEASE, Story, World, name};
 
-const LEASE: Duration = Duration::from_secs(6);
-const TIMING: [&str; 10] = ["--lease", "6s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
-const NAMES: [&str; 3] = ["one", "two", "three"];
 const PLAIN: &[&str] = &[];
 const STUBBORN: &[&str] = &["ignore-term"];
 const DAEMON: &[&str] = &["ignore-term", "daemon"];
 
-/// Starts the server of the store that a story is told about.
-type Start = fn() -> Box<dyn Server>;
-
-/// Three candidates, each with its own way to the server.
-struct World {
-    server: Box<dyn Server>,
-    fleet: Fleet,
-    ways: Vec<Proxy>,
-}
-
-impl World {
-    fn new(start: Start, stamp_flags: &[&str]) -> Self {
-        Self::with_wall_clocks(start, stamp_flags, [0; 3])
-    }
-
-    /// Each candidate's wall clock is so many seconds off.
-    fn with_wall_clocks(start: Start, stamp_flags: &[&str], shifts: [i64; 3]) -> Self {
-        let mut server = start();
-        prepare(&*server);
-        server.grow_old();
-        let ways = NAMES.map(|_| Proxy::to(server.address())).to_vec();
-        let mut world = Self { server, fleet: Fleet::new(), ways };
-        for ((name, way), shift) in NAMES.iter().zip(&world.ways).zip(shifts) {
-            let (store, shift) = (world.server.url(way.address), shift.to_string());
-            let flags = [&TIMING, &["--store", &store][..]].concat();
-            let mut environment = world.server.environment().to_vec();
-            if shift != "0" {
-                environment.extend([("LD_PRELOAD", wall_clock()), ("WALLCLOCK_SHIFT", &shift)]);
-            }
-            world.fleet.start(name, &flags, stamp_flags, &environment);
-        }
-        world
-    }
-
-    fn set(&self, owner: &str, weather: Weather) {
-        let index = NAMES.iter().position(|name| *name == owner).expect("one of ours");
-        self.ways[index].set(weather);
-    }
-
-    fn set_all(&self, weather: Weather) {
-        for way in &self.ways {
-            way.set(weather);
-        }
-    }
-
-    /// Another tree took over from this one.
-    fn successor(&self, leader: &Life) -> Life {
-        self.fleet.leader_where(|life| life.term > leader.term)
-    }
-
-    /// The same tree is still the only one that there ever was.
-    fn assert_undisturbed(&self, leader: &Life) {
-        let now = self.fleet.leader();
-        let lives = self.fleet.lives();
-        assert!(now.term == leader.term && lives.len() == 1, "{lives:?}\n{}", self.fleet.logs());
-    }
-}
-
-/// A library to preload that shifts the wall clock and no other.
-fn wall_clock() -> &'static str {
-    static LIBRARY: OnceLock<(TempDir, String)> = OnceLock::new();
-    let (_, path) = LIBRARY.get_or_init(|| {
-        let directory = TempDir::new().unwrap();
-        let library = directory.path().join("wallclock.so");
-        let source: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/support/wallclock.c"].iter().collect();
-        let status = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).status();
-        assert!(status.expect("a C compiler").success());
-        let path = library.to_str().unwrap().to_owned();
-        (directory, path)
-    });
-    path
-}
-
-fn leader_is_killed(start: Start, stamp_flags: &[&str]) {
-    let mut world = World::new(start, stamp_flags);
+fn leader_is_killed(story: Story, stamp_flags: &[&'static str]) {
+    let mut world = World::new(story, stamp_flags);
     let leader = world.fleet.leader();
     world.fleet.kill(&leader.owner);
     world.successor(&leader);
@@ -109,20 +33,20 @@ fn leader_is_killed(start: Start, stamp_flags: &[&str]) {
     world.fleet.conclude();
 }
 
-fn the_leader_is_killed(start: Start) {
-    leader_is_killed(start, PLAIN);
+fn the_leader_is_killed(story: Story) {
+    leader_is_killed(story, PLAIN);
 }
 
-fn the_leader_of_a_stubborn_command_is_killed(start: Start) {
-    leader_is_killed(start, STUBBORN);
+fn the_leader_of_a_stubborn_command_is_killed(story: Story) {
+    leader_is_killed(story, STUBBORN);
 }
 
-fn the_leader_of_a_daemon_is_killed(start: Start) {
-    leader_is_killed(start, DAEMON);
+fn the_leader_of_a_daemon_is_killed(story: Story) {
+    leader_is_killed(story, DAEMON);
 }
 
-fn leader_is_frozen_for_two_leases(start: Start, stamp_flags: &[&str]) {
-    let world = World::new(start, stamp_flags);
+fn leader_is_frozen_for_two_leases(story: Story, stamp_flags: &[&'static str]) {
+    let world = World::new(story, stamp_flags);
     let leader = world.fleet.leader();
     world.fleet.signal(&leader.owner, Signal::SIGSTOP);
     sleep(2 * LEASE);
@@ -134,20 +58,20 @@ fn leader_is_frozen_for_two_leases(start: Start, stamp_flags: &[&str]) {
     world.fleet.conclude();
 }
 
-fn the_leader_is_frozen_for_two_leases(start: Start) {
-    leader_is_frozen_for_two_leases(start, PLAIN);
+fn the_leader_is_frozen_for_two_leases(story: Story) {
+    leader_is_frozen_for_two_leases(story, PLAIN);
 }
 
-fn the_leader_of_a_stubborn_command_is_frozen_for_two_leases(start: Start) {
-    leader_is_frozen_for_two_leases(start, STUBBORN);
+fn the_leader_of_a_stubborn_command_is_frozen_for_two_leases(story: Story) {
+    leader_is_frozen_for_two_leases(story, STUBBORN);
 }
 
-fn the_leader_of_a_daemon_is_frozen_for_two_leases(start: Start) {
-    leader_is_frozen_for_two_leases(start, DAEMON);
+fn the_leader_of_a_daemon_is_frozen_for_two_leases(story: Story) {
+    leader_is_frozen_for_two_leases(story, DAEMON);
 }
 
-fn leader_is_cut_off_for_three_leases(start: Start, stamp_flags: &[&str]) {
-    let world = World::new(start, stamp_flags);
+fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]) {
+    let world = World::new(story, stamp_flags);
     let leader = world.fleet.leader();
     world.set(&leader.owner, Weather::BlackHole);
     sleep(3 * LEASE);
@@ -158,21 +82,21 @@ fn leader_is_cut_off_for_three_leases(start: Start, stamp_flags: &[&str]) {
     world.fleet.conclude();
 }
 
-fn the_leader_is_cut_off_for_three_leases(start: Start) {
-    leader_is_cut_off_for_three_leases(start, PLAIN);
+fn the_leader_is_cut_off_for_three_leases(story: Story) {
+    leader_is_cut_off_for_three_leases(story, PLAIN);
 }
 
-fn the_leader_of_a_stubborn_command_is_cut_off_for_three_leases(start: Start) {
-    leader_is_cut_off_for_three_leases(start, STUBBORN);
+fn the_leader_of_a_stubborn_command_is_cut_off_for_three_leases(story: Story) {
+    leader_is_cut_off_for_three_leases(story, STUBBORN);
 }
 
-fn the_leader_of_a_daemon_is_cut_off_for_three_leases(start: Start) {
-    leader_is_cut_off_for_three_leases(start, DAEMON);
+fn the_leader_of_a_daemon_is_cut_off_for_three_leases(story: Story) {
+    leader_is_cut_off_for_three_leases(story, DAEMON);
 }
 
 /// Freezes those of (candidate, backstop, guard) that `frozen` names, for two leases.
-fn processes_are_frozen(start: Start, frozen: [bool; 3]) {
-    let world = World::new(start, DAEMON);
+fn processes_are_frozen(story: Story, frozen: [bool; 3]) {
+    let world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     let candidate = world.fleet.pid(&leader.owner);
     let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
@@ -192,16 +116,16 @@ fn processes_are_frozen(start: Start, frozen: [bool; 3]) {
     world.fleet.conclude();
 }
 
-fn candidate_and_guard_are_frozen(start: Start) {
-    processes_are_frozen(start, [true, false, true]);
+fn candidate_and_guard_are_frozen(story: Story) {
+    processes_are_frozen(story, [true, false, true]);
 }
 
-fn candidate_and_backstop_are_frozen(start: Start) {
-    processes_are_frozen(start, [true, true, false]);
+fn candidate_and_backstop_are_frozen(story: Story) {
+    processes_are_frozen(story, [true, true, false]);
 }
 
-fn the_guard_is_frozen_while_the_leader_is_cut_off(start: Start) {
-    let world = World::new(start, DAEMON);
+fn the_guard_is_frozen_while_the_leader_is_cut_off(story: Story) {
+    let world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     let backstop = children_of(world.fleet.pid(&leader.owner).as_raw())[0];
     let guard = Pid::from_raw(children_of(backstop)[0]);
@@ -212,8 +136,8 @@ fn the_guard_is_frozen_while_the_leader_is_cut_off(start: Start) {
     world.fleet.conclude();
 }
 
-fn the_server_is_away_for_half_a_lease(start: Start) {
-    let mut world = World::new(start, PLAIN);
+fn the_server_is_away_for_half_a_lease(story: Story) {
+    let mut world = World::new(story, PLAIN);
     let leader = world.fleet.leader();
     world.server.kill();
     // Starting takes its time as well: until it answers again it is half a lease.
@@ -224,8 +148,8 @@ fn the_server_is_away_for_half_a_lease(start: Start) {
     world.fleet.conclude();
 }
 
-fn the_server_is_restarted(start: Start) {
-    let mut world = World::new(start, PLAIN);
+fn the_server_is_restarted(story: Story) {
+    let mut world = World::new(story, PLAIN);
     let leader = world.fleet.leader();
     for _ in 0..3 {
         world.server.kill();
@@ -236,8 +160,8 @@ fn the_server_is_restarted(start: Start) {
     world.fleet.conclude();
 }
 
-fn the_server_is_away_for_two_leases(start: Start) {
-    let mut world = World::new(start, DAEMON);
+fn the_server_is_away_for_two_leases(story: Story) {
+    let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     world.server.kill();
     sleep(2 * LEASE);
@@ -247,8 +171,8 @@ fn the_server_is_away_for_two_leases(start: Start) {
 }
 
 /// Each request takes so long for two leases.
-fn every_answer_is_slow(start: Start, latency: Duration) -> (World, Life) {
-    let world = World::new(start, PLAIN);
+fn every_answer_is_slow(story: Story, latency: Duration) -> (World, Life) {
+    let world = World::new(story, PLAIN);
     let leader = world.fleet.leader();
     world.set_all(Weather::Slow(latency));
     sleep(2 * LEASE);
@@ -257,21 +181,21 @@ fn every_answer_is_slow(start: Start, latency: Duration) -> (World, Life) {
     (world, leader)
 }
 
-fn every_answer_takes_three_seconds(start: Start) {
+fn every_answer_takes_three_seconds(story: Story) {
     // 0.38 s more would cost the lease, so on a busy machine it may be lost; what counts is that two never run.
     // (That three seconds cost nothing by themselves is shown by the election's own tests, where no machine is slow.)
-    let (world, _) = every_answer_is_slow(start, Duration::from_secs(3));
+    let (world, _) = every_answer_is_slow(story, Duration::from_secs(3));
     world.fleet.conclude();
 }
 
-fn answers_that_take_two_seconds_disturb_nothing(start: Start) {
-    let (world, leader) = every_answer_is_slow(start, Duration::from_secs(2));
+fn answers_that_take_two_seconds_disturb_nothing(story: Story) {
+    let (world, leader) = every_answer_is_slow(story, Duration::from_secs(2));
     world.assert_undisturbed(&leader);
     world.fleet.conclude();
 }
 
-fn connections_are_reset_for_half_a_lease(start: Start) {
-    let world = World::new(start, PLAIN);
+fn connections_are_reset_for_half_a_lease(story: Story) {
+    let world = World::new(story, PLAIN);
     let leader = world.fleet.leader();
     world.set_all(Weather::Storm);
     sleep(LEASE / 2);
@@ -281,8 +205,8 @@ fn connections_are_reset_for_half_a_lease(start: Start) {
     world.fleet.conclude();
 }
 
-fn wall_clocks_are_an_hour_off_both_ways(start: Start) {
-    let mut world = World::with_wall_clocks(start, PLAIN, [3600, -3600, 0]);
+fn wall_clocks_are_an_hour_off_both_ways(story: Story) {
+    let mut world = World::with_wall_clocks(story, PLAIN, [3600, -3600, 0]);
     let mut leader = world.fleet.leader();
     // Each of the three is killed once as the leader, and the next one takes over, whose clock differs.
     for _ in 0..2 {
@@ -302,22 +226,22 @@ fn somebody_leads_after(world: World, leader: &Life) {
     world.fleet.conclude();
 }
 
-fn the_store_is_wiped_while_somebody_leads(start: Start) {
-    let mut world = World::new(start, DAEMON);
+fn the_store_is_wiped_while_somebody_leads(story: Story) {
+    let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     world.server.wipe();
     somebody_leads_after(world, &leader);
 }
 
-fn the_lock_is_deleted_by_hand_while_somebody_leads(start: Start) {
-    let mut world = World::new(start, DAEMON);
+fn the_lock_is_deleted_by_hand_while_somebody_leads(story: Story) {
+    let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     world.server.remove_lock("shard");
     somebody_leads_after(world, &leader);
 }
 
-fn the_whole_tree_is_killed(start: Start) {
-    let mut world = World::new(start, PLAIN);
+fn the_whole_tree_is_killed(story: Story) {
+    let mut world = World::new(story, PLAIN);
     let leader = world.fleet.leader();
     let backstop = children_of(world.fleet.pid(&leader.owner).as_raw())[0];
     let guard = children_of(backstop)[0];
@@ -337,14 +261,167 @@ fn the_whole_tree_is_killed(start: Start) {
     world.fleet.conclude();
 }
 
+fn one_process_is_killed(story: Story, index: usize) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    kill(world.processes(&leader.owner)[index], Signal::SIGKILL).unwrap();
+    world.successor(&leader);
+    world.fleet.conclude();
+}
+
+fn the_backstop_is_killed(story: Story) {
+    one_process_is_killed(story, 1);
+}
+
+fn the_guard_is_killed(story: Story) {
+    one_process_is_killed(story, 2);
+}
+
+/// The kernel that is out of memory chooses one; which, and when, nobody knows.
+fn one_of_the_three_is_killed_again_and_again(story: Story) {
+    let seed = BootInstant::now().as_nanos();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let mut world = World::new(story, DAEMON);
+    for _ in 0..8 {
+        let leader = world.fleet.leader();
+        sleep(random.millis(0, 700));
+        let victim = random.one_of(&world.processes(&leader.owner));
+        kill(victim, Signal::SIGKILL).unwrap();
+        world.successor(&leader);
+        world.start_those_that_ended();
+    }
+    world.fleet.conclude();
+}
+
+fn one_process_is_frozen_for_two_leases(story: Story, index: usize) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    let process = world.processes(&leader.owner)[index];
+    kill(process, Signal::SIGSTOP).unwrap();
+    sleep(2 * LEASE);
+    let _ = kill(process, Signal::SIGCONT);
+    world.fleet.leader();
+    world.fleet.conclude();
+}
+
+fn the_backstop_is_frozen_for_two_leases(story: Story) {
+    one_process_is_frozen_for_two_leases(story, 1);
+}
+
+fn the_guard_is_frozen_for_two_leases(story: Story) {
+    one_process_is_frozen_for_two_leases(story, 2);
+}
+
+/// The tree as well. Whoever of its keepers wakes up first kills it before it wakes up.
+fn everything_of_the_leader_is_frozen_until_another_leads(story: Story) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    let keepers = world.processes(&leader.owner);
+    let tree = world.tree(&leader.owner);
+    assert!(!tree.is_empty());
+    for process in keepers.iter().chain(&tree) {
+        kill(*process, Signal::SIGSTOP).unwrap();
+    }
+    world.successor(&leader);
+    for process in keepers.iter().rev() {
+        kill(*process, Signal::SIGCONT).unwrap();
+    }
+    wait_until("the frozen tree is gone", || tree.iter().all(|process| kill(*process, None).is_err()));
+    world.fleet.conclude();
+}
+
+fn the_server_is_frozen_for_a_third_of_a_lease(story: Story) {
+    let world = World::new(story, PLAIN);
+    let leader = world.fleet.leader();
+    world.server.freeze();
+    sleep(LEASE / 3);
+    world.server.thaw();
+    sleep(LEASE);
+    world.assert_undisturbed(&leader);
+    world.fleet.conclude();
+}
+
+fn the_server_is_frozen_for_two_leases(story: Story) {
+    let world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    world.server.freeze();
+    sleep(2 * LEASE);
+    world.server.thaw();
+    world.successor(&leader);
+    world.fleet.conclude();
+}
+
+fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
+    let mut world = World::with_wall_clocks(story, PLAIN, [0; 3]);
+    let leader = world.fleet.leader();
+    for shifts in [[3600, 0, 0], [-3600, 3600, 0], [0, -3600, 3600], [3600, 3600, -3600]] {
+        for (index, shift) in shifts.into_iter().enumerate() {
+            world.set_wall_clock(&name(index), shift);
+        }
+        sleep(LEASE / 3);
+    }
+    world.assert_undisturbed(&leader);
+    world.fleet.kill(&leader.owner);
+    world.successor(&leader);
+    world.fleet.conclude();
+}
+
+/// A killed leader and one that is cut off, while the machine is busy.
+fn under(load: fn() -> Load, story: Story) {
+    let mut world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    let load = load();
+    world.fleet.kill(&leader.owner);
+    let leader = world.successor(&leader);
+    world.set(&leader.owner, Weather::BlackHole);
+    world.successor(&leader);
+    drop(load);
+    world.set_all(Weather::Fair);
+    world.fleet.conclude();
+}
+
+fn every_processor_is_busy(story: Story) {
+    under(Load::of_processors, story);
+}
+
+fn memory_is_scarce(story: Story) {
+    under(Load::of_memory, story);
+}
+
+/// Thirty times where that takes half a minute at most.
+fn of_twenty_candidates_the_leader_is_killed_again_and_again(story: Story) {
+    const SHORT: [&str; 10] =
+        ["--lease", "3s", "--renew", "500ms", "--grace", "300ms", "--retry", "500ms", "--drain", "300ms"];
+    let mut world = World::empty(story, &SHORT, PLAIN);
+    world.crew(20);
+    let begun = BootInstant::now();
+    for count in 0..30 {
+        if count >= 10 && BootInstant::now().since(begun) > Duration::from_secs(30) {
+            break;
+        }
+        let leader = world.fleet.leader();
+        world.fleet.kill(&leader.owner);
+        world.start(&leader.owner);
+        world.successor(&leader);
+    }
+    world.fleet.conclude();
+}
+
 /// The stories, each with each store.
 macro_rules! stories {
     ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
         mod $store {
+            use crate::support::world::Story;
+
             $(
                 #[test]
                 fn $story() {
-                    super::$story(|| Box::new($start));
+                    super::$story(Story {
+                        store: stringify!($store),
+                        fault: stringify!($story),
+                        start: || Box::new($start),
+                    });
                 }
             )*
         }
@@ -389,4 +466,90 @@ every_store!(
     the_store_is_wiped_while_somebody_leads,
     the_lock_is_deleted_by_hand_while_somebody_leads,
     the_whole_tree_is_killed,
+    the_backstop_is_killed,
+    the_guard_is_killed,
+    one_of_the_three_is_killed_again_and_again,
+    the_backstop_is_frozen_for_two_leases,
+    the_guard_is_frozen_for_two_leases,
+    everything_of_the_leader_is_frozen_until_another_leads,
+    the_server_is_frozen_for_a_third_of_a_lease,
+    the_server_is_frozen_for_two_leases,
+    wall_clocks_are_stepped_by_an_hour_both_ways,
+    every_processor_is_busy,
+    memory_is_scarce,
+    of_twenty_candidates_the_leader_is_killed_again_and_again,
 );
+
+/// Stories that are drawn.
+mod random_faults {
+    use crate::long_run::{Limit, Stores, tell_stories};
+    use std::time::Duration;
+
+    const STORES: Stores = &[
+        #[cfg(feature = "dynamodb")]
+        ("dynamodb", || Box::new(crate::support::dynamo::Server::durable())),
+        #[cfg(feature = "redis")]
+        ("redis", || Box::new(crate::support::redis::Server::start())),
+        #[cfg(feature = "postgres")]
+        ("postgres", || Box::new(crate::support::postgres::Server::start())),
+        #[cfg(feature = "nats")]
+        ("nats", || Box::new(crate::support::nats::Server::start())),
+        #[cfg(feature = "etcd")]
+        ("etcd", || Box::new(crate::support::etcd::Server::start())),
+    ];
+
+    #[test]
+    fn a_short_run_finds_no_breach() {
+        tell_stories(13, Limit::Stories(5), STORES);
+    }
+
+    #[test]
+    #[ignore = "takes as long as it is told to: tests/faults --minutes N --seed S runs it"]
+    fn a_long_run_finds_no_breach() {
+        let number = |name: &str| {
+            let text = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use tests/faults"));
+            text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
+        };
+        let time = Duration::from_secs(60 * number("LEADERRUN_FAULTS_MINUTES"));
+        tell_stories(number("LEADERRUN_FAULTS_SEED"), Limit::Time(time), STORES);
+    }
+}
+
+/// What the checker itself sees.
+mod the_checker {
+    use crate::support::evidence::{Evidence, median_and_worst};
+    use crate::support::fleet::Life;
+    use std::time::Duration;
+
+    const MS: u64 = 1_000_000;
+
+    fn life(term: u64, first: u64, last: u64) -> Life {
+        Life { owner: "somebody".to_owned(), term, first: first * MS, last: last * MS }
+    }
+
+    #[test]
+    fn an_overlap_of_any_two_lives_is_a_breach() {
+        // The first outlives the second, so the third overlaps with one that is not its neighbour.
+        let evidence = Evidence::of(&[life(1, 0, 30), life(2, 10, 12), life(3, 25, 40)], 100 * MS, 0);
+        assert_eq!(evidence.overlap, Duration::from_millis(2 + 5));
+        assert_eq!(evidence.breach().unwrap(), "two at once for 7ms");
+        let moment = Evidence::of(&[life(1, 0, 10), life(2, 10, 12)], 100 * MS, 0);
+        assert!(moment.breach().is_some(), "{moment:?}");
+    }
+
+    #[test]
+    fn a_term_that_does_not_rise_and_a_process_that_is_left_are_breaches() {
+        assert_eq!(Evidence::of(&[life(2, 0, 1), life(2, 2, 3)], 0, 0).breach().unwrap(), "terms do not rise");
+        assert_eq!(Evidence::of(&[life(2, 0, 1)], 0, 3).breach().unwrap(), "3 processes are left");
+        assert_eq!(Evidence::of(&[], 0, 0).breach().unwrap(), "nobody ever led");
+    }
+
+    #[test]
+    fn gaps_are_those_of_the_story_and_not_of_its_end() {
+        let lives = [life(1, 0, 10), life(5, 14, 20), life(6, 22, 30), life(7, 31, 32)];
+        let evidence = Evidence::of(&lives, 30 * MS, 0);
+        assert_eq!(evidence.gaps, [4, 2].map(Duration::from_millis));
+        assert_eq!(median_and_worst(&evidence.gaps), ("3".to_owned(), "4".to_owned()));
+        assert_eq!(evidence.breach(), None);
+    }
+}

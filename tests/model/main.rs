@@ -46,6 +46,8 @@ mod clock;
 mod host;
 mod mutants;
 mod network;
+#[path = "../support/note.rs"]
+mod note;
 mod steps;
 mod store;
 mod world;
@@ -115,6 +117,7 @@ fn holds(what: &str, world: World, floor: usize, met: &[Met]) {
     for met in Met::ALL.into_iter().filter(|&met| count(met) > 0) {
         println!("  {met:?}: {} times", count(met));
     }
+    note::note(&format!("model\t{what}\t{states}\t0"));
     assert!(states >= floor, "{what}: only {states} states: what went missing?");
     let missed: Vec<&Met> = met.iter().filter(|&&met| count(met) == 0).collect();
     assert!(missed.is_empty(), "{what}: never met {missed:?}");

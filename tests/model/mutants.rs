@@ -1,6 +1,7 @@
 //! The protections, taken away one at a time, in the adapter around the machines: src/ is as it is. Each time the model
 //! finds what the protection was for. A mutant names the faults that it takes.
 
+use crate::note::note;
 use crate::store::{Id, Kind};
 use crate::world::{Breach, Faults, World};
 use crate::{explore, world};
@@ -55,6 +56,7 @@ pub enum Mutant {
 fn breaks(mutant: impl std::fmt::Debug, breach: Breach, world: World) {
     let (states, found) = explore(World { breaches: vec![breach], ..world }, true);
     let found = found.unwrap_or_else(|| panic!("{mutant:?} breaks nothing in {states} states"));
+    note(&format!("mutant\t{mutant:?}\t{breach:?}\t{states}"));
     println!("{mutant:?}: {breach:?} after {} steps ({states} states)\n{}", found.steps, found.story);
 }
 

@@ -28,6 +28,9 @@ mod clock;
 mod fleet;
 mod host;
 mod network;
+#[path = "../support/note.rs"]
+mod note;
+#[path = "../support/random.rs"]
 mod random;
 mod reference;
 mod story;
@@ -37,8 +40,8 @@ mod watched;
 mod world;
 
 use fleet::Fleet;
+use note::note;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
@@ -118,21 +121,12 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
         println!("  {fault}: {count}");
     }
     let struck: u64 = faults.values().sum();
-    evidence(&format!(
+    note(&format!(
         "simulation\t{kind:?}\t{count}\t{struck}\t{lives}\t0\t{}\t{}",
         median.as_millis(),
         worst.as_millis()
     ));
     assert!(lives as u64 > count, "only {lives} trees in {count} stories: what went missing?");
-}
-
-/// A line for the table of evidence.
-fn evidence(line: &str) {
-    if let Some(path) = std::env::var_os("LEADERRUN_EVIDENCE") {
-        let mut file =
-            std::fs::File::options().append(true).create(true).open(path).expect("the evidence can be written");
-        file.write_all(format!("{line}\n").as_bytes()).expect("the evidence can be written");
-    }
 }
 
 #[test]
@@ -178,7 +172,7 @@ fn a_thousand_standbys_do_not_stampede_when_their_leader_is_gone() {
             "{kind:?}: {mean} requests a second; without a leader at most {second}, of these {tenth} in a tenth of it"
         );
         println!("  the next one began {took:.1?} after the leader was gone");
-        evidence(&format!("fleet\t{kind:?}\t1000 standbys\t{mean}\t{second}\t{tenth}\t{}", took.as_millis()));
+        note(&format!("fleet\t{kind:?}\t1000 standbys\t{mean}\t{second}\t{tenth}\t{}", took.as_millis()));
         assert!(tenth * 10 <= 3 * second, "{tenth} of {second} requests in a tenth of a second");
         if kind == Kind::DynamoDb {
             assert!(second <= 3 * mean, "{second} requests in a second, {mean} on the mean");
@@ -201,7 +195,7 @@ fn ten_thousand_shards_cost_what_readme_says() {
     println!(
         "{SHARDS} shards, a leader and a standby each: {load:?} in {SECONDS} s, at most {busiest} in one of these"
     );
-    evidence(&format!("cost\t{SHARDS}\t2\t{}\t{busiest}", load.sum() / u64::from(SECONDS)));
+    note(&format!("cost\t{SHARDS}\t2\t{}\t{busiest}", load.sum() / u64::from(SECONDS)));
     let a_second =
         |requests: u64| f64::from(u32::try_from(requests).expect("not so many")) / f64::from(SHARDS * SECONDS);
     let rates = Rates { leader: a_second(load.writes), standby: a_second(load.reads) };

@@ -8,6 +8,7 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
+use nix::unistd::Pid;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -93,7 +94,7 @@ impl Server {
 fn spawn(port: u16, data: Option<&TempDir>) -> Child {
     let program = std::env::var_os("LEADERRUN_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
     let mut command = Command::new(&program);
-    command.args(["--host", "127.0.0.1", "--log", "quiet", "--port", &port.to_string()]);
+    command.args(["--host", super::server::listen_on(), "--log", "quiet", "--port", &port.to_string()]);
     if let Some(data) = data {
         command.arg("--db-path").arg(data.path().join("db"));
     }
@@ -117,6 +118,10 @@ impl super::server::Server for Server {
 
     fn environment(&self) -> &'static [(&'static str, &'static str)] {
         ENVIRONMENT
+    }
+
+    fn pid(&self) -> Pid {
+        super::server::pid_of(&self.child)
     }
 
     fn kill(&mut self) {

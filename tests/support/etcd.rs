@@ -186,8 +186,7 @@ impl Server {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
-        kill(pid, signal).expect("it can be signalled");
+        kill(super::server::pid_of(&self.child), signal).expect("it can be signalled");
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -209,6 +208,10 @@ impl super::server::Server for Server {
                 format!("etcds://{address}/{PREFIX}?ca={ca}&cert={cert}&key={key}")
             }
         }
+    }
+
+    fn pid(&self) -> Pid {
+        super::server::pid_of(&self.child)
     }
 
     fn kill(&mut self) {
@@ -248,13 +251,14 @@ impl Drop for Server {
 
 fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Child {
     let Ports { client, peer, metrics } = ports;
+    let listen = format!("{scheme}://{}:{client}", super::server::listen_on());
     let (client, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
     // It dies with us, however we end.
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "etcd", "--logger", "zap", "--log-level", "error"])
         .arg("--data-dir")
         .arg(data.join("data"))
-        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-client-urls", &listen, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
         .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{metrics}")])
         // SIGKILL leaves the page cache alone. And a login does not have to be slow here.

@@ -2,6 +2,7 @@
 
 use super::ports::free_port;
 use super::server::{self, prepare};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -90,7 +91,13 @@ impl Server {
 fn spawn(data: &Path, port: u16) -> Child {
     let program = std::env::var_os("LEADERRUN_NATS_SERVER").unwrap_or_else(|| "nats-server".into());
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(program).args(["-a", "127.0.0.1", "-p", &port.to_string(), "-sd"]);
+    command.args(["--pdeathsig", "KILL"]).arg(program).args([
+        "-a",
+        server::listen_on(),
+        "-p",
+        &port.to_string(),
+        "-sd",
+    ]);
     command.arg(data.join("store")).arg("-c").arg(data.join("server.conf")).arg("-l").arg(data.join("log"));
     // Debian keeps it where not everybody looks.
     command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
@@ -123,6 +130,10 @@ impl server::Server for Server {
 
     fn url(&self, address: SocketAddr) -> String {
         format!("{}://{}{address}/{BUCKET}{}", self.scheme, self.login, self.options)
+    }
+
+    fn pid(&self) -> Pid {
+        super::server::pid_of(&self.child)
     }
 
     fn kill(&mut self) {

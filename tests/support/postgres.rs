@@ -6,7 +6,7 @@ use super::server;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,11 @@ impl Server {
             let scratch = TempDir::new().expect("a scratch directory");
             let data = scratch.path().join("data");
             run(Command::new("cp").arg("-a").arg(template()).arg(&data));
+            if server::is_alone() {
+                let file = fs::File::options().append(true).open(data.join("pg_hba.conf"));
+                let line = b"host all all samenet trust\n";
+                file.and_then(|mut file| file.write_all(line)).expect("initdb has made it");
+            }
             prepare(&data);
             give_to_servant(scratch.path());
             let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
@@ -65,7 +70,7 @@ impl Server {
         let defaults = [
             format!("port={}", self.port),
             format!("unix_socket_directories={directory}"),
-            "listen_addresses=127.0.0.1".to_owned(),
+            format!("listen_addresses={}", server::listen_on()),
             // kill -9 leaves the kernel's cache alone, so nothing that was committed is lost by it.
             "fsync=off".to_owned(),
             "shared_buffers=16MB".to_owned(),
@@ -157,9 +162,13 @@ impl server::Server for Server {
         format!("postgres://{ADMIN}@{address}/postgres")
     }
 
+    fn pid(&self) -> Pid {
+        server::pid_of(self.child.as_ref().expect("it runs"))
+    }
+
     fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let postmaster = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
+        let postmaster = server::pid_of(&child);
         // Stopped, it starts no others and reaps none, so their numbers stay theirs.
         let _ = kill(postmaster, Signal::SIGSTOP);
         let backends = children_of(postmaster.as_raw());

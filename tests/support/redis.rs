@@ -2,6 +2,7 @@
 
 use super::fleet::wait_until;
 use super::ports::free_port;
+use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -53,7 +54,18 @@ impl Server {
     fn spawn(data: &Path, port: u16, settings: &[String]) -> Child {
         let mut words = vec!["--port".to_owned(), port.to_string()];
         words.extend(
-            ["--bind", "127.0.0.1", "--save", "", "--repl-diskless-sync-delay", "0", "--dir"].map(str::to_owned),
+            [
+                "--bind",
+                super::server::listen_on(),
+                "--protected-mode",
+                "no",
+                "--save",
+                "",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--dir",
+            ]
+            .map(str::to_owned),
         );
         words.push(data.to_str().expect("text").to_owned());
         words.extend(settings.iter().cloned());
@@ -131,6 +143,10 @@ impl super::server::Server for Server {
 
     fn url(&self, address: SocketAddr) -> String {
         format!("redis://{address}")
+    }
+
+    fn pid(&self) -> Pid {
+        super::server::pid_of(&self.child)
     }
 
     fn kill(&mut self) {

@@ -1,5 +1,8 @@
 //! A store's real server, as the tests that are the same for all stores use it.
 
+use super::fleet::children_of;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
@@ -16,6 +19,9 @@ pub trait Server {
         &[]
     }
 
+    /// The process that it is, or that has started the rest of it.
+    fn pid(&self) -> Pid;
+
     /// SIGKILL to all of it.
     fn kill(&mut self);
 
@@ -31,6 +37,39 @@ pub trait Server {
 
     /// Makes it old, where that can be had: so that the first leader does not wait in case the store was wiped.
     fn grow_old(&mut self) {}
+
+    /// SIGSTOP to all of it: connections stay, and its kernel acknowledges what nobody reads.
+    fn freeze(&self) {
+        // The parent first, so that it starts no others.
+        let _ = kill(self.pid(), Signal::SIGSTOP);
+        for child in children_of(self.pid().as_raw()) {
+            let _ = kill(Pid::from_raw(child), Signal::SIGSTOP);
+        }
+    }
+
+    fn thaw(&self) {
+        for child in children_of(self.pid().as_raw()) {
+            let _ = kill(Pid::from_raw(child), Signal::SIGCONT);
+        }
+        let _ = kill(self.pid(), Signal::SIGCONT);
+    }
+}
+
+/// The number of a child.
+pub fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"))
+}
+
+/// Set where a test has a network namespace to itself: its servers may be reached by other hosts.
+pub const ALONE: &str = "LEADERRUN_TEST_ALONE";
+
+pub fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
+/// The address to listen on: loopback, for no other host is to reach what tests start.
+pub fn listen_on() -> &'static str {
+    if is_alone() { "0.0.0.0" } else { "127.0.0.1" }
 }
 
 /// Makes what the store needs, as an operator would: with `leaderctl store init`.

@@ -1,0 +1,217 @@
+//! Two never run at once, whatever the network between hosts loses: three hosts and the store's own, each a network
+//! namespace; a lease of 8 s, renewed every second, 1 s of grace.
+//!
+//! A proxy's black hole still acknowledges what it swallows. A dropped packet is not acknowledged: it is sent again
+//! after longer and longer waits, and when the network heals, everybody may be in the middle of such a wait.
+//!
+//! A test runs a second time inside the server's namespace, so that its servers and clients are there; the first
+//! process keeps the namespaces, and removes them however the second one ended.
+#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+
+mod network;
+#[path = "../support/mod.rs"]
+mod support;
+
+use leaderrun::time::BootInstant;
+use network::{Cut, HUB, Network, file_of};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+use support::fleet::{Fleet, Life, leaderrun_in};
+use support::server::{ALONE, Server, prepare};
+use support::world::{Story, name};
+
+const LEASE: Duration = Duration::from_secs(8);
+const TIMING: [&str; 10] = ["--lease", "8s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+/// Of the 5.3 s that an outage may last. TCP itself tries 3 s after the first packet that was lost and then not before
+/// 6.2 s, so leaderrun must not leave it to one connection.
+const MOMENT: Duration = Duration::from_secs(4);
+const HOSTS: usize = 3;
+
+/// Three candidates on hosts of their own.
+struct Hosts {
+    network: Network,
+    fleet: Fleet,
+    _server: Box<dyn Server>,
+}
+
+impl Hosts {
+    fn new(story: Story) -> Self {
+        let network = Network::existing(std::env::var(ALONE).expect("it was checked"));
+        let mut server = (story.start)();
+        prepare(&*server);
+        server.grow_old();
+        let mut fleet = Fleet::titled(story.store, story.fault);
+        let url = server.url(SocketAddr::new(HUB.parse().expect("an address"), server.address().port()));
+        let flags = [&TIMING, &["--store", &url][..]].concat();
+        for index in 0..HOSTS {
+            let command = leaderrun_in(&network.host_file(index));
+            fleet.start_as(command, &name(index), &flags, &["ignore-term", "daemon"], server.environment());
+        }
+        Self { network, fleet, _server: server }
+    }
+
+    /// The tree of this host, once it is alive.
+    fn leader(&self) -> (usize, Life) {
+        let leader = self.fleet.leader();
+        ((0..HOSTS).find(|index| name(*index) == leader.owner).expect("one of ours"), leader)
+    }
+
+    fn assert_undisturbed(&self, leader: &Life) {
+        let now = self.fleet.leader();
+        let lives = self.fleet.lives();
+        assert!(now.term == leader.term && lives.len() == 1, "{lives:?}\n{}", self.fleet.logs());
+    }
+
+    /// Without all others this host leads within a generous time: it knows again how things stand.
+    fn assert_leads_when_others_are_gone(&mut self, host: usize) {
+        for other in (0..HOSTS).filter(|other| *other != host) {
+            self.fleet.stop(&name(other));
+        }
+        let alone = BootInstant::now();
+        let life = self.fleet.leader_where(|life| life.owner == name(host));
+        let taken = BootInstant::from_nanos(life.last).since(alone);
+        assert!(taken < LEASE * 3, "{taken:?}\n{}", self.fleet.logs());
+    }
+}
+
+fn a_leader_is_cut_off_for_a_moment(story: Story, cut: Cut) {
+    let hosts = Hosts::new(story);
+    let (host, leader) = hosts.leader();
+    hosts.network.cut(host, cut);
+    sleep(MOMENT);
+    hosts.network.heal(host);
+    sleep(LEASE);
+    hosts.assert_undisturbed(&leader);
+    hosts.fleet.conclude();
+}
+
+fn a_leader_is_cut_off_for_long(story: Story, cut: Cut) {
+    let mut hosts = Hosts::new(story);
+    let (host, leader) = hosts.leader();
+    let begun = BootInstant::now();
+    hosts.network.cut(host, cut);
+    let next = hosts.fleet.leader_where(|life| life.term > leader.term);
+    let taken = BootInstant::from_nanos(next.first).since(begun);
+    assert!(taken < LEASE * 2 + LEASE / 2, "{taken:?}\n{}", hosts.fleet.logs());
+    hosts.network.heal(host);
+    hosts.assert_leads_when_others_are_gone(host);
+    hosts.fleet.conclude();
+}
+
+fn a_standby_is_cut_off(story: Story, cut: Cut) {
+    let mut hosts = Hosts::new(story);
+    let (host, leader) = hosts.leader();
+    let standby = (host + 1) % HOSTS;
+    for length in [MOMENT, LEASE + MOMENT] {
+        hosts.network.cut(standby, cut);
+        sleep(length);
+        hosts.network.heal(standby);
+    }
+    hosts.assert_undisturbed(&leader);
+    hosts.assert_leads_when_others_are_gone(standby);
+    hosts.fleet.conclude();
+}
+
+fn a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed(story: Story) {
+    a_leader_is_cut_off_for_a_moment(story, Cut::BothWays);
+}
+
+fn a_leader_that_is_not_heard_for_a_moment_is_not_disturbed(story: Story) {
+    a_leader_is_cut_off_for_a_moment(story, Cut::HostToStore);
+}
+
+fn a_leader_that_hears_nothing_for_a_moment_is_not_disturbed(story: Story) {
+    a_leader_is_cut_off_for_a_moment(story, Cut::StoreToHost);
+}
+
+fn a_leader_cut_off_both_ways_is_dead_before_the_next_begins(story: Story) {
+    a_leader_is_cut_off_for_long(story, Cut::BothWays);
+}
+
+fn a_leader_that_is_not_heard_is_dead_before_the_next_begins(story: Story) {
+    a_leader_is_cut_off_for_long(story, Cut::HostToStore);
+}
+
+fn a_leader_that_hears_nothing_is_dead_before_the_next_begins(story: Story) {
+    a_leader_is_cut_off_for_long(story, Cut::StoreToHost);
+}
+
+fn a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back(story: Story) {
+    a_standby_is_cut_off(story, Cut::BothWays);
+}
+
+fn a_standby_that_is_not_heard_disturbs_nobody_and_comes_back(story: Story) {
+    a_standby_is_cut_off(story, Cut::HostToStore);
+}
+
+fn a_standby_that_hears_nothing_disturbs_nobody_and_comes_back(story: Story) {
+    a_standby_is_cut_off(story, Cut::StoreToHost);
+}
+
+/// Tells the story in a process of its own, within a network of its own. `path` is the test's.
+fn tell(path: &str, story: Story, told: fn(Story)) {
+    if std::env::var_os(ALONE).is_some() {
+        return told(story);
+    }
+    let network = Network::make(HOSTS);
+    let (_, test) = path.split_once("::").expect("a crate and a test");
+    // It dies with us, however we end.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "nsenter"]).arg(format!("--net={}", file_of(&network.hub()).display()));
+    command.arg(std::env::current_exe().expect("a test has a path")).args(["--exact", test, "--nocapture"]);
+    let output = command.env(ALONE, network.name()).output().expect("setpriv and nsenter start: install util-linux");
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    let told = output.status.success() && said.contains("1 passed");
+    assert!(told, "{}\n{said}", output.status);
+}
+
+/// The stories, each with each store.
+macro_rules! stories {
+    ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            use crate::support::world::Story;
+
+            $(
+                #[test]
+                fn $story() {
+                    let path = concat!(module_path!(), "::", stringify!($story));
+                    let story = Story {
+                        store: stringify!($store),
+                        fault: stringify!($story),
+                        start: || Box::new($start),
+                    };
+                    crate::tell(path, story, crate::$story);
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! every_store {
+    ($($story:ident),* $(,)?) => {
+        #[cfg(feature = "dynamodb")]
+        stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($story),*]);
+        #[cfg(feature = "redis")]
+        stories!(redis, crate::support::redis::Server::start(), [$($story),*]);
+        #[cfg(feature = "postgres")]
+        stories!(postgres, crate::support::postgres::Server::start(), [$($story),*]);
+        #[cfg(feature = "nats")]
+        stories!(nats, crate::support::nats::Server::start(), [$($story),*]);
+        #[cfg(feature = "etcd")]
+        stories!(etcd, crate::support::etcd::Server::start(), [$($story),*]);
+    };
+}
+
+every_store!(
+    a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed,
+    a_leader_that_is_not_heard_for_a_moment_is_not_disturbed,
+    a_leader_that_hears_nothing_for_a_moment_is_not_disturbed,
+    a_leader_cut_off_both_ways_is_dead_before_the_next_begins,
+    a_leader_that_is_not_heard_is_dead_before_the_next_begins,
+    a_leader_that_hears_nothing_is_dead_before_the_next_begins,
+    a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back,
+    a_standby_that_is_not_heard_disturbs_nobody_and_comes_back,
+    a_standby_that_hears_nothing_disturbs_nobody_and_comes_back,
+);

@@ -1,0 +1,82 @@
+//! What the stamps of a story show: whether two trees were ever alive at once, how long none was, and who was left.
+//!
+//! A stamp is a sign of life, and between two of them a tree may be dead or not scheduled. So a life is taken for
+//! whole from its first stamp to its last one, and one stamp of another term between those is an overlap.
+
+use super::fleet::Life;
+use super::note::note;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// What became of a story.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    pub lives: usize,
+    /// How long two were alive at once, of all pairs together.
+    pub overlap: Duration,
+    /// Processes that outlived all the candidates.
+    pub orphans: usize,
+    /// From the last stamp of a life to the first of the next.
+    pub gaps: Vec<Duration>,
+    pub terms_rise: bool,
+}
+
+impl Evidence {
+    /// Of lives in the order of their beginnings. A handover after `until` is the end of the test, and no gap.
+    pub fn of(lives: &[Life], until: u64, orphans: usize) -> Self {
+        let mut overlap = Duration::ZERO;
+        for (index, earlier) in lives.iter().enumerate() {
+            overlap += lives[index + 1..].iter().map(|later| common(earlier, later)).sum::<Duration>();
+        }
+        let pairs = lives.windows(2).filter(|pair| pair[1].first <= until);
+        let gaps = pairs.map(|pair| Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last))).collect();
+        let terms_rise = lives.windows(2).all(|pair| pair[0].term < pair[1].term);
+        Self { lives: lives.len(), overlap, orphans, gaps, terms_rise }
+    }
+
+    /// What must hold after every story. Says what does not.
+    pub fn breach(&self) -> Option<String> {
+        let mut breach = String::new();
+        if self.lives == 0 {
+            breach += "nobody ever led; ";
+        }
+        if !self.overlap.is_zero() {
+            let _ = write!(breach, "two at once for {:?}; ", self.overlap);
+        }
+        if !self.terms_rise {
+            breach += "terms do not rise; ";
+        }
+        if self.orphans > 0 {
+            let _ = write!(breach, "{} processes are left; ", self.orphans);
+        }
+        (!breach.is_empty()).then(|| breach.trim_end_matches("; ").to_owned())
+    }
+
+    /// Notes `faults STORE FAULT LIVES OVERLAP_MS ORPHANS GAP_MEDIAN_MS GAP_WORST_MS`.
+    pub fn publish(&self, store: &str, fault: &str) {
+        let (median, worst) = median_and_worst(&self.gaps);
+        let (lives, overlap, orphans) = (self.lives, millis(self.overlap), self.orphans);
+        note(&format!("faults\t{store}\t{fault}\t{lives}\t{overlap}\t{orphans}\t{median}\t{worst}"));
+    }
+}
+
+/// How long both were alive.
+pub fn common(one: &Life, other: &Life) -> Duration {
+    let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
+    // A single stamp inside another life is a moment, not nothing.
+    if begin <= end { Duration::from_nanos((end - begin).max(1)) } else { Duration::ZERO }
+}
+
+/// In milliseconds, and `-` where there is none.
+pub fn median_and_worst(gaps: &[Duration]) -> (String, String) {
+    let mut gaps = gaps.to_vec();
+    gaps.sort();
+    let Some(worst) = gaps.last() else { return ("-".to_owned(), "-".to_owned()) };
+    let median = (gaps[(gaps.len() - 1) / 2] + gaps[gaps.len() / 2]) / 2;
+    (millis(median).to_string(), millis(*worst).to_string())
+}
+
+/// Rounded up: what is not nothing does not look like it.
+pub fn millis(duration: Duration) -> u128 {
+    duration.as_nanos().div_ceil(1_000_000)
+}

@@ -1,0 +1,181 @@
+//! A story's world: the server of a store, candidates, and between them proxies that misbehave on demand.
+
+use super::fleet::{Fleet, Life, children_of};
+use super::proxy::{Proxy, Weather};
+use super::server::{Server, prepare};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+pub const LEASE: std::time::Duration = std::time::Duration::from_secs(6);
+/// For [`LEASE`].
+pub const TIMING: [&str; 10] = ["--lease", "6s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+
+/// What is told, and of which store.
+#[derive(Clone, Copy)]
+pub struct Story {
+    pub store: &'static str,
+    pub fault: &'static str,
+    /// Starts the store's server.
+    pub start: fn() -> Box<dyn Server>,
+}
+
+/// Candidates, each with its own way to the server and its own wall clock.
+pub struct World {
+    pub server: Box<dyn Server>,
+    pub fleet: Fleet,
+    ways: BTreeMap<String, Proxy>,
+    timing: Vec<&'static str>,
+    stamp_flags: Vec<&'static str>,
+    /// With wall clocks that can be stepped.
+    clocks: bool,
+}
+
+impl World {
+    /// Three candidates with a lease of [`LEASE`].
+    pub fn new(story: Story, stamp_flags: &[&'static str]) -> Self {
+        let mut world = Self::empty(story, &TIMING, stamp_flags);
+        world.crew(3);
+        world
+    }
+
+    /// The same; each candidate's wall clock is so many seconds off.
+    pub fn with_wall_clocks(story: Story, stamp_flags: &[&'static str], shifts: [i64; 3]) -> Self {
+        let mut world = Self::empty(story, &TIMING, stamp_flags);
+        world.clocks = true;
+        for (index, shift) in shifts.into_iter().enumerate() {
+            world.set_wall_clock(&name(index), shift);
+        }
+        world.crew(3);
+        world
+    }
+
+    /// Without candidates.
+    pub fn empty(story: Story, timing: &[&'static str], stamp_flags: &[&'static str]) -> Self {
+        let mut server = (story.start)();
+        prepare(&*server);
+        server.grow_old();
+        Self {
+            server,
+            fleet: Fleet::titled(story.store, story.fault),
+            ways: BTreeMap::new(),
+            timing: timing.to_vec(),
+            stamp_flags: stamp_flags.to_vec(),
+            clocks: false,
+        }
+    }
+
+    /// The candidates' wall clocks can be set from now on: of those that are started later.
+    pub fn use_wall_clocks(&mut self) {
+        self.clocks = true;
+    }
+
+    /// Starts so many candidates.
+    pub fn crew(&mut self, count: usize) {
+        for index in 0..count {
+            self.start(&name(index));
+        }
+    }
+
+    /// Starts a candidate, or starts it again.
+    pub fn start(&mut self, owner: &str) {
+        let address = self.server.address();
+        let way = self.ways.entry(owner.to_owned()).or_insert_with(|| Proxy::to(address)).address;
+        let store = self.server.url(way);
+        let flags = [&self.timing, &["--store", &store][..]].concat();
+        let mut environment = self.server.environment().to_vec();
+        let clock = self.wall_clock_file(owner);
+        if self.clocks {
+            environment.extend([("LD_PRELOAD", wall_clock()), ("WALLCLOCK_FILE", clock.to_str().expect("text"))]);
+        }
+        self.fleet.start(owner, &flags, &self.stamp_flags, &environment);
+    }
+
+    /// Puts a candidate's wall clock so many seconds off, before its start or while it runs.
+    pub fn set_wall_clock(&self, owner: &str, shift: i64) {
+        let (file, beside) = (self.wall_clock_file(owner), self.fleet.scratch.path().join("clock.new"));
+        fs::write(&beside, shift.to_string()).expect("it can be written");
+        fs::rename(beside, file).expect("it is in the same directory");
+    }
+
+    fn wall_clock_file(&self, owner: &str) -> PathBuf {
+        self.fleet.scratch.path().join(format!("{owner}.clock"))
+    }
+
+    pub fn set(&self, owner: &str, weather: Weather) {
+        self.ways[owner].set(weather);
+    }
+
+    pub fn set_all(&self, weather: Weather) {
+        for way in self.ways.values() {
+            way.set(weather);
+        }
+    }
+
+    /// Candidate, backstop and guard, as far as they are there.
+    pub fn processes(&self, owner: &str) -> Vec<Pid> {
+        let candidate = self.fleet.pid(owner);
+        let first_child = |parent: Pid| children_of(parent.as_raw()).first().copied().map(Pid::from_raw);
+        let backstop = first_child(candidate);
+        let guard = backstop.and_then(first_child);
+        [Some(candidate), backstop, guard].into_iter().flatten().collect()
+    }
+
+    /// COMMAND and what descends from it.
+    pub fn tree(&self, owner: &str) -> Vec<Pid> {
+        let keepers = self.processes(owner);
+        let mut found = keepers.get(2).map_or_else(Vec::new, |guard| children_of(guard.as_raw()));
+        let mut next = 0;
+        while let Some(process) = found.get(next) {
+            found.extend(children_of(*process));
+            next += 1;
+        }
+        found.into_iter().map(Pid::from_raw).collect()
+    }
+
+    /// As whoever supervises them would.
+    pub fn start_those_that_ended(&mut self) {
+        let owners: Vec<String> = self.ways.keys().cloned().collect();
+        for owner in owners {
+            if self.fleet.has_ended(&owner) {
+                self.start(&owner);
+            }
+        }
+    }
+
+    /// Another tree took over from this one.
+    pub fn successor(&self, leader: &Life) -> Life {
+        self.fleet.leader_where(|life| life.term > leader.term)
+    }
+
+    /// The same tree is still the only one that there ever was.
+    pub fn assert_undisturbed(&self, leader: &Life) {
+        let now = self.fleet.leader();
+        let lives = self.fleet.lives();
+        assert!(now.term == leader.term && lives.len() == 1, "{lives:?}\n{}", self.fleet.logs());
+    }
+}
+
+/// Of a candidate.
+pub fn name(index: usize) -> String {
+    format!("c{index}")
+}
+
+/// A library to preload that shifts the wall clock and no other.
+fn wall_clock() -> &'static str {
+    static LIBRARY: OnceLock<(TempDir, String)> = OnceLock::new();
+    let (_, path) = LIBRARY.get_or_init(|| {
+        let directory = TempDir::new().unwrap();
+        let library = directory.path().join("wallclock.so");
+        let source: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/support/wallclock.c"].iter().collect();
+        let status = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).status();
+        assert!(status.expect("a C compiler").success());
+        let path = library.to_str().unwrap().to_owned();
+        (directory, path)
+    });
+    path
+}
