@@ -132,10 +132,10 @@ impl Driver {
 
     fn carry_out(&mut self, action: Action, host: &mut impl Host) {
         match action {
-            Action::Claim => drop(self.asked.spawn(self.requests.claim())),
-            Action::Observe => drop(self.asked.spawn(self.requests.observe())),
+            Action::Claim => self.ask(self.requests.claim()),
+            Action::Observe => self.ask(self.requests.observe()),
             Action::Renew { term, beat } => drop(self.renewals.spawn(self.requests.renew(term, beat))),
-            Action::Release { term } => drop(self.asked.spawn(self.requests.release(term))),
+            Action::Release { term } => self.ask(self.requests.release(term)),
             Action::ForgetRenewals => {
                 self.renewals.abort_all();
                 self.renewals.detach_all();
@@ -153,6 +153,13 @@ impl Driver {
             Action::Say(notice) => self.say(&notice),
             Action::End(outcome) => self.outcome = Some(outcome),
         }
+    }
+
+    /// What was asked before was given up, and must not go on: the rest of an old release would end a new claim.
+    fn ask(&mut self, request: impl Future<Output = Event> + Send + 'static) {
+        self.asked.abort_all();
+        self.asked.detach_all();
+        self.asked.spawn(request);
     }
 
     fn say(&mut self, notice: &Notice) {

@@ -10,12 +10,18 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where a simulation has the time from. Empty in every program.
-static SIMULATED: OnceLock<fn() -> BootInstant> = OnceLock::new();
+static SIMULATED: OnceLock<Simulated> = OnceLock::new();
 
-/// From now on every clock of this process shows what `clock` says. For simulations; once, and for good.
+struct Simulated {
+    boot_clock: fn() -> BootInstant,
+    wall_clock_millis: fn() -> u64,
+}
+
+/// From now on every clock of this process shows what these say. For simulations; once, and for good.
 #[doc(hidden)]
-pub fn simulate(clock: fn() -> BootInstant) {
-    assert!(SIMULATED.set(clock).is_ok(), "one process has one simulation");
+pub fn simulate(boot_clock: fn() -> BootInstant, wall_clock_millis: fn() -> u64) {
+    let first = SIMULATED.set(Simulated { boot_clock, wall_clock_millis }).is_ok();
+    assert!(first, "one process has one simulation");
 }
 
 /// An instant on `CLOCK_BOOTTIME`, in nanoseconds since the machine started.
@@ -31,8 +37,8 @@ impl BootInstant {
     /// The clock's present reading.
     #[must_use]
     pub fn now() -> Self {
-        if let Some(clock) = SIMULATED.get() {
-            return clock();
+        if let Some(simulated) = SIMULATED.get() {
+            return (simulated.boot_clock)();
         }
         let since_boot = sys::boot_clock();
         Self(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
@@ -75,6 +81,9 @@ fn nanos(duration: Duration) -> u64 {
 /// store has not told its time yet. No decision about a lease may rest on it.
 #[must_use]
 pub fn wall_clock_millis() -> u64 {
+    if let Some(simulated) = SIMULATED.get() {
+        return (simulated.wall_clock_millis)();
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

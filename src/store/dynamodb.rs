@@ -266,10 +266,11 @@ impl DynamoDb {
         Ok((beat, self.table.update(lock_key(&candidate.shard), &update, condition).await?))
     }
 
-    /// Deletes our lock item, but never one that a later claim of ours has written: this may arrive late.
-    async fn remove(&self, candidate: &Candidate) -> Result<Release, StoreError> {
+    /// Deletes our lock item, but never one that was written after `beat`: by a later claim of ours, which this one is
+    /// slower than. Zero is of a process that has written nothing: it speaks for one that is gone.
+    async fn remove(&self, candidate: &Candidate, mut beat: u64) -> Result<Release, StoreError> {
+        let for_another = beat == 0;
         loop {
-            let beat = self.beat.load(Ordering::Relaxed);
             let condition =
                 Expression::new("#session = :me AND #ownerId = :owner AND #beat <= :beat").mine(candidate, beat);
             let outcome = self.table.delete(lock_key(&candidate.shard), condition).await?;
@@ -278,11 +279,11 @@ impl DynamoDb {
                 Outcome::Done(_) => return Ok(Release::Released),
                 Outcome::Refused(None) => return Ok(Release::NotHeld),
                 Outcome::Refused(Some(item)) => {
-                    let record = Record::read(&item).filter(|record| record.is_of(candidate));
+                    let record = Record::read(&item).filter(|record| record.is_of(candidate) && for_another);
                     let Some(ours) = record.and_then(|record| record.ours).filter(|ours| ours.beat > beat) else {
                         return Ok(Release::NotHeld);
                     };
-                    self.beat.fetch_max(ours.beat, Ordering::Relaxed);
+                    beat = ours.beat;
                 }
             }
         }
@@ -301,7 +302,7 @@ impl DynamoDb {
                     Conclusion::NotApplied | Conclusion::Unknown => Conclusion::Unknown,
                     Conclusion::Denied | Conclusion::Misconfigured => {
                         // Nobody will ask again soon, so others need not wait until it expires.
-                        let _ = self.remove(candidate).await;
+                        let _ = self.remove(candidate, self.beat.load(Ordering::Relaxed)).await;
                         error.conclusion
                     }
                 };
@@ -407,9 +408,11 @@ impl Store for DynamoDb {
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        // Before anything is sent: what is written from now on is of a later leadership.
+        let beat = self.beat.load(Ordering::Relaxed);
         // In this order: whoever sees the lock gone must see why.
         term::mark_released(&self.table, candidate, term).await?;
-        self.remove(candidate).await
+        self.remove(candidate, beat).await
     }
 
     async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {

@@ -149,6 +149,25 @@ async fn a_release_that_arrives_late_does_not_end_the_next_leadership() {
     assert_eq!(store.renew(&one, next, 1).await.unwrap(), Renewal::Renewed);
 }
 
+/// Found by the simulation: a candidate that gives a slow release up and claims again must not find its new lock
+/// deleted by the rest of that release.
+#[tokio::test]
+async fn a_release_that_is_slower_than_the_next_claim_does_not_end_the_next_leadership() {
+    for slow in ["UpdateItem", "DeleteItem"] {
+        let (server, table, proxy, store) = behind_a_proxy().await;
+        let one = candidate("one");
+        let term = lead(&store, &one).await;
+        proxy.once(slow, Fate::Held(Duration::from_millis(500)));
+        let next = async {
+            sleep(Duration::from_millis(150)).await;
+            lead(&store, &one).await
+        };
+        let (_released, next) = tokio::join!(store.release(&one, term), next);
+        assert!(item(&server.client(), &table, "LOCK").await.is_some(), "a slow {slow}");
+        assert_eq!(store.renew(&one, next, 1).await.unwrap(), Renewal::Renewed);
+    }
+}
+
 #[tokio::test]
 async fn a_release_whose_answer_was_lost_has_released() {
     let (server, table, proxy, store) = behind_a_proxy().await;

@@ -36,7 +36,7 @@ thread_local! {
 /// The true time of this thread's simulation begins.
 pub fn begin() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| simulate(|| HERE.get().now()));
+    ONCE.call_once(|| simulate(|| HERE.get().now(), wall_clock_millis));
     BEGIN.set(Some(tokio::time::Instant::now()));
     HERE.set(TRUE);
 }
@@ -47,7 +47,7 @@ pub fn elapsed() -> Duration {
 }
 
 /// The wall clock of whoever is being polled, in milliseconds since 1970.
-pub fn wall_clock_millis() -> u64 {
+fn wall_clock_millis() -> u64 {
     HERE.get().wall_millis + u64::try_from(elapsed().as_millis()).expect("not so long")
 }
 

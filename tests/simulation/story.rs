@@ -12,6 +12,7 @@ use leaderrun::election::{OnLoss, Patience, Settings};
 use leaderrun::lease::{Shard, Timing, TimingRequest};
 use leaderrun::store::dynamodb::{Address, DynamoDb};
 use leaderrun::store::{Delivery, Store};
+use leaderrun::time::wall_clock_millis;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +58,7 @@ impl Backend {
                     endpoint: Some("http://127.0.0.1:8000".to_owned()),
                     profile: None,
                 };
-                let store = DynamoDb::open_over(link, &address, timeout, clock::wall_clock_millis).await;
+                let store = DynamoDb::open_over(link, &address, timeout, wall_clock_millis).await;
                 Arc::new(store.unwrap_or_else(|error| panic!("{error}")))
             }
         }

@@ -232,6 +232,8 @@ pub enum Fate {
     LoseAnswer,
     /// It arrives this much later; the connection is cut at once.
     Late(Duration),
+    /// It arrives this much later, and is answered.
+    Held(Duration),
     /// It arrives, and the answer comes this much later.
     Slow(Duration),
     /// It never arrives; this is the answer.
@@ -321,6 +323,10 @@ fn serve(connection: TcpStream, upstream: u16, rule: &Mutex<Rule>, actions: &Mut
                 thread::sleep(delay);
                 let _ = forward(upstream, &line, &request);
                 return;
+            }
+            Fate::Held(delay) => {
+                thread::sleep(delay);
+                forward(upstream, &line, &request)
             }
             Fate::Slow(delay) => {
                 let answer = forward(upstream, &line, &request);
