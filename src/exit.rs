@@ -15,7 +15,7 @@ pub const NOT_ACQUIRED: u8 = 75;
 pub const NO_PERMISSION: u8 = 77;
 /// Wrong configuration: no such table, a wrong schema, a record that cannot be read.
 pub const CONFIGURATION: u8 = 78;
-/// Leadership was lost, and `--on-loss=exit`.
+/// Leadership was lost, and `--on-loss=exit`; or the term that is verified does not lead.
 pub const LOST: u8 = 79;
 /// COMMAND cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;

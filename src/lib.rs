@@ -26,6 +26,7 @@
 //! | [`store`] | the trait, and a file for each store |
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
+//! | [`witness`] | what a candidate tells its tree that asks whether the lease is held |
 //! | [`will`] | what gives the lease back when the candidate is gone |
 //! | [`time`], [`signals`], [`sys`] | clocks, signals, and the only unsafe code |
 //! | [`cli`], [`log`], [`exit`] | the two programs |
@@ -46,3 +47,4 @@ pub mod store;
 pub mod sys;
 pub mod time;
 pub mod will;
+pub mod witness;

@@ -12,6 +12,7 @@ use crate::signals::Signals;
 use crate::store::Store;
 use crate::sys::{self, Owned};
 use crate::time::BootInstant;
+use crate::witness::{self, Witness};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::timerfd::TimerFd;
 use nix::unistd::Pid;
@@ -26,18 +27,26 @@ pub struct Processes {
     timer: Timer,
     /// Some from the start of a guard to the proof that its tree is dead.
     custody: Option<Custody>,
+    /// Some from the first tree on, where the system has such sockets.
+    witness: Option<Witness>,
 }
 
 impl Processes {
     /// # Errors
     /// The kernel's: no timer, no signals.
     pub fn new(command: Command) -> io::Result<Self> {
-        Ok(Self { command, signals: Signals::listen()?, timer: Timer::new()?, custody: None })
+        Ok(Self { command, signals: Signals::listen()?, timer: Timer::new()?, custody: None, witness: None })
     }
 
     fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
         if let Some(custody) = &mut self.custody {
             act(custody);
+        }
+    }
+
+    fn with_witness(&mut self, tell: impl FnOnce(&mut Witness)) {
+        if let Some(witness) = &mut self.witness {
+            tell(witness);
         }
     }
 
@@ -70,6 +79,7 @@ impl Processes {
             News::Tree(event) => {
                 if event == TreeEvent::Dead {
                     self.custody = None;
+                    self.with_witness(Witness::ended);
                     custody::reap_strangers();
                 }
                 return Some(Event::Tree(event));
@@ -87,6 +97,7 @@ impl Host for Processes {
                 signal = self.signals.next() => self.signalled(signal),
                 news = news_of(&mut self.custody) => self.tree_news(news),
                 () = self.timer.reached() => Some(Event::Tick),
+                () = testimony(self.witness.as_ref()) => None,
             };
             if let Some(event) = event {
                 return Ok(event);
@@ -101,7 +112,12 @@ impl Host for Processes {
         deadline: Deadline,
         store: &dyn Store,
     ) -> Result<(), StartError> {
-        self.command.set_leadership(candidate, term);
+        if self.witness.is_none() {
+            let witness = Witness::new().inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
+            self.witness = witness.ok();
+        }
+        self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name));
+        self.with_witness(|witness| witness.began(candidate, term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
         store.with_tenure(&candidate.shard, &mut |tenure| {
@@ -116,14 +132,21 @@ impl Host for Processes {
     }
 
     fn extend(&mut self, deadline: Deadline) {
+        self.with_witness(|witness| witness.extended(deadline));
         self.with_custody(|custody| custody.extend(deadline));
     }
 
     fn stop(&mut self, stop: Stop) {
+        match stop {
+            // The lease is renewed while COMMAND drains.
+            Stop::Orderly { .. } => {}
+            Stop::Losing | Stop::Kill => self.with_witness(Witness::lost),
+        }
         self.with_custody(|custody| custody.stop(stop));
     }
 
     fn seize(&mut self) {
+        self.with_witness(Witness::lost);
         self.with_custody(Custody::seize);
     }
 }
@@ -131,6 +154,13 @@ impl Host for Processes {
 async fn news_of(custody: &mut Option<Custody>) -> News {
     match custody {
         Some(custody) => custody.news().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn testimony(witness: Option<&Witness>) {
+    match witness {
+        Some(witness) => witness.testify().await,
         None => std::future::pending().await,
     }
 }
@@ -158,7 +188,7 @@ impl Timer {
 impl Command {
     /// COMMAND's environment: ours without our own settings (a store URL may hold a password), and what it may
     /// want to know of its leadership.
-    fn set_leadership(&mut self, candidate: &Candidate, term: Term) {
+    fn set_leadership(&mut self, candidate: &Candidate, term: Term, witness: Option<&str>) {
         let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"LEADERRUN_");
         self.environment = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
         let told = [
@@ -167,5 +197,6 @@ impl Command {
             ("LEADERRUN_TERM", term.to_string()),
         ];
         self.environment.extend(told.map(|(name, value)| (name.into(), value.into())));
+        self.environment.extend(witness.map(|name| (witness::VARIABLE.into(), name.into())));
     }
 }

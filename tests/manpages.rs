@@ -192,8 +192,13 @@ fn a_page_has_every_variable_and_no_other() {
 
     for (program, page) in PROGRAMS {
         let mut variables: Names = arguments(&declared(program)).iter().filter_map(variable_of).collect();
-        if program == Program::Leaderrun {
-            variables.extend(told_to_command.iter().cloned());
+        match program {
+            Program::Leaderrun => variables.extend(told_to_command.iter().cloned()),
+            // Those that `verify` finds its leadership by.
+            Program::Leaderctl => {
+                variables
+                    .extend(["LEADERRUN_SHARD", "LEADERRUN_TERM", leaderrun::witness::VARIABLE].map(str::to_owned));
+            }
         }
         assert_eq!(variables_in(&read(page)), variables, "{page}");
     }
@@ -234,7 +239,7 @@ fn leaderruns_page_has_every_exit_status_and_no_other() {
 
 #[test]
 fn leaderctls_page_has_its_exit_statuses_and_no_other() {
-    let own = [0, exit::USAGE, exit::UNAVAILABLE, exit::OS_ERROR, exit::NO_PERMISSION, exit::CONFIGURATION];
+    let own = [0, exit::USAGE, exit::UNAVAILABLE, exit::OS_ERROR, exit::NO_PERMISSION, exit::CONFIGURATION, exit::LOST];
     assert_eq!(statuses_in(&read("man/leaderctl.1")), own.map(|status| status.to_string()).into());
 }
 

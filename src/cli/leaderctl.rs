@@ -1,5 +1,8 @@
 //! `leaderctl`: the operator's tool.
 
+mod verify;
+mod watch;
+
 use super::completions::{self, Program};
 use super::flags;
 use crate::exit;
@@ -13,6 +16,8 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use verify::VerifyFlags;
+use watch::WatchFlags;
 
 const PROGRAM: &str = "leaderctl";
 
@@ -36,6 +41,10 @@ pub struct Flags {
 enum Verb {
     /// Who leads SHARD
     Status(StatusFlags),
+    /// A line for each change of leader, as it happens
+    Watch(WatchFlags),
+    /// Whether a term still leads, for a script's dangerous step
+    Verify(VerifyFlags),
     /// Prepare and examine a store
     #[command(subcommand)]
     Store(StoreVerb),
@@ -76,24 +85,35 @@ pub fn main() -> ExitCode {
     if let Verb::Completions { program, shell } = flags.verb {
         return printed(completions::print(program, shell, &mut stdout()));
     }
-    let location = match flags.store.named(&matches) {
-        Ok(named) => named.location,
+    let named = match flags.store.named(&matches) {
+        Ok(named) => named,
         Err(message) => return flags::usage(PROGRAM, &message),
     };
     if flags.request_timeout.is_zero() {
         return flags::usage(PROGRAM, "--request-timeout 0s leaves no time for an answer");
     }
+    let question = match &flags.verb {
+        Verb::Verify(verify) => match verify.question() {
+            Ok(question) => Some(question),
+            Err(message) => return flags::usage(PROGRAM, &message),
+        },
+        _ => None,
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::OS_ERROR, &format!("the operating system refused: {error}")),
     };
     let answer = runtime.block_on(async {
-        let store = location.open(flags.request_timeout).await?;
+        if let Some(question) = question {
+            return question.answer(named, flags.request_timeout).await;
+        }
+        let store = named.location.open(flags.request_timeout).await?;
         match &flags.verb {
+            Verb::Watch(watch) => watch::watch(store, watch, flags.request_timeout).await.map(|()| ExitCode::SUCCESS),
             Verb::Status(status) => show_status(&*store, status, flags.request_timeout).await,
             Verb::Store(StoreVerb::Init) => init(store).await,
             Verb::Store(StoreVerb::Check) => check(store).await,
-            Verb::Completions { .. } => unreachable!("needs no store"),
+            Verb::Verify(_) | Verb::Completions { .. } => unreachable!("they need no store, or not always"),
         }
     });
     answer.unwrap_or_else(|error| fail(exit::of_store(&error), &error.message))
@@ -116,12 +136,16 @@ struct Status<'a> {
 }
 
 async fn show_status(store: &dyn Store, flags: &StatusFlags, timeout: Duration) -> Result<ExitCode, StoreError> {
-    let report = match tokio::time::timeout(timeout, store.inspect(&flags.shard)).await {
-        Ok(report) => report?,
-        Err(_) => return Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
-    };
+    let report = inspect(store, &flags.shard, timeout).await?;
     let text = if flags.json { as_json(&flags.shard, &report) } else { as_text(&flags.shard, &report) };
     Ok(printed(writeln!(stdout(), "{text}")))
+}
+
+async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
+    match tokio::time::timeout(timeout, store.inspect(shard)).await {
+        Ok(report) => report,
+        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
+    }
 }
 
 fn as_json(shard: &Shard, report: &Report) -> String {

@@ -1,0 +1,153 @@
+//! `leaderctl verify`: is a leadership still going on, and for long enough?
+//!
+//! The hazard: an answer is old when it arrives. What is counted here was counted by the candidate to its own kill, or
+//! by the store before it answered; whoever needs a step to be safe after that needs a fencing token.
+
+use super::{PROGRAM, inspect, printed};
+use crate::cli::flags::{self, NamedStore};
+use crate::exit;
+use crate::lease::{Shard, Term, show};
+use crate::store::{Holder, StoreError, on_one_line};
+use crate::witness::{self, Statement};
+use clap::Args;
+use serde::Serialize;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub struct VerifyFlags {
+    /// The name that is led [default: that of the leadership this runs under]
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Option<Shard>,
+
+    /// The term that should be leading [default: that of the leadership this runs under]
+    #[arg(long, value_name = "N")]
+    term: Option<u64>,
+
+    /// With at least so long to go
+    #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
+    least: Option<Duration>,
+
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be verified.
+pub struct Question {
+    shard: Shard,
+    term: Term,
+    least: Duration,
+    json: bool,
+    /// The socket of the candidate that can answer.
+    witness: Option<String>,
+}
+
+/// What `verify --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    shard: &'a str,
+    term: u64,
+    /// Whether the term leads, with long enough to go.
+    verified: bool,
+    /// None where the term does not lead, or its lease does not expire.
+    seconds_left: Option<f64>,
+    /// `candidate` or `store`.
+    told_by: &'static str,
+}
+
+impl VerifyFlags {
+    /// # Errors
+    /// One line that says what is missing.
+    pub fn question(&self) -> Result<Question, String> {
+        let own = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let own_shard = own("LEADERRUN_SHARD").map(|name| Shard::from_str(&name)).transpose()?;
+        let Some(shard) = self.shard.clone().or_else(|| own_shard.clone()) else {
+            return Err("no SHARD was given, and this does not run under leaderrun".to_owned());
+        };
+        let own_term = own("LEADERRUN_TERM").filter(|_| own_shard.as_ref() == Some(&shard));
+        let own_term =
+            own_term.map(|term| term.parse::<u64>().map_err(|_| "LEADERRUN_TERM is not a number")).transpose()?;
+        let Some(term) = self.term.or(own_term) else {
+            return Err(format!("--term is missing: which term of {shard} should be leading?"));
+        };
+        let witness = own(witness::VARIABLE).filter(|_| own_term == Some(term));
+        Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, witness })
+    }
+}
+
+impl Question {
+    /// Asks the candidate where this runs under it, and the store where that does not answer or is not there.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn answer(&self, named: NamedStore, timeout: Duration) -> Result<ExitCode, StoreError> {
+        if let Some(witness) = &self.witness {
+            match witness::ask(witness).await {
+                Ok(statement) => return Ok(self.told_by_candidate(statement)),
+                Err(error) if named.url.is_none() => {
+                    return Err(StoreError::unknown(format!(
+                        "leaderrun of shard {} does not answer: {error}: it is gone, frozen, or in another network \
+                         namespace; name the store to ask that",
+                        self.shard
+                    )));
+                }
+                Err(_) => {}
+            }
+        }
+        let store = named.location.open(timeout).await?;
+        Ok(self.told_by_store(inspect(&*store, &self.shard, timeout).await?.holder))
+    }
+
+    fn told_by_candidate(&self, statement: Option<Statement>) -> ExitCode {
+        match statement.filter(|told| told.shard == self.shard.as_str() && told.term == self.term) {
+            Some(told) if told.left.is_some_and(|left| left.is_zero()) => {
+                self.no("candidate", None, "it is being stopped")
+            }
+            Some(told) => self.judge("candidate", told.left),
+            None => self.no("candidate", None, "it has ended"),
+        }
+    }
+
+    fn told_by_store(&self, holder: Option<Holder>) -> ExitCode {
+        match holder {
+            None => self.no("store", None, "nobody does"),
+            Some(holder) if holder.term != Some(self.term) => {
+                self.no("store", None, &on_one_line(format!("{holder} does")))
+            }
+            Some(holder) => self.judge("store", holder.expires_in),
+        }
+    }
+
+    fn judge(&self, told_by: &'static str, left: Option<Duration>) -> ExitCode {
+        match left {
+            Some(left) if left < self.least => {
+                let short = format!("it has {} to go, not {}", show(left), show(self.least));
+                self.no(told_by, Some(left), &short)
+            }
+            left => self.say(told_by, true, left),
+        }
+    }
+
+    fn no(&self, told_by: &'static str, left: Option<Duration>, why: &str) -> ExitCode {
+        if !self.json {
+            let verdict = if left.is_some() { "does not lead for long enough" } else { "does not lead" };
+            eprintln!("{PROGRAM}: term {} of shard {} {verdict}: {why}", self.term, self.shard);
+        }
+        self.say(told_by, false, left)
+    }
+
+    fn say(&self, told_by: &'static str, verified: bool, left: Option<Duration>) -> ExitCode {
+        let status = if verified { ExitCode::SUCCESS } else { ExitCode::from(exit::LOST) };
+        if !self.json {
+            return status;
+        }
+        let (shard, seconds_left) = (self.shard.as_str(), left.map(|left| left.as_secs_f64()));
+        let answer = Answer { shard, term: self.term.0, verified, seconds_left, told_by };
+        let text = serde_json::to_string(&answer).expect("an answer is plain data");
+        let written = printed(writeln!(stdout(), "{text}"));
+        if written == ExitCode::SUCCESS { status } else { written }
+    }
+}

@@ -1,0 +1,111 @@
+//! `leaderctl watch`: a line for each change of a shard's leader, as it happens.
+//!
+//! The hazard: news of a store may be lost, and a crash is told by nobody. So every shard is looked at every few
+//! seconds as well, and a store that is away is said once, and looked at again.
+
+use super::{PROGRAM, as_json, inspect, rfc3339};
+use crate::lease::Shard;
+use crate::store::{Delivery, Holder, Report, Store, StoreError, on_one_line};
+use crate::time::wall_clock_millis;
+use clap::Args;
+use std::io::{Write, stdout};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// From one look to the next where the store tells nothing meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// And at the least, however much it tells.
+const LOOKS_APART: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Args)]
+pub struct WatchFlags {
+    /// The names that are led
+    #[arg(value_name = "SHARD", required = true, value_parser = clap::value_parser!(Shard))]
+    shards: Vec<Shard>,
+
+    /// Each change as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints for as long as somebody reads.
+///
+/// # Errors
+/// When a first look fails.
+pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<(), StoreError> {
+    let mut watches = JoinSet::new();
+    for shard in &flags.shards {
+        let first = inspect(&*store, shard, patience).await?;
+        let watch = Watch { store: Arc::clone(&store), shard: shard.clone(), json: flags.json, patience };
+        watches.spawn(watch.follow(first));
+    }
+    while watches.join_next().await.is_some_and(|read| matches!(read, Ok(true))) {}
+    Ok(())
+}
+
+struct Watch {
+    store: Arc<dyn Store>,
+    shard: Shard,
+    json: bool,
+    patience: Duration,
+}
+
+impl Watch {
+    /// Returns, with false, when nobody reads any more.
+    async fn follow(self, first: Report) -> bool {
+        let mut known = first;
+        let mut away = false;
+        if !self.tell(&known) {
+            return false;
+        }
+        loop {
+            sleep(LOOKS_APART).await;
+            if self.store.delivery() == Delivery::Push {
+                // Whatever comes of it, a look follows.
+                let _ = timeout(LOOK_EVERY, self.store.changed(&self.shard)).await;
+            } else {
+                sleep(LOOK_EVERY).await;
+            }
+            match inspect(&*self.store, &self.shard, self.patience).await {
+                Ok(report) => {
+                    away = false;
+                    if identity(&report) != identity(&known) {
+                        known = report;
+                        if !self.tell(&known) {
+                            return false;
+                        }
+                    }
+                }
+                Err(error) if !away => {
+                    away = true;
+                    eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                    sleep(LOOK_EVERY).await;
+                }
+                Err(_) => sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    fn tell(&self, report: &Report) -> bool {
+        let mut out = stdout().lock();
+        let written = if self.json {
+            writeln!(out, "{}", as_json(&self.shard, report))
+        } else {
+            let what = match &report.holder {
+                Some(holder) => format!("led by {}", on_one_line(holder.to_string())),
+                None => "free".to_owned(),
+            };
+            writeln!(out, "{} {}: {what}", rfc3339(wall_clock_millis()), self.shard)
+        };
+        written.and_then(|()| out.flush()).is_ok()
+    }
+}
+
+/// What makes a leadership another one. A record may tell its term a little later than its owner.
+fn identity(report: &Report) -> Option<(&str, Option<&str>, Option<u64>)> {
+    report.holder.as_ref().map(|Holder { owner, session, since_millis, .. }| {
+        (owner.as_str(), session.as_ref().map(crate::lease::Session::as_str), *since_millis)
+    })
+}
