@@ -30,21 +30,58 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        const ALPHABET: &str = "letters, digits and . _ - / :";
+        refuse_strangers("shard", name)?;
         if name.is_empty() {
             return Err(format!("the shard is empty: name it with 1 to 200 {ALPHABET}"));
         }
-        if name.len() > 200 {
-            return Err(format!("the shard is {} bytes long: use 1 to 200 {ALPHABET}", name.len()));
-        }
-        if let Some(stranger) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
-            return Err(format!("the shard {name:?} has a {stranger:?} in it: use {ALPHABET}"));
-        }
-        if name.split('/').any(|part| part == "." || part == "..") {
+        if is_path(name) {
             return Err(format!("the shard {name:?} has a '.' or '..' between slashes: it is a name, not a path"));
         }
         Ok(Self(name.to_owned()))
     }
+}
+
+/// What the names of some shards begin with, letter by letter; empty for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefix(String);
+
+impl Prefix {
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(prefix: &str) -> Result<Self, String> {
+        refuse_strangers("prefix", prefix)?;
+        // A dot at its end may go on as a name, unless that would be too long.
+        let may_go_on = prefix.len() < LONGEST && !is_path(&format!("{prefix}x"));
+        if is_path(prefix) && !may_go_on {
+            return Err(format!("no shard begins with {prefix:?}: none has a '.' or '..' between slashes"));
+        }
+        Ok(Self(prefix.to_owned()))
+    }
+}
+
+const ALPHABET: &str = "letters, digits and . _ - / :";
+/// Bytes in the name of a shard, at most.
+const LONGEST: usize = 200;
+
+fn refuse_strangers(what: &str, name: &str) -> Result<(), String> {
+    if name.len() > LONGEST {
+        return Err(format!("the {what} is {} bytes long: use 1 to {LONGEST} {ALPHABET}", name.len()));
+    }
+    if let Some(stranger) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
+        return Err(format!("the {what} {name:?} has a {stranger:?} in it: use {ALPHABET}"));
+    }
+    Ok(())
+}
+
+fn is_path(name: &str) -> bool {
+    name.split('/').any(|part| part == "." || part == "..")
 }
 
 /// A random number that tells this process from every other one, also from one with the same owner.
@@ -326,6 +363,31 @@ mod tests {
         }
         for bad in ["", "../x", "a/../b", "a/..", ".", "a b", "ä", "a\n", &"x".repeat(201)] {
             assert!(Shard::from_str(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_what_some_shard_begins_with() {
+        let longest = "x".repeat(200);
+        for good in ["", "a", "db/", "/", ".", "a/..", "..a/", "A-Z_0.9:", &longest] {
+            assert!(Prefix::from_str(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "./",
+            "a/../",
+            "../b",
+            "a b",
+            "ä",
+            "a*",
+            "a[",
+            "a%",
+            "a\n",
+            &format!("{longest}x"),
+            &format!("{}/.", &longest[2..]),
+        ] {
+            let refusal = Prefix::from_str(bad).unwrap_err();
+            assert!(refusal.contains("prefix") || refusal.contains("no shard begins with"), "{refusal}");
+            fuzz::assert_is_one_line(&refusal);
         }
     }
 

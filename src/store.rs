@@ -16,6 +16,8 @@ pub mod dynamodb;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
+mod many;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -65,6 +67,12 @@ pub trait Store: Send + Sync {
 
     /// What people want to know about a shard; strongly consistent.
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError>;
+
+    /// Every shard that the store knows whose name begins with `prefix`, letter by letter: in their order, each once, as
+    /// [`Store::inspect`] tells of it. Never writes. It may take many requests, each bounded by itself, so two shards
+    /// may be shown as they were at two instants. A record that something else wrote in a shard's place is shown as
+    /// a holder, for it keeps everybody from leading.
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
 
     /// Makes what the store needs (a table, a bucket, a directory), harmless when it exists.
     /// Answers what was done, a line each.
@@ -158,6 +166,13 @@ impl fmt::Display for Holder {
             write!(f, " (term {term})")?;
         }
         Ok(())
+    }
+}
+
+impl Holder {
+    /// Of a record that something else wrote.
+    pub(crate) fn stranger() -> Self {
+        Self { owner: "something that writes other records".to_owned(), ..Self::default() }
     }
 }
 

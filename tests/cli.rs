@@ -425,6 +425,145 @@ fn status_tells_who_leads() {
     assert_eq!((&object["held"], &object["owner"]), (&false.into(), &serde_json::Value::Null));
 }
 
+/// Of `leaderctl list`, which succeeds.
+fn list(store: &str, words: &[&str]) -> String {
+    let output = leaderctl().args(["--store", store, "list"]).args(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.stderr, b"", "{words:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Leads once, and leaves the shard free.
+fn lead_once(store: &str, shard: &str) {
+    let status = leaderrun().args(["-q", "-n", "--store", store, shard, "true"]).status().unwrap();
+    assert!(status.success(), "{shard}");
+}
+
+#[test]
+fn list_tells_who_leads_what_a_line_each() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    for shard in ["db/main", "db/main:1", "db_main"] {
+        lead_once(&store, shard);
+    }
+    let leader = Leader::of(&store);
+    let text = list(&store, &[]);
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "EXPIRES-IN"]);
+    assert_eq!(rows[1..].iter().map(|row| row[0]).collect::<Vec<_>>(), ["db/main", "db/main:1", "db_main", "shard"]);
+    for free in &rows[1..4] {
+        assert!(free[4].parse::<u64>().is_ok(), "{text}");
+        assert_eq!((&free[1..4], &free[5..]), (&["-"; 3][..], &["-"; 2][..]), "{text}");
+    }
+    let led = &rows[4];
+    assert!(led[1].starts_with(&format!("{}-{}-", led[2], leader.0.id())), "{text}");
+    assert_eq!((led[3], led[6]), (leader.0.id().to_string().as_str(), "-"), "{text}");
+    assert!(led[5].ends_with('Z') && led[4].parse::<u64>().is_ok(), "{text}");
+    // Each column begins where its header does.
+    let starts = |line: &str| line.match_indices("  ").map(|(at, _)| at).max().unwrap();
+    let header = text.lines().next().unwrap();
+    assert_eq!(header.rfind("EXPIRES-IN"), Some(starts(text.lines().last().unwrap()) + 2), "{text}");
+}
+
+#[test]
+fn list_as_json_has_for_each_shard_what_status_has() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    lead_once(&store, "db/main");
+    let _leader = Leader::of(&store);
+    let listed = list(&store, &["--json"]);
+    let lines: Vec<&str> = listed.lines().collect();
+    assert_eq!(lines.len(), 2, "{listed}");
+    for (line, shard) in lines.iter().zip(["db/main", "shard"]) {
+        let output = leaderctl().args(["--store", &store, "status", "--json", shard]).output().unwrap();
+        assert_eq!(*line, String::from_utf8(output.stdout).unwrap().trim_end());
+    }
+}
+
+#[test]
+fn list_takes_a_prefix_letter_by_letter() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    for shard in ["db/main", "db/main:1", "db_main", "dbxmain"] {
+        lead_once(&store, shard);
+    }
+    for (prefix, found) in [
+        ("db/", &["db/main", "db/main:1"][..]),
+        ("db/main:", &["db/main:1"]),
+        ("db_", &["db_main"]),
+        ("", &["db/main", "db/main:1", "db_main", "dbxmain"]),
+        ("DB", &[]),
+        ("b/", &[]),
+        (".", &[]),
+    ] {
+        let text = list(&store, &[prefix]);
+        let shards: Vec<_> = text.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(shards, found, "{prefix}");
+        let json = list(&store, &["--json", prefix]);
+        assert_eq!(json.lines().count(), found.len(), "{prefix}");
+    }
+}
+
+#[test]
+fn list_of_a_store_in_which_nobody_ever_led_is_empty_and_makes_nothing() {
+    let scratch = TempDir::new().unwrap();
+    let directory = scratch.path().join("nowhere");
+    let store = format!("file:{}", directory.display());
+    assert_eq!(list(&store, &[]).lines().count(), 1, "not the header alone");
+    assert_eq!(list(&store, &["--json"]), "");
+    assert!(!directory.exists());
+}
+
+#[test]
+fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obeys() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let leader = Leader::of(&store);
+    fs::write(scratch.path().join("other.json"), "{\"mine\": true}").unwrap();
+    // Of the shard that is led, by somebody who may write there.
+    let record = scratch.path().join("shard.json");
+    let text = fs::read_to_string(&record).unwrap();
+    let mut object: serde_json::Value = serde_json::from_str(&text).unwrap();
+    object["owner"] = "me\u{1b}[2J\nyou or me".into();
+    fs::write(&record, object.to_string()).unwrap();
+    let text = list(&store, &[]);
+    let words: Vec<_> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    assert_eq!(words, ["LEADER", "something_that_writes_other_records", "me_[2J_you_or_me"]);
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    drop(leader);
+}
+
+/// A server that takes connections and says nothing: a firewall, or a machine that is thrashing.
+#[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#[test]
+fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let ports = [silent.local_addr().unwrap().port(), support::ports::free_port()];
+    let urls = |port: u16| {
+        [
+            #[cfg(feature = "dynamodb")]
+            format!("dynamodb://locks?endpoint=http://127.0.0.1:{port}"),
+            #[cfg(feature = "redis")]
+            format!("redis://127.0.0.1:{port}"),
+            #[cfg(feature = "postgres")]
+            format!("postgres://me@127.0.0.1:{port}/db"),
+            #[cfg(feature = "nats")]
+            format!("nats://127.0.0.1:{port}/locks"),
+            #[cfg(feature = "etcd")]
+            format!("etcd://127.0.0.1:{port}"),
+        ]
+    };
+    for (port, url) in ports.into_iter().flat_map(|port| urls(port).map(|url| (port, url))) {
+        let begun = Instant::now();
+        let output = leaderctl().args(["--request-timeout", "1s", "--store", &url, "list"]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(69), 0), "{url}: {stderr}");
+        assert!(stderr.starts_with("leaderctl: ") && stderr.lines().count() == 1, "{url}: {stderr}");
+        assert!(stderr.contains(&format!("127.0.0.1:{port}")), "{url}: {stderr}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{url}: {:?}", begun.elapsed());
+    }
+}
+
 #[test]
 fn operators_errors_are_one_line_with_a_status() {
     for (words, status) in [
@@ -433,6 +572,12 @@ fn operators_errors_are_one_line_with_a_status() {
         (&["no-such-verb"], 64),
         (&["--store", "nonsense", "status", "x"], 64),
         (&["--request-timeout", "0", "status", "x"], 64),
+        (&["list", "a b"], 64),
+        (&["list", "*"], 64),
+        (&["list", "../x"], 64),
+        (&["list", "a", "b"], 64),
+        (&["list", &"x".repeat(201)], 64),
+        (&["--store", "file:/proc/version", "list"], 78),
         (&["--store", "file:/proc/nowhere", "store", "init"], 78),
         (&["--store", "file:/proc/nowhere", "store", "check"], 78),
     ] {
@@ -517,6 +662,27 @@ mod dynamodb {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(server.table("locks"));
         run_with(&["--store", &url(&proxy.endpoint())], "shard", with_credentials).refused(77, "dynamodb:PutItem");
+    }
+
+    #[test]
+    fn a_list_that_is_denied_names_the_permission() {
+        let server = Server::start();
+        let proxy = Proxy::before(&server);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(server.table("locks"));
+        proxy.rule(|request| {
+            if request.action == "Scan" {
+                support::dynamo::error_answer(400, "AccessDeniedException", "User is not authorized")
+            } else {
+                Fate::Pass
+            }
+        });
+        let mut command = leaderctl();
+        with_credentials(&mut command);
+        let output = command.args(["--store", &url(&proxy.endpoint()), "list"]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(77), "{stderr}");
+        assert!(stderr.contains("denied dynamodb:Scan on table locks") && stderr.lines().count() == 1, "{stderr}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod support;
 
 use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::store::{Claim, Grant, Observation, Release, Renewal, Store};
+use leaderrun::store::{Claim, Grant, Holder, Observation, Release, Renewal, Report, Store};
 use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -214,6 +214,94 @@ async fn of_eight_candidates_one_wins_every_one_of_200_races(bench: &Bench) {
     }
 }
 
+async fn a_list_tells_of_each_shard_what_a_look_at_it_tells(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let names = ["list/one", "list/two", "list_three", "listed"];
+    let candidates = names.map(|name| Candidate { lease: LEASE * 60, ..candidate(name, "one") });
+    assert_eq!(other.list("list").await, Ok(Vec::new()));
+    let mut terms = Vec::new();
+    for candidate in &candidates {
+        terms.push(granted(&*store, candidate).await.term);
+    }
+    assert_eq!(store.release(&candidates[1], terms[1]).await, Ok(Release::Released));
+
+    let list = other.list("").await.unwrap();
+    assert!(list.is_sorted_by(|(one, _), (next, _)| one < next), "{list:?}");
+    for candidate in &candidates {
+        let (_, listed) = list.iter().find(|(shard, _)| *shard == candidate.shard).expect("it is listed");
+        assert_eq!(timeless(listed.clone()), timeless(other.inspect(&candidate.shard).await.unwrap()));
+    }
+    let report = |name: &str| &list.iter().find(|(shard, _)| shard.as_str() == name).unwrap().1;
+    let holder = report("list/one").holder.as_ref().expect("one holds it");
+    assert_eq!((holder.session.as_ref(), holder.term), (Some(&candidates[0].session), Some(terms[0])));
+    assert_eq!(holder.expires_in.is_some_and(|left| left > LEASE * 50), store.expires());
+    assert_eq!((&report("list/two").holder, report("list/two").last_term), (&None, Some(terms[1])));
+
+    for (prefix, found) in [
+        ("list/", &["list/one", "list/two"][..]),
+        ("list/t", &["list/two"]),
+        ("listed", &["listed"]),
+        // What stands for any letter elsewhere stands for itself.
+        ("list_", &["list_three"]),
+        ("lis_", &[]),
+        ("list%", &[]),
+        ("list*", &[]),
+        ("list?", &[]),
+        ("[l]ist", &[]),
+        ("list\\", &[]),
+        ("listed/", &[]),
+        ("LIST", &[]),
+    ] {
+        let list = other.list(prefix).await.unwrap();
+        assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), found, "{prefix}");
+    }
+}
+
+/// Without what goes on between two looks.
+fn timeless(report: Report) -> Report {
+    let holder = report.holder.map(|holder| Holder { expires_in: None, ..holder });
+    Report { holder, ..report }
+}
+
+async fn a_list_shows_a_lease_that_has_expired_as_free(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let one = candidate("list/expired", "one");
+    let term = granted(&*store, &one).await.term;
+    let led = async || other.list("list/expired").await.unwrap()[0].1.holder.is_some();
+    assert!(led().await);
+    if !store.expires() {
+        assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    }
+    let begun = Instant::now();
+    while led().await {
+        assert!(begun.elapsed() < PATIENCE, "it never expires");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(other.list("list/expired").await.unwrap()[0].1.last_term, Some(term));
+}
+
+/// More than any store answers with at once.
+const CROWD: usize = 300;
+
+async fn a_list_of_hundreds_of_shards_has_each_once(bench: &Bench) {
+    let stores: Vec<_> = (0..4).map(|_| bench.store()).collect();
+    let names: Vec<_> = (0..CROWD).map(|number| format!("crowd/{number:03}")).collect();
+    let mut claims = tokio::task::JoinSet::new();
+    for (index, store) in stores.iter().enumerate() {
+        let (store, mine) = (Arc::clone(store), names.iter().skip(index).step_by(4).cloned().collect::<Vec<_>>());
+        claims.spawn(async move {
+            for name in mine {
+                granted(&*store, &Candidate { lease: LEASE * 60, ..candidate(&name, "one") }).await;
+            }
+        });
+    }
+    claims.join_all().await;
+    granted(&*stores[0], &candidate("crowe", "one")).await;
+    let list = bench.store().list("crowd/").await.unwrap();
+    assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), names);
+    assert!(list.iter().all(|(_, report)| report.holder.is_some() && report.last_term.is_some()));
+}
+
 /// The suite, a test for each case and store.
 macro_rules! suite {
     ($store:ident, $bench:expr, [$($case:ident),* $(,)?]) => {
@@ -264,6 +352,9 @@ every_store!(
     a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again,
     a_claim_in_doubt_can_be_released_without_its_term,
     of_eight_candidates_one_wins_every_one_of_200_races,
+    a_list_tells_of_each_shard_what_a_look_at_it_tells,
+    a_list_shows_a_lease_that_has_expired_as_free,
+    a_list_of_hundreds_of_shards_has_each_once,
 );
 
 fn memory_bench() -> Ready<(Bench, ())> {

@@ -30,8 +30,8 @@ use crate::store::Conclusion;
 use crate::time::{BootInstant, wall_clock_millis};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use client::BySchemeClient;
-use record::{Draft, Item, Moment, Record, Sight, millis, ttl_of};
-use std::collections::HashMap;
+use record::{Draft, Item, LOCK, Moment, PARTITION, Record, Sight, TERM, millis, shard_of, ttl_of};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -176,6 +176,12 @@ impl DynamoDb {
         left
     }
 
+    /// Who leads by a record that a read sent at `read_sent` has shown. None when it has expired.
+    fn holder(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Option<Holder> {
+        let left = self.notice(shard, record, read_sent);
+        (!left.is_zero()).then(|| record.holder(Some(left)))
+    }
+
     fn forget(&self, shard: &Shard) {
         self.seen().remove(shard);
     }
@@ -312,6 +318,21 @@ impl DynamoDb {
     }
 }
 
+/// The last term, and whose it is.
+type LastTerm = (Term, Option<Session>);
+
+/// Of what the lock item and the term item tell.
+fn report(mut holder: Option<Holder>, last: Option<LastTerm>) -> Report {
+    // The lock item has the term from the first renewal on; before that, the term item tells.
+    if let (Some(holder), Some((term, whose))) = (&mut holder, &last)
+        && holder.session.is_some()
+        && holder.session == *whose
+    {
+        holder.term.get_or_insert(*term);
+    }
+    Report { holder, last_term: last.map(|(term, _)| term) }
+}
+
 /// Of a lock write that may only apply over an earlier one of the same session.
 const MINE: &str = "#session = :me AND #ownerId = :owner AND #beat < :beat";
 
@@ -400,10 +421,7 @@ impl Store for DynamoDb {
                 )))
             }
             Some(record) => Ok(Renewal::Lost(Some(record.holder(None)))),
-            None => {
-                let owner = "something that writes other records".to_owned();
-                Ok(Renewal::Lost(Some(Holder { owner, ..Holder::default() })))
-            }
+            None => Ok(Renewal::Lost(Some(Holder::stranger()))),
         }
     }
 
@@ -425,18 +443,39 @@ impl Store for DynamoDb {
         let mut holder = None;
         if let Some(item) = item {
             let record = self.read(shard, &item)?;
-            let left = self.notice(shard, &record, sent);
-            holder = (!left.is_zero()).then(|| record.holder(Some(left)));
+            holder = self.holder(shard, &record, sent);
         }
-        let last = term::last(&self.table, shard).await?;
-        // The lock item has the term from the first renewal on; before that, the term item tells.
-        if let (Some(holder), Some((term, whose))) = (&mut holder, &last)
-            && holder.session.is_some()
-            && holder.session == *whose
-        {
-            holder.term.get_or_insert(*term);
+        Ok(report(holder, term::last(&self.table, shard).await?))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        let mut found: BTreeMap<Shard, (Option<Holder>, Option<LastTerm>)> = BTreeMap::new();
+        let mut from = None;
+        loop {
+            let sent = BootInstant::now();
+            let filter = Expression::new("begins_with(#pk, :prefix) AND #sk IN (:lock, :term)")
+                .text(":prefix", &format!("{PARTITION}{prefix}"))
+                .text(":lock", LOCK)
+                .text(":term", TERM);
+            let (items, ended) = self.table.scan(filter, from).await?;
+            for item in items {
+                let Some(shard) = shard_of(&item) else { continue };
+                if record::text(&item, "sk") == Some(LOCK) {
+                    let record = Record::read(&item);
+                    let holder =
+                        record.map_or_else(|| Some(Holder::stranger()), |record| self.holder(&shard, &record, sent));
+                    found.entry(shard).or_default().0 = holder;
+                } else {
+                    let last = term::told(&self.table, &shard, &item);
+                    found.entry(shard).or_default().1 = last;
+                }
+            }
+            from = ended;
+            if from.is_none() {
+                break;
+            }
         }
-        Ok(Report { holder, last_term: last.map(|(term, _)| term) })
+        Ok(found.into_iter().map(|(shard, (holder, last))| (shard, report(holder, last))).collect())
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

@@ -32,6 +32,7 @@
 mod address;
 mod claim;
 mod link;
+mod list;
 mod news;
 mod proto;
 mod provision;
@@ -154,7 +155,7 @@ impl Etcd {
     }
 
     async fn get(&self, connection: &Arc<Connection>, key: Vec<u8>) -> Result<RangeResponse, Failure> {
-        self.link.call(connection, RANGE, RangeRequest { key }).await
+        self.link.call(connection, RANGE, RangeRequest { key, ..RangeRequest::default() }).await
     }
 
     /// What is left of an etcd lease: not less than that, nor more than what was granted. None: it is gone.
@@ -283,6 +284,10 @@ impl Store for Etcd {
 
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         self.link.operate(|connection| Box::pin(self.inspect_on(connection, shard))).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        list::list(self, prefix).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

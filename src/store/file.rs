@@ -16,7 +16,8 @@
 //!   wait for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 
 use super::{
-    Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, Verdict,
+    Claim, Conclusion, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError,
+    Verdict,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::wall_clock_millis;
@@ -24,7 +25,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Read};
@@ -109,6 +110,30 @@ impl FileStore {
     fn path(&self, shard: &Shard, ending: &str) -> PathBuf {
         // '=' is not in the alphabet of shards, so no two shards share a file, and none leaves the directory.
         self.directory.join(format!("{}.{ending}", shard.as_str().replace('/', "=")))
+    }
+
+    /// Which shard a file of this name is of: the inverse of [`FileStore::path`]. None for drafts, and for what is none
+    /// of ours.
+    fn shard_of(name: &str) -> Option<Shard> {
+        let name = name.strip_suffix(".lock").or_else(|| name.strip_suffix(".json"))?;
+        // With a slash in it, it would be no file name, so every one here stands for an '='.
+        name.replace('=', "/").parse().ok()
+    }
+
+    /// All shards of which there is a file.
+    fn shards(&self) -> Result<BTreeSet<Shard>, StoreError> {
+        let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) => return Err(unreadable(error)),
+        };
+        let mut shards = BTreeSet::new();
+        for entry in entries {
+            let name = entry.map_err(unreadable)?.file_name();
+            shards.extend(name.to_str().and_then(Self::shard_of));
+        }
+        Ok(shards)
     }
 
     fn make_directory(&self) -> Result<(), StoreError> {
@@ -302,6 +327,23 @@ impl Store for FileStore {
         let record = self.read_record(shard)?;
         let holder = if self.is_locked(shard)? { Some(self.holder(shard)?) } else { None };
         Ok(Report { holder, last_term: record.map(|record| record.term) })
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        let mut list = Vec::new();
+        for shard in self.shards()?.into_iter().filter(|shard| shard.as_str().starts_with(prefix)) {
+            let report = match self.inspect(&shard).await {
+                Err(error) if error.conclusion == Conclusion::Misconfigured => {
+                    Report { holder: Some(Holder::stranger()), last_term: None }
+                }
+                report => report?,
+            };
+            // A lock that nobody holds, without a record, is of a standby that left before anybody led.
+            if report != Report::default() {
+                list.push((shard, report));
+            }
+        }
+        Ok(list)
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
@@ -582,5 +624,21 @@ mod tests {
         let path = |name: &str| store.path(&name.parse().unwrap(), "lock");
         assert_eq!(path("a/b:c"), Path::new("/d/a=b:c.lock"));
         assert_ne!(path("a/b"), path("a.b"));
+    }
+
+    #[test]
+    fn the_files_of_a_shard_tell_its_name_and_drafts_and_strangers_none() {
+        let store = FileStore::open(Path::new("/d")).unwrap();
+        let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        for shard in ["a/b:c", "a.lock", "x.json", "x.json/y", "/", "_-"] {
+            let shard: Shard = shard.parse().unwrap();
+            for ending in ["lock", "json"] {
+                assert_eq!(FileStore::shard_of(&name(store.path(&shard, ending))).as_ref(), Some(&shard));
+            }
+            assert_eq!(FileStore::shard_of(&name(store.path(&shard, "json.new"))), None);
+        }
+        for other in ["lock", ".lock", "a b.lock", "..=x.lock", "notes.txt", "a"] {
+            assert_eq!(FileStore::shard_of(other), None, "{other}");
+        }
     }
 }

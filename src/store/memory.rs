@@ -107,6 +107,15 @@ impl Store for Memory {
         Ok(Report { holder: entry.and_then(Entry::holder), last_term: entry.map(|entry| Term(entry.term)) })
     }
 
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        let shards = self.shards();
+        let known = shards.iter().filter(|(shard, entry)| entry.term > 0 && shard.as_str().starts_with(prefix));
+        let report = |entry: &Entry| Report { holder: entry.holder(), last_term: Some(Term(entry.term)) };
+        let mut list: Vec<_> = known.map(|(shard, entry)| (shard.clone(), report(entry))).collect();
+        list.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(list)
+    }
+
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }

@@ -26,6 +26,7 @@
 mod address;
 mod bucket;
 mod link;
+mod list;
 mod provision;
 mod record;
 mod watch;
@@ -469,6 +470,10 @@ impl Store for Nats {
         let now = BootInstant::now();
         let holder = (!sight.left(now).is_zero()).then(|| sight.holder(now));
         Ok(Report { holder, last_term: sight.term().map(Term) })
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        list::list(self, prefix).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

@@ -338,6 +338,26 @@ impl Store for Postgres {
         Ok(Report { holder: look.holder(), last_term })
     }
 
+    /// What the rows tell. An advisory lock that a stranger holds is of one shard, and no row tells of which.
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        let answer =
+            self.server.ask(|_| self.server.statements.list(), &[text(&prefix)], self.server.deadline()).await?;
+        let mut list = Vec::with_capacity(answer.rows.len());
+        for row in &answer.rows {
+            // A name that is no shard's was written by something else.
+            let Ok(Ok(shard)) = row.try_get::<_, &str>(0).map(str::parse::<Shard>) else { continue };
+            let report = match Seen::read(row) {
+                Seen::Record(record) => {
+                    Report { holder: (!record.free).then(|| record.holder()), last_term: Some(record.term) }
+                }
+                Seen::Absent | Seen::Garbage => Report { holder: Some(Holder::stranger()), last_term: None },
+            };
+            list.push((shard, report));
+        }
+        list.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(list)
+    }
+
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         provision::prepare(&self.server).await
     }

@@ -28,6 +28,7 @@
 mod address;
 mod failure;
 mod link;
+mod list;
 mod news;
 mod provision;
 mod record;
@@ -36,7 +37,9 @@ mod sentinel;
 
 pub use address::Address;
 
-use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, tls};
+use super::{
+    Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, many, tls,
+};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::{BootInstant, wall_clock_millis};
 use link::Link;
@@ -183,14 +186,21 @@ impl Redis {
         self.run(&self.scripts.look, shard, &[&lease.to_string()], None).await
     }
 
+    /// What a look showed.
+    fn report(&self, shard: &Shard, reply: &Reply) -> Result<Report, StoreError> {
+        let holder = self.holder(shard, reply, 0)?;
+        Ok(Report { holder, last_term: reply.number(3).filter(|&term| term > 0).map(Term) })
+    }
+
+    fn foreign(&self, shard: &Shard) -> Holder {
+        let owner = format!("something else that wrote the key {}", self.key(&format!("lock:{shard}")));
+        Holder { owner, ..Holder::default() }
+    }
+
     /// As three words of a reply tell: what it is, the lock, and what is left of it.
     fn holder(&self, shard: &Shard, reply: &Reply, index: usize) -> Result<Option<Holder>, StoreError> {
         let expires_in = Some(reply.millis(index + 2));
-        let foreign = || Holder {
-            owner: format!("something else that wrote the key {}", self.key(&format!("lock:{shard}"))),
-            expires_in,
-            ..Holder::default()
-        };
+        let foreign = || Holder { expires_in, ..self.foreign(shard) };
         match reply.word(index) {
             "free" => Ok(None),
             "unknown" => Ok(Some(Holder { owner: FORGOTTEN.to_owned(), expires_in, ..Holder::default() })),
@@ -329,10 +339,24 @@ impl Store for Redis {
     }
 
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let reply = self.look(shard).await?;
-        let holder = self.holder(shard, &reply, 0)?;
-        let last_term = reply.number(3).filter(|&term| term > 0).map(Term);
-        Ok(Report { holder, last_term })
+        self.report(shard, &self.look(shard).await?)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        let shards = list::shards(self, prefix).await?;
+        let mut list = many::answers(shards.into_iter().map(|shard| async move {
+            let reply = script::read(&self.link, &self.scripts.look, &self.keys(&shard), &["0"]).await?;
+            let report = match &reply {
+                Some(reply) => self.report(&shard, reply)?,
+                None => Report { holder: Some(self.foreign(&shard)), last_term: None },
+            };
+            Ok((shard, report))
+        }))
+        .await?;
+        // What has vanished since it was found is none any more.
+        list.retain(|(_, report)| *report != Report::default());
+        list.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(list)
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

@@ -130,3 +130,17 @@ async fn authentication_may_be_turned_on_and_off_under_a_leader_with_a_password(
     server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
 }
+
+#[tokio::test]
+async fn who_may_read_the_prefix_may_look_and_list() {
+    let server = guarded();
+    let app = open(&url(&server, "app:hunter2")).await;
+    app.prepare().await.unwrap();
+    let term = granted(app.claim(&candidate("one")).await.unwrap()).term;
+    let reader = open(&url(&server, "reader:hunter2")).await;
+    let list = reader.list("db").await.unwrap();
+    assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
+    assert!(reader.inspect(&list[0].0).await.unwrap().holder.is_some());
+    let message = denied(open(&url(&server, "nobody:hunter2")).await.list("").await, "denied user nobody a Range");
+    assert!(message.contains("leaderrun/"), "{message}");
+}

@@ -124,3 +124,18 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     // That of the mark of youth.
     assert!(server.etcdctl(&["lease", "list"]).starts_with("found 1 leases"));
 }
+
+#[tokio::test]
+async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
+    let server = old_server().await;
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    for (key, value) in [("lock/a", "hello"), ("lock/no name", "{}"), ("lockx", "{}"), ("last/a", "7")] {
+        server.put(&format!("leaderrun/{key}"), value);
+    }
+    let list = store.list("").await.unwrap();
+    assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["a", one.shard.as_str()]);
+    assert_eq!(list[0].1.holder.as_ref().unwrap().owner, "something else that wrote leaderrun/lock/a");
+    assert_eq!((list[0].1.last_term, list[1].1.last_term), (None, Some(term)));
+}

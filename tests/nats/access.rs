@@ -298,3 +298,30 @@ async fn who_demands_tls_does_not_go_on_without() {
     assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
     assert!(error.message.contains("it may speak no TLS"), "{error}");
 }
+
+#[tokio::test]
+async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
+    let server = restricted(&NEEDED[1..], "_INBOX.>");
+    let admin = open(&as_admin(&server)).await;
+    admin.prepare().await.unwrap();
+    let term = granted(admin.claim(&candidate("one")).await).term;
+    let stored = || server.client().api(&format!("STREAM.INFO.KV_{BUCKET}"), &Value::Null)["state"]["last_seq"].clone();
+    let before = stored();
+    let list = open(&server.own_url()).await.list("db/").await.unwrap();
+    assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
+    assert_eq!(stored(), before);
+    // What an old server was asked the time with is gone soon.
+    let begun = Instant::now();
+    while server.client().api(&format!("STREAM.INFO.KV_{BUCKET}"), &Value::Null)["state"]["consumer_count"] != 0 {
+        assert!(begun.elapsed() < PATIENCE, "it left a consumer behind");
+        sleep(Duration::from_millis(50)).await;
+    }
+
+    let server = restricted(&[NEEDED[1], NEEDED[3]], "_INBOX.>");
+    let admin = open(&as_admin(&server)).await;
+    admin.prepare().await.unwrap();
+    granted(admin.claim(&candidate("one")).await);
+    let error = open(&server.own_url()).await.list("").await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains(NEEDED[2]), "{error}");
+}

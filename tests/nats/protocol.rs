@@ -467,3 +467,36 @@ async fn renewals_that_overlap_on_a_slow_network_succeed() {
     }
     assert!(renewed >= 4, "{renewed}");
 }
+
+#[tokio::test]
+async fn a_list_by_one_who_has_watched_nothing_shows_an_expired_lease_as_free() {
+    let server = server().await;
+    let (store, watcher) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = with_lease("one", Duration::from_secs(2));
+    let term = lead_in_time(&*store, &one).await.term;
+    let list = open(&server.own_url()).await.list("").await.unwrap();
+    let left = list[0].1.holder.as_ref().expect("one leads").expires_in.unwrap();
+    assert!(left <= one.lease, "{left:?}");
+    let begun = Instant::now();
+    while matches!(watcher.observe(&shard()).await, Ok(Observation::Held(_))) {
+        assert!(begun.elapsed() < PATIENCE, "it never expires");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let list = open(&server.own_url()).await.list("").await.unwrap();
+    assert_eq!((&list[0].1.holder, list[0].1.last_term), (&None, Some(Term(term.0))));
+}
+
+#[tokio::test]
+async fn a_list_shows_what_something_else_wrote_and_not_what_was_deleted() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    lead(&*store, &short("one")).await;
+    let mut client = server.client();
+    for key in ["other", "=led.other", "=61", "gone"] {
+        client.put(key, "", "hello");
+    }
+    client.delete("gone");
+    let list = store.list("").await.unwrap();
+    assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), [KEY, "other"]);
+    assert_eq!(list[1].1.holder.as_ref().unwrap().owner, "something that writes other records");
+}

@@ -209,3 +209,20 @@ async fn a_unix_socket_is_as_good() {
     assert_eq!(error.conclusion, Conclusion::NotApplied);
     assert!(error.message.contains("/nonexistent/.s.PGSQL.5432"), "{error}");
 }
+
+#[tokio::test]
+async fn a_role_that_may_only_read_may_look_and_list() {
+    let table = Table::new().await;
+    let one = candidate("one");
+    let term = lead(&table.store().await, &one).await;
+    let role = role(&table);
+    let store = open(&url_as(&table, &role)).await;
+    let error = store.list("").await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("GRANT SELECT"), "{error}");
+    table.sql(&format!("GRANT SELECT ON TABLE $T TO {role}"));
+    let list = store.list("db").await.unwrap();
+    assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
+    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
+    assert_eq!(list[0].1.holder.as_ref().map(|holder| holder.owner.as_str()), Some("one"));
+}

@@ -127,3 +127,21 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
         while stores[*index].release(one, term).await.is_err() {}
     }
 }
+
+#[tokio::test]
+async fn a_list_shows_rows_that_cannot_be_read_as_somebodys_and_leaves_out_what_is_no_shards() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let term = lead(&store, &candidate("one")).await;
+    for (shard, term) in [("garbage", -5), ("no name", 5), ("", 5)] {
+        let values = format!("{term}, 's', 'o', 'h', 1, 1, 1, 1, now(), 'infinity', false");
+        table.sql(&format!("INSERT INTO $T VALUES ('{shard}', {values}) ON CONFLICT DO NOTHING"));
+    }
+    let list = store.list("").await.unwrap();
+    assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["db/main", "garbage"]);
+    assert_eq!(list[0].1.last_term, Some(term));
+    assert_eq!(
+        list[1].1.holder.as_ref().map(|holder| holder.owner.as_str()),
+        Some("something that writes other records")
+    );
+}

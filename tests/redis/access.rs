@@ -226,3 +226,23 @@ async fn tls_shows_a_certificate_where_one_is_asked_for() {
     let told = store.claim(&candidate("one")).await.unwrap_err();
     assert!(told.message.contains("it asks for a certificate: add cert=FILE and key=FILE"), "{told}");
 }
+
+/// Of [`MINIMAL`] what only reads, and what a list needs besides.
+const LISTING: &str = "on >PASSWORD ~leaderrun:* +time +info +get +pttl +hmget +eval +evalsha +scan";
+
+#[tokio::test]
+async fn a_list_needs_scan_and_nothing_that_writes() {
+    let server = old_server();
+    lead(&store(&server).await, &candidate("one")).await;
+    allow(&server, LISTING);
+    let operator = open(&url(&server)).await.unwrap();
+    let list = operator.list("db/").await.unwrap();
+    assert_eq!(list.len(), 1);
+    assert_eq!(list[0].1.holder.as_ref().map(|holder| holder.owner.as_str()), Some("one"));
+    assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was denied");
+
+    allow(&server, MINIMAL);
+    let error = open(&url(&server)).await.unwrap().list("").await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
+}

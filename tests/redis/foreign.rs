@@ -132,3 +132,37 @@ async fn prefixes_and_databases_are_places_of_their_own() {
     assert_eq!(error.conclusion, Conclusion::Misconfigured);
     assert!(error.message.contains("has no database of that number"), "{error}");
 }
+
+#[tokio::test]
+async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
+    let server = old_server();
+    let store = store(&server).await;
+    lead(&store, &candidate("one")).await;
+    server.cli(&["SET", "leaderrun:{leases}:lock:eternal", "instance-7"]);
+    server.cli(&["RPUSH", "leaderrun:{leases}:lock:list", "one", "two"]);
+    server.cli(&["SET", "leaderrun:{leases}:lock:other", "instance-7", "PX", "60000"]);
+    for stranger in ["leaderrun:{leases}:lock:no name", "leaderrun:{leases}:lost:x", "xleaderrun:{leases}:lock:x"] {
+        server.cli(&["SET", stranger, "x", "PX", "60000"]);
+    }
+    let list = store.list("").await.unwrap();
+    let owners = list.iter().map(|(shard, report)| (shard.as_str(), report.holder.as_ref().unwrap().owner.clone()));
+    let foreign = |shard: &str| format!("something else that wrote the key leaderrun:{{leases}}:lock:{shard}");
+    let expected = ["eternal", "list", "other"].map(|shard| (shard, foreign(shard)));
+    assert!(owners.eq([("db/main", "one".to_owned())].into_iter().chain(expected)), "{list:?}");
+}
+
+#[tokio::test]
+async fn a_list_takes_no_pattern_from_the_prefix_of_its_keys() {
+    let server = old_server();
+    let mut stores = Vec::new();
+    for prefix in ["a%2A", "ab", "%5Ba%5D", "a%5C"] {
+        let store = open(&format!("{}?prefix={prefix}", server.plain_url())).await.unwrap();
+        lead_in_time(&store, &with_lease(prefix, Duration::from_millis(100))).await;
+        stores.push((store, prefix));
+    }
+    for (store, prefix) in stores {
+        let term = store.inspect(&shard()).await.unwrap().last_term;
+        let list = store.list("").await.unwrap();
+        assert_eq!(list.iter().map(|(_, report)| report.last_term).collect::<Vec<_>>(), [term], "{prefix}");
+    }
+}

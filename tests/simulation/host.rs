@@ -215,6 +215,10 @@ impl Store for UsedBy {
         self.run(self.store.inspect(shard)).await
     }
 
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        self.run(self.store.list(prefix)).await
+    }
+
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         self.run(self.store.prepare()).await
     }

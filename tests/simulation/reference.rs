@@ -101,6 +101,10 @@ impl Store for Link {
         self.reference.memory.inspect(shard).await
     }
 
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        self.reference.memory.list(prefix).await
+    }
+
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }

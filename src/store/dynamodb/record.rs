@@ -133,9 +133,17 @@ impl Draft<'_> {
 }
 
 pub const LOCK: &str = "LOCK";
+pub const TERM: &str = "TERM";
+/// What the partition of every shard begins with.
+pub const PARTITION: &str = "SHARD#";
 
 pub fn partition(shard: &Shard) -> String {
-    format!("SHARD#{shard}")
+    format!("{PARTITION}{shard}")
+}
+
+/// Whose item it is. None where it is no shard's.
+pub fn shard_of(item: &Item) -> Option<Shard> {
+    text(item, "pk")?.strip_prefix(PARTITION)?.parse().ok()
 }
 
 /// Rounded up: the other library compares whole seconds, and must not be early.

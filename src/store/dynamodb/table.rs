@@ -2,7 +2,7 @@
 
 use super::client::{self, Watch};
 use super::failure::{self, Place};
-use super::record::{Item, LOCK, millis, n, partition};
+use super::record::{Item, LOCK, TERM, millis, n, partition};
 use super::{Address, WallClock};
 use crate::lease::Shard;
 use crate::store::StoreError;
@@ -19,6 +19,10 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::time::Duration;
+
+/// So many items are looked at in one request, whether they match or not: it is to be over in its time, and to leave
+/// others some of a table's capacity.
+const SCAN_PAGE: i32 = 250;
 
 /// A table, the client to reach it, and what is known of its server's clock.
 pub struct Table {
@@ -81,7 +85,7 @@ pub fn lock_key(shard: &Shard) -> Key {
 }
 
 pub fn term_key(shard: &Shard) -> Key {
-    (AttributeValue::S(partition(shard)), AttributeValue::S("TERM".to_owned()))
+    (AttributeValue::S(partition(shard)), AttributeValue::S(TERM.to_owned()))
 }
 
 /// Tells since when the table remembers.
@@ -110,6 +114,27 @@ impl Table {
         match request.consistent_read(consistent).send().await {
             Ok(answer) => Ok(answer.item),
             Err(error) => Err(self.failure("dynamodb:GetItem", &error)),
+        }
+    }
+
+    /// One page of all items that match `filter`, from where the last one ended. Answers where this one ended, None at
+    /// the end of the table.
+    pub async fn scan(&self, filter: Expression, from: Option<Item>) -> Result<(Vec<Item>, Option<Item>), StoreError> {
+        let request = self
+            .client
+            .scan()
+            .table_name(&self.name)
+            .consistent_read(true)
+            .limit(SCAN_PAGE)
+            .set_exclusive_start_key(from)
+            .set_expression_attribute_names(Some(names(&[&filter.text])))
+            .set_expression_attribute_values(Some(filter.values))
+            .filter_expression(filter.text);
+        match request.send().await {
+            Ok(answer) => {
+                Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key.filter(|key| !key.is_empty())))
+            }
+            Err(error) => Err(self.failure("dynamodb:Scan", &error)),
         }
     }
 

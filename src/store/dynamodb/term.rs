@@ -88,6 +88,11 @@ pub async fn last(table: &Table, shard: &Shard) -> Result<Option<(Term, Option<S
     Ok(last.map(|last| (Term(last.term), last.holder)))
 }
 
+/// As [`last`] tells, of an item that was read already. None where it cannot be read.
+pub fn told(table: &Table, shard: &Shard, item: &Item) -> Option<(Term, Option<Session>)> {
+    LastTerm::read(&table.name, shard, item).ok().map(|last| (Term(last.term), last.holder))
+}
+
 /// Writes down that the table remembers from now on. False when it did so before.
 pub async fn mark_table(table: &Table) -> Result<bool, StoreError> {
     let created = table.server_millis(BootInstant::now());

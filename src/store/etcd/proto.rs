@@ -53,6 +53,12 @@ pub struct KeyValue {
 pub struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
+    /// Empty: the one key. Else all keys from that one up to this one, which is not among them.
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: Vec<u8>,
+    /// Zero: all.
+    #[prost(int64, tag = "3")]
+    pub limit: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -61,6 +67,9 @@ pub struct RangeResponse {
     pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
+    /// There is more than the limit.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -274,7 +283,7 @@ pub struct StatusResponse {
 }
 
 pub fn get(key: &[u8]) -> RequestOp {
-    RequestOp { request: Some(Operation::Range(RangeRequest { key: key.to_vec() })) }
+    RequestOp { request: Some(Operation::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() })) }
 }
 
 pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
@@ -328,7 +337,7 @@ mod tests {
             KeyValue { key: b"p/lock/s".to_vec(), create_revision: -1, mod_revision: 9, value: vec![0xff], lease: 7 };
         let header = || Some(ResponseHeader { cluster_id: u64::MAX, revision: 9, raft_term: 2 });
         let messages = [
-            RangeResponse { header: header(), kvs: vec![kv.clone()] }.encode_to_vec(),
+            RangeResponse { header: header(), kvs: vec![kv.clone()], more: true }.encode_to_vec(),
             WatchResponse {
                 canceled: true,
                 compact_revision: 5,

@@ -37,11 +37,21 @@ impl Keys {
     }
 
     pub fn lock(&self, shard: &Shard) -> Vec<u8> {
-        format!("{}/lock/{shard}", self.prefix).into_bytes()
+        [self.locks().as_bytes(), shard.as_str().as_bytes()].concat()
     }
 
     pub fn last(&self, shard: &Shard) -> Vec<u8> {
-        format!("{}/last/{shard}", self.prefix).into_bytes()
+        [self.lasts().as_bytes(), shard.as_str().as_bytes()].concat()
+    }
+
+    /// What the keys of locks begin with.
+    pub fn locks(&self) -> String {
+        format!("{}/lock/", self.prefix)
+    }
+
+    /// What the keys of the last leaderships begin with.
+    pub fn lasts(&self) -> String {
+        format!("{}/last/", self.prefix)
     }
 
     pub fn scratch(&self, session: &Session) -> Vec<u8> {
@@ -239,6 +249,12 @@ pub fn read<T: Record>(server: &str, kv: &KeyValue) -> Result<Entry<T>, StoreErr
     Ok(Entry { record, create_revision: kv.create_revision, mod_revision: kv.mod_revision, lease: kv.lease })
 }
 
+/// Of a lock that cannot be read.
+pub fn foreign(kv: &KeyValue) -> Holder {
+    let owner = format!("something else that wrote {}", String::from_utf8_lossy(&kv.key));
+    Holder { owner, ..Holder::default() }
+}
+
 pub fn written(record: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(record).expect("a record is plain data")
 }
@@ -393,7 +409,7 @@ mod tests {
         let (base, lock, last) = ours();
         let range = |value: Vec<u8>| {
             let kvs = vec![KeyValue { key: b"p/x".to_vec(), create_revision: 5, mod_revision: 9, value, lease: 7 }];
-            ResponseOp { response: Some(Outcome::Range(RangeResponse { header: None, kvs })) }
+            ResponseOp { response: Some(Outcome::Range(RangeResponse { kvs, ..RangeResponse::default() })) }
         };
         let whole = TxnResponse {
             header: Some(ResponseHeader { cluster_id: 1, revision: 9, raft_term: 2 }),

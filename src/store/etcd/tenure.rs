@@ -25,10 +25,7 @@ fn whose(candidate: &Candidate, connection: &Connection, kv: Option<&KeyValue>) 
     match record::read_lock(&connection.server, kv) {
         Ok(lock) if lock.record.session == candidate.session => Whose::Ours(lock),
         Ok(lock) => Whose::Theirs(lock.holder(None)),
-        Err(_) => {
-            let key = String::from_utf8_lossy(&kv.key);
-            Whose::Theirs(Holder { owner: format!("something else that wrote {key}"), ..Holder::default() })
-        }
+        Err(_) => Whose::Theirs(record::foreign(kv)),
     }
 }
 
@@ -212,7 +209,7 @@ mod tests {
     fn a_renewal_over_a_change_of_etcds_leader_proves_nothing() {
         let header = |raft_term| Some(ResponseHeader { raft_term, ..ResponseHeader::default() });
         let kept = |raft_term, ttl_seconds| LeaseKeepAliveResponse { header: header(raft_term), ttl_seconds };
-        let found = |raft_term| RangeResponse { header: header(raft_term), kvs: Vec::new() };
+        let found = |raft_term| RangeResponse { header: header(raft_term), ..RangeResponse::default() };
         assert!(is_proof(&kept(3, 15), &found(3)));
         assert!(!is_proof(&kept(2, 15), &found(3)), "a former leader may have answered");
         assert!(!is_proof(&kept(3, 0), &found(3)), "the lease is gone");

@@ -166,6 +166,19 @@ pub fn key_of(shard: &Shard) -> String {
     key
 }
 
+/// Whose key it is. None for the keys that are ours, and for those that no shard has.
+pub fn shard_of(key: &str) -> Option<Shard> {
+    let mut parts = key.split('=');
+    let mut name = parts.next()?.to_owned();
+    for part in parts {
+        let byte = u8::from_str_radix(part.get(..2)?, 16).ok().filter(u8::is_ascii)?;
+        name.push(char::from(byte));
+        name.push_str(&part[2..]);
+    }
+    // A shard has one key: another way to write it is nobody's.
+    name.parse().ok().filter(|shard| key_of(shard) == key)
+}
+
 /// The key that says that a shard was once led.
 pub fn ledger_of(shard: &Shard) -> String {
     format!("=led.{}", key_of(shard))
@@ -267,6 +280,14 @@ mod tests {
         shard
     }
 
+    #[test]
+    fn a_key_that_no_shard_has_is_nobodys() {
+        for key in [MARKER, SCRATCH, "=led.a", "", "a b", "=61", "a=2F", "a=2", "a=C3=A4", "a=xy", "x=3a", "..", "a..b"]
+        {
+            assert_eq!(shard_of(key), None, "{key}");
+        }
+    }
+
     proptest! {
         #[test]
         fn every_shard_has_a_key_of_its_own(shard in "[A-Za-z0-9._/:-]{1,40}") {
@@ -274,6 +295,8 @@ mod tests {
                 let key = key_of(&shard);
                 prop_assert!(is_key(&key) && is_key(&ledger_of(&shard)), "{}", key);
                 prop_assert_eq!(unescaped(&key), shard.as_str());
+                prop_assert_eq!(shard_of(&ledger_of(&shard)), None);
+                prop_assert_eq!(shard_of(&key), Some(shard));
             }
         }
 

@@ -10,6 +10,7 @@ use crate::store::{Conclusion, StoreError};
 use async_nats::{HeaderMap, Message};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// "Somebody else has written the key meanwhile."
@@ -108,6 +109,9 @@ struct RawMessage {
     hdrs: String,
     time: String,
 }
+
+/// How many messages each subject has; null where there is none.
+type Subjects = Option<HashMap<String, u64>>;
 
 /// What JetStream tells of a bucket, as far as it matters here.
 #[derive(Clone, Debug, Deserialize)]
@@ -238,6 +242,63 @@ impl Bucket {
             Err(Refusal::Api(error)) => Err(self.refused(&name, &error)),
             Err(Refusal::Error(error)) => Err(error),
         }
+    }
+
+    /// What there is of the bucket, and every key that holds something, or the mark of a deletion. The server tells them
+    /// in pages of many thousands.
+    ///
+    /// # Errors
+    /// What the server says, or that there is no such bucket.
+    pub async fn keys(&self) -> Result<(Info, BTreeSet<String>), StoreError> {
+        let name = format!("STREAM.INFO.{}", self.address().stream());
+        let (all, mut told, mut keys) = (self.address().subject(""), 0, BTreeSet::new());
+        loop {
+            let request = json!({ "subjects_filter": format!("{all}>"), "offset": told });
+            let mut answer = match self.ask(&name, &request).await {
+                Ok(answer) => answer,
+                Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
+                Err(Refusal::Error(error)) => return Err(error),
+            };
+            let subjects = answer.pointer_mut("/state/subjects").map(Value::take).unwrap_or_default();
+            let page: Subjects = self.read(&name, subjects)?;
+            let total = answer.get("total").and_then(Value::as_u64).unwrap_or(0);
+            let page = page.unwrap_or_default();
+            told += page.len() as u64;
+            let is_last = page.is_empty() || told >= total;
+            keys.extend(page.into_keys().filter_map(|subject| subject.strip_prefix(&all).map(str::to_owned)));
+            if is_last {
+                return Ok((self.read(&name, answer)?, keys));
+            }
+        }
+    }
+
+    /// The time at which a consumer was made, which the server forgets again: for servers that do not tell it
+    /// otherwise, and where nothing is to be stored.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub async fn time_without_writing(&self) -> Result<Stamp, StoreError> {
+        let stream = self.address().stream();
+        let name = format!("CONSUMER.CREATE.{stream}");
+        let request = json!({
+            "stream_name": stream,
+            "config": {
+                "filter_subject": self.address().subject(SCRATCH),
+                "deliver_policy": "new",
+                "ack_policy": "explicit",
+                "replay_policy": "instant",
+                "inactive_threshold": 1_000_000_000,
+                "mem_storage": true,
+                "num_replicas": 1,
+            },
+        });
+        let answer = match self.ask(&name, &request).await {
+            Ok(answer) => answer,
+            Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
+            Err(Refusal::Error(error)) => return Err(error),
+        };
+        let created = answer.get("created").and_then(Value::as_str).and_then(Stamp::read);
+        created.ok_or_else(|| self.senseless(&name))
     }
 
     /// The time by the stamp on something that was just stored, for servers that do not tell it otherwise.

@@ -195,9 +195,7 @@ impl Sight {
     }
 
     pub fn holder(&self, now: BootInstant) -> Holder {
-        let Some(record) = self.record() else {
-            return Holder { owner: "something that writes other records".to_owned(), ..Holder::default() };
-        };
+        let Some(record) = self.record() else { return Holder::stranger() };
         Holder {
             owner: record.owner.clone(),
             session: Some(record.session.clone()),

@@ -202,6 +202,15 @@ impl Statements {
              FROM c LEFT JOIN {table} AS l ON l.shard = $1 LEFT JOIN {holder} AS k ON true"
         )
     }
+
+    /// Parameter: what the shards begin with. Answers: a row for each, which begins with the shard.
+    pub fn list(&self) -> String {
+        let table = &self.table;
+        format!(
+            "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now) SELECT l.shard::text, {COLUMNS} \
+             FROM c CROSS JOIN {table} AS l WHERE l.shard <> '{MARKER}' AND starts_with(l.shard::text, $1)"
+        )
+    }
 }
 
 /// Of a row of pg_locks `k`, that it is this advisory lock. PostgreSQL keeps the two halves of its key apart.

@@ -55,6 +55,12 @@ impl Failure {
         matches!(self, Self::Refused { code, .. } if code == expected)
     }
 
+    /// A script found what something else wrote in a key of its.
+    pub fn is_of_a_foreign_key(&self) -> bool {
+        let signs = ["LEADERRUN-FOREIGN-", "LEADERRUN-ETERNAL"];
+        matches!(self, Self::Refused { text, .. } if signs.iter().any(|sign| text.contains(sign)))
+    }
+
     /// Said while a request was under way.
     pub fn conclude(&self, about: Circumstances<'_>) -> StoreError {
         let place = about.place;

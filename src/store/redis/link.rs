@@ -313,6 +313,11 @@ impl Talk<'_> {
         &self.connection.place
     }
 
+    /// On the same connection, with the time of another request.
+    pub fn go_on(&mut self) {
+        self.deadline = self.link.deadline();
+    }
+
     pub fn known_scripts(&self) -> u32 {
         self.connection.scripts.load(Ordering::Relaxed)
     }

@@ -62,6 +62,10 @@ pub struct Reply {
 }
 
 impl Reply {
+    fn read(answer: Value, place: &str) -> Result<Self, StoreError> {
+        Ok(Self { words: words(answer).ok_or_else(|| not_understood(place))?, replicas: None, place: place.to_owned() })
+    }
+
     /// What kind of answer it is.
     pub fn kind(&self) -> &str {
         self.word(0)
@@ -81,8 +85,12 @@ impl Reply {
     }
 
     pub fn not_understood(&self) -> StoreError {
-        StoreError::unknown(format!("cannot understand the answer of {}", self.place))
+        not_understood(&self.place)
     }
+}
+
+pub fn not_understood(place: &str) -> StoreError {
+    StoreError::unknown(format!("cannot understand the answer of {place}"))
 }
 
 /// Whether an answer is worth nothing before so many replicas have what was written.
@@ -96,22 +104,10 @@ pub async fn run(
     arguments: &[&str],
     replicas: Option<(u32, Counts)>,
 ) -> Result<Reply, StoreError> {
-    let deadline = link.deadline();
-    let mut talk = link.talk(deadline).await?;
-    let mut answer = evaluate(&talk, script, keys, arguments).await;
-    if talk.used && matches!(answer, Err(Failure::Broken(_))) {
-        // It may have been applied before the connection broke.
-        let in_doubt = |error: StoreError| StoreError::unknown(error.message);
-        talk = link.new_talk(deadline).await.map_err(in_doubt)?;
-        answer = evaluate(&talk, script, keys, arguments).await;
-    }
+    let (talk, answer) = attempt(link, script, keys, arguments).await?;
     let about = link.about(talk.place(), keys);
     let answer = answer.map_err(|failure| failure.conclude(about))?;
-    let place = talk.place().to_owned();
-    let mut reply = match words(answer) {
-        Some(words) => Reply { words, replicas: None, place },
-        None => return Err(StoreError::unknown(format!("cannot understand the answer of {place}"))),
-    };
+    let mut reply = Reply::read(answer, talk.place())?;
     if let Some((_, counts)) = replicas
         && counts(&reply)
         && let Some((wanted, _)) = replicas
@@ -122,6 +118,40 @@ pub async fn run(
         })?);
     }
     Ok(reply)
+}
+
+/// Runs a script that only reads. None where something else wrote one of its keys.
+pub async fn read(
+    link: &Link,
+    script: &Script,
+    keys: &[String],
+    arguments: &[&str],
+) -> Result<Option<Reply>, StoreError> {
+    let (talk, answer) = attempt(link, script, keys, arguments).await?;
+    match answer {
+        Ok(answer) => Reply::read(answer, talk.place()).map(Some),
+        Err(failure) if failure.is_of_a_foreign_key() => Ok(None),
+        Err(failure) => Err(failure.conclude(link.about(talk.place(), keys))),
+    }
+}
+
+/// Once more, on a new connection, when a used one proves to be broken.
+async fn attempt<'a>(
+    link: &'a Link,
+    script: &Script,
+    keys: &[String],
+    arguments: &[&str],
+) -> Result<(Talk<'a>, Result<Value, Failure>), StoreError> {
+    let deadline = link.deadline();
+    let mut talk = link.talk(deadline).await?;
+    let mut answer = evaluate(&talk, script, keys, arguments).await;
+    if talk.used && matches!(answer, Err(Failure::Broken(_))) {
+        // It may have been applied before the connection broke.
+        let in_doubt = |error: StoreError| StoreError::unknown(error.message);
+        talk = link.new_talk(deadline).await.map_err(in_doubt)?;
+        answer = evaluate(&talk, script, keys, arguments).await;
+    }
+    Ok((talk, answer))
 }
 
 async fn evaluate(talk: &Talk<'_>, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {

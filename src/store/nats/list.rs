@@ -1,0 +1,43 @@
+//! Which shards there are, and who leads them.
+//!
+//! The hazard: a record alone does not tell whether its lease has ended, for nobody has watched it. So each is judged by
+//! the server's clock, which is asked once, before the records are read: what is written after that has just begun.
+
+use super::address::shard_of;
+use super::record::Content;
+use super::{Nats, slack};
+use crate::lease::{Shard, Term};
+use crate::store::{Holder, Report, StoreError, many};
+use crate::time::BootInstant;
+
+pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+    let (info, keys) = store.bucket.keys().await?;
+    let time = match info.time() {
+        Some(time) => time,
+        None => store.bucket.time_without_writing().await?,
+    };
+    let told = BootInstant::now();
+    let mut shards: Vec<_> = keys.iter().filter_map(|key| shard_of(key)).collect();
+    shards.retain(|shard| shard.as_str().starts_with(prefix));
+    let looks = shards.into_iter().map(|shard| async move { Ok((store.look(&shard).await?, shard)) });
+    let mut list = Vec::new();
+    for (sight, shard) in many::answers(looks).await? {
+        let Some(mut sight) = sight else { continue };
+        let report = match &sight.content {
+            Content::Record(_) => {
+                if let Some(stamp) = sight.stamp.filter(|_| !sight.dated) {
+                    sight.learn_age(time.since(stamp).saturating_sub(slack(&info)), told);
+                }
+                let now = BootInstant::now();
+                let holder = (!sight.left(now).is_zero()).then(|| sight.holder(now));
+                Report { holder, last_term: sight.term().map(Term) }
+            }
+            Content::Foreign => Report { holder: Some(Holder::stranger()), last_term: None },
+            // Somebody wants it to be forgotten.
+            Content::Deleted => continue,
+        };
+        list.push((shard, report));
+    }
+    list.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(list)
+}

@@ -1,0 +1,74 @@
+//! Which shards there are.
+//!
+//! The hazard: KEYS would stop the server for everybody while it looks at each key there is. SCAN does not, but names a
+//! key twice when it feels like it, and its cursor means nothing to another server: so all of a scan goes over one
+//! connection, and when that breaks it is the end of it.
+
+use super::Redis;
+use super::script;
+use crate::lease::Shard;
+use crate::store::StoreError;
+use redis::{Value, cmd};
+use std::collections::BTreeSet;
+
+/// So many places for keys are looked at in one request: the server answers nobody else meanwhile, for some
+/// microseconds.
+const SCAN_PAGE: usize = 500;
+
+/// Of which there is a lock, or the memory of the last leadership.
+pub async fn shards(store: &Redis, prefix: &str) -> Result<BTreeSet<Shard>, StoreError> {
+    let (lock, last) = (store.key("lock:"), store.key("last:"));
+    // Nothing else of ours has such a name.
+    let pattern = literally(&store.key("l")) + "???:" + &literally(prefix) + "*";
+    let mut talk = store.link.talk(store.link.deadline()).await?;
+    let mut shards = BTreeSet::new();
+    let mut cursor = b"0".to_vec();
+    loop {
+        let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_PAGE)).await;
+        let answer = answer.map_err(|failure| failure.conclude(store.link.about(talk.place(), &[])))?;
+        let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
+        for key in keys {
+            let name = key.strip_prefix(&lock).or_else(|| key.strip_prefix(&last));
+            shards.extend(name.and_then(|name| name.parse::<Shard>().ok()));
+        }
+        if next == b"0" {
+            return Ok(shards);
+        }
+        cursor = next;
+        talk.go_on();
+    }
+}
+
+/// The next cursor, and keys. Those that are no text are not ours.
+fn page(answer: Value) -> Option<(Vec<u8>, Vec<String>)> {
+    let Value::Array(parts) = answer else { return None };
+    let [Value::BulkString(cursor), Value::Array(keys)] = <[Value; 2]>::try_from(parts).ok()? else { return None };
+    let key = |value| match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    Some((cursor, keys.into_iter().filter_map(key).collect()))
+}
+
+/// A pattern that only `text` matches.
+fn literally(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if "*?[]\\".contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_takes_nothing_but_letters_from_a_prefix() {
+        assert_eq!(literally("leaderrun:{leases}:l"), "leaderrun:{leases}:l");
+        assert_eq!(literally("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
+    }
+}
