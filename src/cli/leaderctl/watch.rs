@@ -3,7 +3,8 @@
 //! The hazard: news of a store may be lost, and a crash is told by nobody. So every shard is looked at every few
 //! seconds as well, and a store that is away is said once, and looked at again.
 
-use super::{PROGRAM, as_json, inspect, rfc3339};
+use super::status::as_json;
+use super::{PROGRAM, inspect, rfc3339};
 use crate::lease::Shard;
 use crate::store::{Delivery, Holder, Report, Store, StoreError, on_one_line};
 use crate::time::wall_clock_millis;

@@ -1,0 +1,129 @@
+//! `leaderctl list`: who leads which shard, a line each.
+
+use super::status::as_json;
+use super::{printed, rfc3339};
+use crate::lease::{Prefix, Shard, show};
+use crate::store::{Report, Store, StoreError, on_one_line};
+use clap::Args;
+use std::io::{BufWriter, Write, stdout};
+use std::process::ExitCode;
+
+const COLUMNS: usize = 7;
+
+#[derive(Debug, Args)]
+pub struct ListFlags {
+    /// What the names of the shards begin with; all without it
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true, value_parser = clap::value_parser!(Prefix))]
+    prefix: Prefix,
+
+    /// As one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+impl ListFlags {
+    /// # Errors
+    /// As [`Store::list`].
+    pub async fn show(&self, store: &dyn Store) -> Result<ExitCode, StoreError> {
+        let list = store.list(self.prefix.as_str()).await?;
+        let lines = if self.json {
+            list.iter().map(|(shard, report)| as_json(shard, report)).collect()
+        } else {
+            as_columns(&list)
+        };
+        let mut out = BufWriter::new(stdout().lock());
+        Ok(printed(lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush())))
+    }
+}
+
+/// Aligned, and a word for each column whatever a record says, so that programs can read it by its blanks.
+fn as_columns(list: &[(Shard, Report)]) -> Vec<String> {
+    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "EXPIRES-IN"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(header).chain(list.iter().map(|(shard, report)| row(shard, report))).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    let line = |row: &[String; COLUMNS]| {
+        let padded = row.iter().zip(widths).map(|(word, width)| format!("{word:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+fn row(shard: &Shard, report: &Report) -> [String; COLUMNS] {
+    let holder = report.holder.as_ref();
+    // Of a shard that is free, the term that it had.
+    let term = if holder.is_some() { holder.and_then(|holder| holder.term) } else { report.last_term };
+    [
+        Some(shard.to_string()),
+        holder.map(|holder| holder.owner.clone()),
+        holder.and_then(|holder| holder.host.clone()),
+        holder.and_then(|holder| holder.pid).map(|pid| pid.to_string()),
+        term.map(|term| term.to_string()),
+        holder.and_then(|holder| holder.since_millis).map(rfc3339),
+        holder.and_then(|holder| holder.expires_in).map(|left| show(left).replace(' ', "")),
+    ]
+    .map(|cell| word(cell.unwrap_or_default()))
+}
+
+/// One word, or a hyphen for nothing.
+fn word(text: String) -> String {
+    let text = on_one_line(text).replace(char::is_whitespace, "_");
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate};
+    use crate::lease::Term;
+    use crate::store::Holder;
+    use std::time::Duration;
+
+    #[test]
+    fn a_line_of_a_list_has_a_word_for_each_column_whatever_a_record_says() {
+        fuzz::run_a_tenth("line of a list", |source, input| {
+            let holder = Holder {
+                owner: source.text(),
+                host: source.one_in(2).then(|| source.text()),
+                pid: source.one_in(2).then_some(7),
+                term: source.one_in(2).then(|| Term(source.number())),
+                since_millis: source.one_in(2).then(|| source.number()),
+                expires_in: source.one_in(2).then(|| source.duration()),
+                ..Holder::default()
+            };
+            input.show(|| format!("{holder:?}"));
+            let holder = source.below(8).ne(&0).then_some(holder);
+            let fate = if holder.is_some() { Fate::Accepted } else { Fate::Refused };
+            let report = Report { holder, last_term: source.one_in(2).then(|| Term(source.number())) };
+            for line in as_columns(&[("db/main".parse().unwrap(), report)]) {
+                assert_eq!(line.split_whitespace().count(), COLUMNS, "{line:?}");
+                assert!(!line.contains(char::is_control), "{line:?}");
+            }
+            fate
+        });
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_word_and_free_shards_show_their_last_term() {
+        let holder = Holder {
+            owner: "a long\u{1b}name".to_owned(),
+            host: Some("db1".to_owned()),
+            pid: Some(7),
+            term: Some(Term(12)),
+            since_millis: Some(0),
+            expires_in: Some(Duration::from_millis(9_250)),
+            ..Holder::default()
+        };
+        let led = Report { holder: Some(holder), last_term: Some(Term(12)) };
+        let free = Report { holder: None, last_term: Some(Term(3)) };
+        let lines = as_columns(&[("a".parse().unwrap(), led), ("db/main".parse().unwrap(), free)]);
+        assert_eq!(
+            lines,
+            [
+                "SHARD    LEADER       HOST  PID  TERM  SINCE                     EXPIRES-IN",
+                "a        a_long_name  db1   7    12    1970-01-01T00:00:00.000Z  9s250ms",
+                "db/main  -            -     -    3     -                         -",
+            ]
+        );
+    }
+}
