@@ -344,8 +344,6 @@ fn hand_over(
         let last = fleet.lives().into_iter().find(|life| life.owner == old).expect("the old one has led").last;
         handovers.since_signal.push(BootInstant::from_nanos(next.first).since(signalled));
         handovers.since_end.push(BootInstant::from_nanos(next.first).since(BootInstant::from_nanos(last)));
-        // They append, so what they write from now on begins a shorter file.
-        fs::write(fleet.scratch.path().join("stamps"), "").expect("the stamps can be emptied");
         // For the next round to find a sign of life of this one's leader.
         fleet.leader();
     }
