@@ -13,8 +13,13 @@
 
 #![allow(dead_code, reason = "a build with fewer stores has fewer parsers")]
 
-use std::fs::File;
-use std::io::Write as _;
+#[path = "../tests/support/note.rs"]
+mod note;
+#[path = "../tests/support/random.rs"]
+mod random;
+
+use note::note;
+use random::Random;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -109,25 +114,20 @@ const TOKENS: [&str; 42] = [
 ];
 
 /// Random numbers, and what is made of them: always the same from the same seed.
-pub struct Source(u64);
+pub struct Source(Random);
 
 impl Source {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Random::new(seed))
     }
 
-    /// SplitMix64, whose seeds may follow each other.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next()
     }
 
     /// Below `end`, which is not zero.
     pub fn below(&mut self, end: usize) -> usize {
-        let end = u64::try_from(end).expect("lengths fit");
-        usize::try_from(self.next() % end).expect("it is below one")
+        self.0.below(end)
     }
 
     pub fn one_in(&mut self, number: usize) -> bool {
@@ -343,15 +343,7 @@ fn run_so_many(inputs: u64, what: &str, mut check: impl FnMut(&mut Source, &mut 
         assert!(accepted > inputs / 1000, "{what}: only {accepted} of {inputs} inputs were accepted: bend them less");
         assert!(accepted < inputs, "{what}: nothing was refused");
     }
-    tell(&format!("fuzz\t{what}\t{inputs}\t{accepted}\t0\n"));
-}
-
-fn tell(line: &str) {
-    let Some(path) = std::env::var_os("LEADERRUN_EVIDENCE") else { return };
-    let file = File::options().append(true).create(true).open(&path);
-    // One write, so that tests that end together do not mix their lines.
-    file.and_then(|mut file| file.write_all(line.as_bytes()))
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    note(&format!("fuzz\t{what}\t{inputs}\t{accepted}\t0"));
 }
 
 /// Ends the program when an input takes too long.

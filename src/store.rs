@@ -11,6 +11,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
+mod cause;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 #[cfg(feature = "etcd")]
@@ -26,6 +28,8 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
+mod round_trip;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod url;
@@ -190,6 +194,20 @@ pub struct Report {
 pub struct Finding {
     pub verdict: Verdict,
     pub text: String,
+}
+
+impl Finding {
+    pub fn good(text: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Good, text: text.into() }
+    }
+
+    pub fn doubtful(text: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Doubtful, text: text.into() }
+    }
+
+    pub fn bad(text: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Bad, text: text.into() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! What a store is: named cases that every store passes against its real server.
 
+#[macro_use]
 mod support;
 
 use leaderrun::lease::{Candidate, Session, Shard, Term};
@@ -8,6 +9,7 @@ use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::claims::granted_in_time;
 use support::fleet::PATIENCE;
 
 /// Short, for expiry is waited for, but not so short that a busy machine is too slow for it; whole seconds, for some
@@ -43,18 +45,6 @@ async fn granted(store: &dyn Store, candidate: &Candidate) -> Grant {
     match store.claim(candidate).await.expect("the store answers") {
         Claim::Granted(grant) => grant,
         Claim::Refused(holder) => panic!("refused: {holder} leads"),
-    }
-}
-
-/// Claims until it is granted, as a standby would after an expiry.
-async fn granted_in_time(store: &dyn Store, candidate: &Candidate) -> Grant {
-    let begun = Instant::now();
-    loop {
-        match store.claim(candidate).await.expect("the store answers") {
-            Claim::Granted(grant) => return grant,
-            Claim::Refused(_) => assert!(begun.elapsed() < PATIENCE, "it never expires"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -321,24 +311,22 @@ macro_rules! suite {
     };
 }
 
-macro_rules! every_store {
-    ($($case:ident),* $(,)?) => {
-        suite!(memory, memory_bench(), [$($case),*]);
-        suite!(file, file_bench(), [$($case),*]);
-        #[cfg(feature = "dynamodb")]
-        suite!(dynamodb, remote_bench(support::dynamo::Server::durable), [$($case),*]);
-        #[cfg(feature = "redis")]
-        suite!(redis, remote_bench(support::redis::Server::start), [$($case),*]);
-        #[cfg(feature = "postgres")]
-        suite!(postgres, remote_bench(support::postgres::Server::start), [$($case),*]);
-        #[cfg(feature = "nats")]
-        suite!(nats, remote_bench(support::nats::Server::start), [$($case),*]);
-        #[cfg(feature = "etcd")]
-        suite!(etcd, remote_bench(support::etcd::Server::start), [$($case),*]);
+#[allow(unused_macros, reason = "a build without remote stores has none")]
+macro_rules! remote_suite {
+    ($store:ident, $start:expr, $cases:tt) => {
+        suite!($store, remote_bench(|| $start), $cases);
     };
 }
 
-every_store!(
+macro_rules! everywhere {
+    ($($case:ident),* $(,)?) => {
+        suite!(memory, memory_bench(), [$($case),*]);
+        suite!(file, file_bench(), [$($case),*]);
+        every_store!(remote_suite: $($case),*);
+    };
+}
+
+everywhere!(
     a_first_claim_is_granted,
     the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970,
     a_claim_of_what_is_held_is_refused_with_its_holder,

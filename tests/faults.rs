@@ -4,6 +4,7 @@
 
 #[path = "support/long_run.rs"]
 mod long_run;
+#[macro_use]
 mod support;
 
 use leaderrun::time::BootInstant;
@@ -429,22 +430,7 @@ macro_rules! stories {
     };
 }
 
-macro_rules! every_store {
-    ($($story:ident),* $(,)?) => {
-        #[cfg(feature = "dynamodb")]
-        stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($story),*]);
-        #[cfg(feature = "redis")]
-        stories!(redis, crate::support::redis::Server::start(), [$($story),*]);
-        #[cfg(feature = "postgres")]
-        stories!(postgres, crate::support::postgres::Server::start(), [$($story),*]);
-        #[cfg(feature = "nats")]
-        stories!(nats, crate::support::nats::Server::start(), [$($story),*]);
-        #[cfg(feature = "etcd")]
-        stories!(etcd, crate::support::etcd::Server::start(), [$($story),*]);
-    };
-}
-
-every_store!(
+every_store!(stories:
     the_leader_is_killed,
     the_leader_of_a_stubborn_command_is_killed,
     the_leader_of_a_daemon_is_killed,

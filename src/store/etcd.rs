@@ -102,9 +102,7 @@ impl Etcd {
     ///
     /// # Errors
     /// Misconfigured, when a file for TLS cannot be used.
-    // Async as with the other stores.
-    #[allow(clippy::unused_async)]
-    pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+    pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let tls = address.tls.as_ref().map(address::tls_config).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let wrong = |error: &dyn std::fmt::Display| StoreError::misconfigured(format!("a host of etcd://: {error}"));

@@ -17,7 +17,6 @@
 
 use super::{
     Claim, Conclusion, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError,
-    Verdict,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::wall_clock_millis;
@@ -355,15 +354,13 @@ impl Store for FileStore {
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         let directory = self.directory.display();
-        let bad = |text: String| Finding { verdict: Verdict::Bad, text };
-        let good = |text: String| Finding { verdict: Verdict::Good, text };
         if !self.directory.is_dir() {
-            return Ok(vec![bad(format!("no directory {directory}: make it with leaderctl store init"))]);
+            return Ok(vec![Finding::bad(format!("no directory {directory}: make it with leaderctl store init"))]);
         }
-        let mut findings = vec![good(format!("{directory} exists"))];
+        let mut findings = vec![Finding::good(format!("{directory} exists"))];
         findings.push(match refuse_network(&self.directory) {
-            Ok(()) => good("it is on a local file system".to_owned()),
-            Err(error) => bad(error.message),
+            Ok(()) => Finding::good("it is on a local file system".to_owned()),
+            Err(error) => Finding::bad(error.message),
         });
         let scratch = self.directory.join(format!("=check-{}.lock", std::process::id()));
         let tried = File::create(&scratch).and_then(|file| {
@@ -378,8 +375,8 @@ impl Store for FileStore {
         });
         let _ = fs::remove_file(&scratch);
         findings.push(match tried {
-            Ok(()) => good("it can be written, and locks exclude each other".to_owned()),
-            Err(error) => bad(explain("cannot lock a file in", &self.directory, &error).message),
+            Ok(()) => Finding::good("it can be written, and locks exclude each other".to_owned()),
+            Err(error) => Finding::bad(explain("cannot lock a file in", &self.directory, &error).message),
         });
         Ok(findings)
     }

@@ -149,8 +149,8 @@ async fn a_release_that_arrives_late_does_not_end_the_next_leadership() {
     assert_eq!(store.renew(&one, next, 1).await.unwrap(), Renewal::Renewed);
 }
 
-/// Found by the simulation: a candidate that gives a slow release up and claims again must not find its new lock
-/// deleted by the rest of that release.
+/// A candidate that gives a slow release up and claims again must not find its new lock deleted by the rest of that
+/// release.
 #[tokio::test]
 async fn a_release_that_is_slower_than_the_next_claim_does_not_end_the_next_leadership() {
     for slow in ["UpdateItem", "DeleteItem"] {

@@ -15,16 +15,16 @@ mod skew;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
-use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::lease::{Candidate, Term};
 use leaderrun::store::dynamodb::{Address, DynamoDb};
-use leaderrun::store::{Claim, Grant, Holder, Store};
+use leaderrun::store::{Claim, Grant, Store};
 use std::collections::HashMap;
 use std::time::Duration;
+use support::claims::*;
 use support::dynamo::REGION;
 
 type Item = HashMap<String, AttributeValue>;
 
-const LEASE: Duration = Duration::from_secs(15);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn address(endpoint: &str, table: &str) -> Address {
@@ -43,48 +43,6 @@ async fn store(endpoint: &str, table: &str) -> DynamoDb {
 async fn store_with_wall_clock(endpoint: &str, table: &str, wall_clock: fn() -> u64) -> DynamoDb {
     let address = address(endpoint, table);
     DynamoDb::open_with_wall_clock(&address, REQUEST_TIMEOUT, wall_clock).await.expect("the address is right")
-}
-
-fn candidate(owner: &str) -> Candidate {
-    Candidate {
-        shard: shard(),
-        owner: owner.to_owned(),
-        session: Session::random().expect("the kernel has random bytes"),
-        host: "here".to_owned(),
-        pid: 7,
-        lease: LEASE,
-    }
-}
-
-fn with_lease(owner: &str, lease: Duration) -> Candidate {
-    Candidate { lease, ..candidate(owner) }
-}
-
-fn shard() -> Shard {
-    "db/main".parse().expect("a shard")
-}
-
-#[track_caller]
-fn granted(claim: Claim) -> Grant {
-    match claim {
-        Claim::Granted(grant) => grant,
-        Claim::Refused(holder) => panic!("refused, for {holder:?} holds it"),
-    }
-}
-
-#[track_caller]
-fn refused(claim: Claim) -> Holder {
-    match claim {
-        Claim::Refused(holder) => holder,
-        Claim::Granted(grant) => panic!("granted: {grant:?}"),
-    }
-}
-
-/// Claims, and expects no wait.
-async fn lead(store: &DynamoDb, candidate: &Candidate) -> Term {
-    let grant = granted(store.claim(candidate).await.expect("the store answers"));
-    assert_eq!(grant.start_after, None, "{grant:?}");
-    grant.term
 }
 
 fn text(text: &str) -> AttributeValue {

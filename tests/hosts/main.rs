@@ -9,6 +9,7 @@
 #![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
 
 mod network;
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -189,22 +190,7 @@ macro_rules! stories {
     };
 }
 
-macro_rules! every_store {
-    ($($story:ident),* $(,)?) => {
-        #[cfg(feature = "dynamodb")]
-        stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($story),*]);
-        #[cfg(feature = "redis")]
-        stories!(redis, crate::support::redis::Server::start(), [$($story),*]);
-        #[cfg(feature = "postgres")]
-        stories!(postgres, crate::support::postgres::Server::start(), [$($story),*]);
-        #[cfg(feature = "nats")]
-        stories!(nats, crate::support::nats::Server::start(), [$($story),*]);
-        #[cfg(feature = "etcd")]
-        stories!(etcd, crate::support::etcd::Server::start(), [$($story),*]);
-    };
-}
-
-every_store!(
+every_store!(stories:
     a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed,
     a_leader_that_is_not_heard_for_a_moment_is_not_disturbed,
     a_leader_that_hears_nothing_for_a_moment_is_not_disturbed,

@@ -16,7 +16,7 @@ async fn works(server: &Server) {
     let store = open(&server.own_url()).await;
     store.prepare().await.unwrap();
     let one = candidate("one");
-    let grant = granted(store.claim(&one).await);
+    let grant = granted(store.claim(&one).await.unwrap());
     assert_eq!(store.renew(&one, grant.term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(store.release(&one, grant.term).await, Ok(Release::Released));
 }
@@ -157,7 +157,7 @@ async fn the_permissions_in_the_manual_suffice() {
     let one = short("one");
     let term = lead(&*leader, &one).await;
     assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    refused(standby.claim(&short("two")).await);
+    refused(standby.claim(&short("two")).await.unwrap());
     let news = tokio::spawn({
         let standby = Arc::clone(&standby);
         async move { standby.changed(&shard()).await }
@@ -216,7 +216,7 @@ async fn an_inbox_of_ones_own_may_be_all_that_one_may_hear() {
     open(&as_admin(&server)).await.prepare().await.unwrap();
     server.options = "?inbox=_INBOX_lr".to_owned();
     let store = open(&server.own_url()).await;
-    granted(store.claim(&candidate("one")).await);
+    granted(store.claim(&candidate("one")).await.unwrap());
     let findings = store.check().await.unwrap();
     assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
 }
@@ -304,7 +304,7 @@ async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
     let server = restricted(&NEEDED[1..], "_INBOX.>");
     let admin = open(&as_admin(&server)).await;
     admin.prepare().await.unwrap();
-    let term = granted(admin.claim(&candidate("one")).await).term;
+    let term = granted(admin.claim(&candidate("one")).await.unwrap()).term;
     let stored = || server.client().api(&format!("STREAM.INFO.KV_{BUCKET}"), &Value::Null)["state"]["last_seq"].clone();
     let before = stored();
     let list = open(&server.own_url()).await.list("db/").await.unwrap();
@@ -320,7 +320,7 @@ async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
     let server = restricted(&[NEEDED[1], NEEDED[3]], "_INBOX.>");
     let admin = open(&as_admin(&server)).await;
     admin.prepare().await.unwrap();
-    granted(admin.claim(&candidate("one")).await);
+    granted(admin.claim(&candidate("one")).await.unwrap());
     let error = open(&server.own_url()).await.list("").await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::Denied);
     assert!(error.message.contains(NEEDED[2]), "{error}");

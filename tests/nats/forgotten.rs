@@ -6,7 +6,7 @@ use super::*;
 async fn in_a_bucket_that_is_younger_than_the_lease_the_first_leader_waits() {
     let server = server().await;
     let store = open(&server.own_url()).await;
-    let left = wait(&granted(store.claim(&candidate("one")).await));
+    let left = wait_of(&granted(store.claim(&candidate("one")).await.unwrap()));
     assert!(left > LEASE - Duration::from_secs(10) && left <= LEASE - SHORT, "{left:?}");
 }
 
@@ -21,7 +21,7 @@ async fn in_a_bucket_that_is_older_than_the_lease_nobody_waits() {
     assert!(lead(&*store, &two).await > first);
     // That one crashes.
     let other = open(&server.own_url()).await;
-    assert_eq!(lead_in_time(&*other, &short("three")).await.start_after, None);
+    assert_eq!(granted_in_time(&*other, &short("three")).await.start_after, None);
 }
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn a_bucket_without_a_marker_gets_one_and_the_leader_waits() {
     let server = server().await;
     server.client().purge(MARKER);
     let store = open(&server.own_url()).await;
-    assert!(wait(&granted(store.claim(&short("one")).await)) > Duration::ZERO);
+    assert!(wait_of(&granted(store.claim(&short("one")).await.unwrap())) > Duration::ZERO);
     assert!(server.client().message(MARKER).is_some());
 }
 
@@ -43,8 +43,8 @@ async fn after_the_bucket_was_dropped_and_made_again_the_old_leader_has_lost_and
     let error = old.renew(&one, before, 1).await.unwrap_err();
     assert!(error.conclusion == Conclusion::Misconfigured && error.message.contains("leaderctl store init"), "{error}");
     new.prepare().await.unwrap();
-    let grant = granted(new.claim(&two).await);
-    assert!(wait(&grant) > LEASE - Duration::from_secs(8), "{grant:?}");
+    let grant = granted(new.claim(&two).await.unwrap());
+    assert!(wait_of(&grant) > LEASE - Duration::from_secs(8), "{grant:?}");
     assert!(grant.term > before, "{} after {before}", grant.term);
     let lost = old.renew(&one, before, 2).await.unwrap();
     assert!(matches!(lost, Renewal::Lost(Some(holder)) if holder.owner == "two"));
@@ -57,7 +57,7 @@ async fn after_the_bucket_was_dropped_and_made_again_the_old_leader_has_lost_and
 async fn revisions_of_a_bucket_that_was_made_again_do_not_meet_the_old_ones() {
     let server = server().await;
     let store = open(&server.own_url()).await;
-    granted(store.claim(&short("one")).await);
+    granted(store.claim(&short("one")).await.unwrap());
     let before = server.client().revision(KEY);
     server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &serde_json::Value::Null);
     store.prepare().await.unwrap();
@@ -72,8 +72,8 @@ async fn an_emptied_bucket_makes_the_leader_wait() {
     let one = short("one");
     let before = lead(&*old, &one).await;
     server.client().api(&format!("STREAM.PURGE.KV_{BUCKET}"), &serde_json::Value::Null);
-    let grant = granted(new.claim(&short("two")).await);
-    assert!(wait(&grant) > Duration::ZERO && grant.term > before, "{grant:?}");
+    let grant = granted(new.claim(&short("two")).await.unwrap());
+    assert!(wait_of(&grant) > Duration::ZERO && grant.term > before, "{grant:?}");
     assert!(matches!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(Some(_)))));
 }
 
@@ -84,8 +84,8 @@ async fn a_lock_that_was_purged_by_hand_makes_the_next_leader_wait_a_whole_lease
     let one = short("one");
     let before = lead(&*old, &one).await;
     server.client().purge(KEY);
-    let grant = granted(new.claim(&short("two")).await);
-    assert!(wait(&grant) > SHORT / 5 && wait(&grant) <= SHORT, "{grant:?}");
+    let grant = granted(new.claim(&short("two")).await.unwrap());
+    assert!(wait_of(&grant) > SHORT / 5 && wait_of(&grant) <= SHORT, "{grant:?}");
     assert!(grant.term > before, "{} after {before}", grant.term);
     assert!(matches!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(Some(_)))));
 }
@@ -95,13 +95,13 @@ async fn the_longest_lease_that_ever_was_is_waited_for_when_the_lock_vanished() 
     let server = server().await;
     let store = open(&server.own_url()).await;
     let one = with_lease("one", Duration::from_mins(1));
-    let grant = granted(store.claim(&one).await);
+    let grant = granted(store.claim(&one).await.unwrap());
     store.release(&one, grant.term).await.unwrap();
     let two = candidate("two");
-    let grant = granted(store.claim(&two).await);
+    let grant = granted(store.claim(&two).await.unwrap());
     store.renew(&two, grant.term, 1).await.unwrap();
     server.client().purge(KEY);
-    let left = wait(&granted(open(&server.own_url()).await.claim(&short("three")).await));
+    let left = wait_of(&granted(open(&server.own_url()).await.claim(&short("three")).await.unwrap()));
     assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
 }
 
@@ -110,13 +110,13 @@ async fn a_lock_that_was_deleted_by_hand_makes_the_next_leader_wait_from_then() 
     let server = server().await;
     let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", 4 * SHORT);
-    let before = granted(old.claim(&one).await).term;
+    let before = granted(old.claim(&one).await.unwrap()).term;
     server.client().delete(KEY);
     assert_eq!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(None)));
     assert_eq!(new.observe(&shard()).await, Ok(Observation::Free));
     sleep(SHORT).await;
-    let grant = granted(new.claim(&with_lease("two", 4 * SHORT)).await);
-    assert!(wait(&grant) > Duration::ZERO && wait(&grant) <= 3 * SHORT, "{grant:?}");
+    let grant = granted(new.claim(&with_lease("two", 4 * SHORT)).await.unwrap());
+    assert!(wait_of(&grant) > Duration::ZERO && wait_of(&grant) <= 3 * SHORT, "{grant:?}");
     assert!(grant.term > before, "{} after {before}", grant.term);
 }
 
@@ -127,8 +127,8 @@ async fn a_lock_that_was_deleted_by_hand_makes_the_next_leader_wait_also_in_an_o
     let store = open(&server.own_url()).await;
     lead(&*store, &with_lease("one", 4 * SHORT)).await;
     server.client().delete(KEY);
-    let grant = granted(open(&server.own_url()).await.claim(&with_lease("two", 4 * SHORT)).await);
-    assert!(wait(&grant) > Duration::ZERO, "{grant:?}");
+    let grant = granted(open(&server.own_url()).await.claim(&with_lease("two", 4 * SHORT)).await.unwrap());
+    assert!(wait_of(&grant) > Duration::ZERO, "{grant:?}");
 }
 
 #[tokio::test]
@@ -147,26 +147,26 @@ async fn the_successor_of_a_leader_that_crashed_while_it_waited_waits_for_the_re
     let server = server().await;
     let (first, second, third) =
         (open(&server.own_url()).await, open(&server.own_url()).await, open(&server.own_url()).await);
-    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await);
+    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await.unwrap());
     server.client().purge(KEY);
     // The second crashes, and its record expires long before the first one's tree is dead.
-    let waited = granted(second.claim(&short("two")).await);
-    assert!(wait(&waited) > Duration::from_secs(50), "{waited:?}");
-    let left = wait(&lead_in_time(&*third, &short("three")).await);
-    assert!(left > Duration::from_secs(40) && left < wait(&waited) + SHORT, "{left:?}");
+    let waited = granted(second.claim(&short("two")).await.unwrap());
+    assert!(wait_of(&waited) > Duration::from_secs(50), "{waited:?}");
+    let left = wait_of(&granted_in_time(&*third, &short("three")).await);
+    assert!(left > Duration::from_secs(40) && left < wait_of(&waited) + SHORT, "{left:?}");
 }
 
 #[tokio::test]
 async fn a_renewal_or_a_release_by_a_leader_that_had_to_wait_does_not_end_the_wait() {
     let server = server().await;
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await);
+    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await.unwrap());
     server.client().purge(KEY);
     let two = short("two");
-    let grant = granted(second.claim(&two).await);
+    let grant = granted(second.claim(&two).await.unwrap());
     assert_eq!(second.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
-    let left = wait(&granted(first.claim(&short("three")).await));
+    let left = wait_of(&granted(first.claim(&short("three")).await.unwrap()));
     assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
 }
 
@@ -174,11 +174,11 @@ async fn a_renewal_or_a_release_by_a_leader_that_had_to_wait_does_not_end_the_wa
 async fn a_wait_that_is_over_is_over_for_everybody() {
     let server = server().await;
     let store = open(&server.own_url()).await;
-    granted(store.claim(&short("one")).await);
+    granted(store.claim(&short("one")).await.unwrap());
     server.client().purge(KEY);
     let two = short("two");
-    let grant = granted(store.claim(&two).await);
-    assert!(wait(&grant) > Duration::ZERO);
+    let grant = granted(store.claim(&two).await.unwrap());
+    assert!(wait_of(&grant) > Duration::ZERO);
     sleep(SHORT).await;
     assert_eq!(store.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(store.release(&two, grant.term).await, Ok(Release::Released));
@@ -193,10 +193,10 @@ async fn a_claim_over_a_record_without_a_ledger_writes_one() {
     lead(&*store, &short("one")).await;
     server.client().purge(LEDGER);
     let other = open(&server.own_url()).await;
-    lead_in_time(&*other, &short("two")).await;
+    granted_in_time(&*other, &short("two")).await;
     assert!(server.client().message(LEDGER).is_some());
     server.client().purge(KEY);
-    assert!(wait(&granted(store.claim(&short("three")).await)) > Duration::ZERO);
+    assert!(wait_of(&granted(store.claim(&short("three")).await.unwrap())) > Duration::ZERO);
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn terms_rise_over_releases_expiries_deletions_and_wipes() {
     for round in 0..12 {
         let store = open(&server.own_url()).await;
         let one = short("one");
-        let grant = lead_in_time(&*store, &one).await;
+        let grant = granted_in_time(&*store, &one).await;
         assert!(grant.term > last, "round {round}: {} after {last}", grant.term);
         last = grant.term;
         match round % 4 {

@@ -11,17 +11,17 @@ mod forgotten;
 mod protocol;
 mod provision;
 
-use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::store::{Claim, Conclusion, Finding, Grant, Holder, Location, Observation, Release, Renewal, Store};
+use leaderrun::lease::{Candidate, Term};
+use leaderrun::store::{Conclusion, Finding, Location, Observation, Release, Renewal, Store};
 use leaderrun::store::{StoreError, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::claims::*;
 use support::fleet::PATIENCE;
 use support::nats::{BUCKET, Client, Server};
 use support::server::Server as _;
 use tokio::time::sleep;
 
-const LEASE: Duration = Duration::from_secs(15);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 async fn open(url: &str) -> Arc<dyn Store> {
@@ -43,73 +43,14 @@ async fn server() -> Server {
 
 const SHORT: Duration = Duration::from_millis(500);
 
-fn candidate(owner: &str) -> Candidate {
-    Candidate {
-        shard: shard(),
-        owner: owner.to_owned(),
-        session: Session::random().expect("the kernel has random bytes"),
-        host: "here".to_owned(),
-        pid: 7,
-        lease: LEASE,
-    }
-}
-
-fn with_lease(owner: &str, lease: Duration) -> Candidate {
-    Candidate { lease, ..candidate(owner) }
-}
-
 fn short(owner: &str) -> Candidate {
     with_lease(owner, SHORT)
-}
-
-fn shard() -> Shard {
-    "db/main".parse().expect("a shard")
 }
 
 /// Of that shard.
 const KEY: &str = "db/main";
 const LEDGER: &str = "=led.db/main";
 const MARKER: &str = "=born";
-
-#[track_caller]
-fn granted(claim: Result<Claim, StoreError>) -> Grant {
-    match claim.expect("the store answers") {
-        Claim::Granted(grant) => grant,
-        Claim::Refused(holder) => panic!("refused, for {holder:?} holds it"),
-    }
-}
-
-#[track_caller]
-fn refused(claim: Result<Claim, StoreError>) -> Holder {
-    match claim.expect("the store answers") {
-        Claim::Refused(holder) => holder,
-        Claim::Granted(grant) => panic!("granted: {grant:?}"),
-    }
-}
-
-/// Claims, and expects no wait.
-async fn lead(store: &dyn Store, candidate: &Candidate) -> Term {
-    let grant = granted(store.claim(candidate).await);
-    assert_eq!(grant.start_after, None, "{grant:?}");
-    grant.term
-}
-
-/// How long a new leader has to hold back.
-fn wait(grant: &Grant) -> Duration {
-    grant.start_after.map_or(Duration::ZERO, |until| until.since(leaderrun::time::BootInstant::now()))
-}
-
-/// Claims until it is granted.
-async fn lead_in_time(store: &dyn Store, candidate: &Candidate) -> Grant {
-    let begun = Instant::now();
-    loop {
-        if let Claim::Granted(grant) = store.claim(candidate).await.expect("the store answers") {
-            return grant;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it never expires");
-        sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// What does not come fails the test.
 async fn in_time<T>(awaited: impl Future<Output = T>) -> T {

@@ -176,11 +176,11 @@ async fn a_holder_is_told_with_what_is_left_by_the_servers_clock() {
     let server = server().await;
     let (store, other) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_mins(1));
-    granted(store.claim(&one).await);
+    granted(store.claim(&one).await.unwrap());
     sleep(Duration::from_secs(1)).await;
     let most = Duration::from_secs(59);
     for left in [
-        refused(other.claim(&candidate("two")).await).expires_in,
+        refused(other.claim(&candidate("two")).await.unwrap()).expires_in,
         open(&server.own_url()).await.inspect(&shard()).await.unwrap().holder.unwrap().expires_in,
     ] {
         assert!(left.is_some_and(|left| left <= most && left > most / 2), "{left:?}");
@@ -192,7 +192,7 @@ async fn nothing_lasts_longer_than_the_server_is_away() {
     let mut server = server().await;
     let store = open(&server.own_url()).await;
     let one = candidate("one");
-    let term = granted(store.claim(&one).await).term;
+    let term = granted(store.claim(&one).await.unwrap()).term;
     server.kill();
     let error = store.renew(&one, term, 1).await.unwrap_err();
     assert!(matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied), "{error:?}");
@@ -212,7 +212,7 @@ async fn the_first_attempt_after_a_black_hole_succeeds_while_the_others_still_ha
     let url = server.url(proxy.address);
     let store = open_with(&url, Duration::from_secs(20)).await;
     let one = candidate("one");
-    let term = granted(store.claim(&one).await).term;
+    let term = granted(store.claim(&one).await.unwrap()).term;
     proxy.set(Weather::BlackHole);
     let mut hanging = tokio::task::JoinSet::new();
     for beat in 1..=3 {
@@ -234,7 +234,7 @@ async fn a_dead_connection_is_passed_by() {
     let gate = Gate::to(server.address());
     let store = open_with(&server.url(gate.address), Duration::from_secs(3)).await;
     let one = candidate("one");
-    let term = granted(store.claim(&one).await).term;
+    let term = granted(store.claim(&one).await.unwrap()).term;
     gate.forget();
     // The attempt itself tries another one after a while.
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
@@ -261,8 +261,8 @@ async fn a_standby_hears_of_a_release_at_once_and_of_renewals_nothing() {
     let server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = candidate("one");
-    let term = granted(leader.claim(&one).await).term;
-    refused(standby.claim(&candidate("two")).await);
+    let term = granted(leader.claim(&one).await.unwrap()).term;
+    refused(standby.claim(&candidate("two")).await.unwrap());
     let mut news = tokio::spawn({
         let standby = Arc::clone(&standby);
         async move { (standby.changed(&shard()).await, Instant::now()) }
@@ -281,7 +281,7 @@ async fn a_standby_hears_of_a_release_at_once_and_of_renewals_nothing() {
     assert!(latency < Duration::from_secs(1), "{latency:?}");
     // And takes it in one round trip, by what it was told.
     let before = server.client().requests();
-    granted(standby.claim(&candidate("two")).await);
+    granted(standby.claim(&candidate("two")).await.unwrap());
     assert_eq!(server.client().requests() - before, 1, "it looked first");
 }
 
@@ -290,8 +290,8 @@ async fn a_release_before_the_subscription_is_not_missed() {
     let server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = candidate("one");
-    let term = granted(leader.claim(&one).await).term;
-    refused(standby.claim(&candidate("two")).await);
+    let term = granted(leader.claim(&one).await.unwrap()).term;
+    refused(standby.claim(&candidate("two")).await.unwrap());
     leader.release(&one, term).await.unwrap();
     in_time(standby.changed(&shard())).await.unwrap();
 }
@@ -300,7 +300,7 @@ async fn a_release_before_the_subscription_is_not_missed() {
 async fn a_standby_hears_of_a_deletion_and_of_an_expiry() {
     let server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    granted(leader.claim(&candidate("one")).await);
+    granted(leader.claim(&candidate("one")).await.unwrap());
     let news = tokio::spawn({
         let standby = Arc::clone(&standby);
         async move { standby.changed(&shard()).await }
@@ -309,10 +309,10 @@ async fn a_standby_hears_of_a_deletion_and_of_an_expiry() {
     server.client().delete(KEY);
     in_time(news).await.unwrap().unwrap();
     let (two, begun) = (short("two"), Instant::now());
-    granted(leader.claim(&two).await);
+    granted(leader.claim(&two).await.unwrap());
     in_time(standby.changed(&shard())).await.unwrap();
     assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
-    granted(standby.claim(&short("three")).await);
+    granted(standby.claim(&short("three")).await.unwrap());
 }
 
 #[tokio::test]
@@ -320,7 +320,7 @@ async fn a_standby_hears_of_a_release_after_the_server_was_restarted() {
     let mut server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_mins(1));
-    let term = granted(leader.claim(&one).await).term;
+    let term = granted(leader.claim(&one).await.unwrap()).term;
     let news = tokio::spawn({
         let standby = Arc::clone(&standby);
         async move { standby.changed(&shard()).await }
@@ -346,7 +346,7 @@ async fn a_standby_whose_consumer_vanished_makes_another() {
     let server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_mins(1));
-    let term = granted(leader.claim(&one).await).term;
+    let term = granted(leader.claim(&one).await.unwrap()).term;
     let news = tokio::spawn(async move { standby.changed(&shard()).await });
     let mut client = server.client();
     let consumers = |client: &mut Client| client.api(&format!("CONSUMER.NAMES.KV_{BUCKET}"), &serde_json::Value::Null);
@@ -371,7 +371,7 @@ async fn a_standby_whose_consumer_vanished_makes_another() {
 async fn a_standby_that_no_longer_listens_leaves_nothing_behind() {
     let server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    granted(leader.claim(&candidate("one")).await);
+    granted(leader.claim(&candidate("one")).await.unwrap());
     let news = tokio::spawn(async move {
         let _ = tokio::time::timeout(Duration::from_millis(300), standby.changed(&shard())).await;
         sleep(PATIENCE).await;
@@ -396,7 +396,7 @@ async fn a_standby_asks_nothing_while_it_listens() {
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = short("one");
     let term = lead(&*leader, &one).await;
-    refused(standby.claim(&short("two")).await);
+    refused(standby.claim(&short("two")).await.unwrap());
     let mut news = tokio::spawn(async move { standby.changed(&shard()).await });
     sleep(Duration::from_millis(200)).await;
     let before = server.client().requests();
@@ -447,7 +447,7 @@ async fn renewals_that_overlap_on_a_slow_network_succeed() {
     let proxy = Proxy::to(server.address());
     let store = open_with(&server.url(proxy.address), Duration::from_millis(3273)).await;
     let one = candidate("one");
-    let term = granted(store.claim(&one).await).term;
+    let term = granted(store.claim(&one).await.unwrap()).term;
     proxy.set(Weather::Slow(Duration::from_secs(2)));
     let mut renewals = tokio::task::JoinSet::new();
     let begun = Instant::now();
@@ -473,7 +473,7 @@ async fn a_list_by_one_who_has_watched_nothing_shows_an_expired_lease_as_free() 
     let server = server().await;
     let (store, watcher) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_secs(2));
-    let term = lead_in_time(&*store, &one).await.term;
+    let term = granted_in_time(&*store, &one).await.term;
     let list = open(&server.own_url()).await.list("").await.unwrap();
     let left = list[0].1.holder.as_ref().expect("one leads").expires_in.unwrap();
     assert!(left <= one.lease, "{left:?}");

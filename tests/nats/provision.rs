@@ -141,7 +141,7 @@ async fn a_bucket_in_memory_that_its_server_forgot_makes_the_leader_wait() {
     // The server forgot the bucket as well; where it does not, as in a cluster, the marker is missing.
     let two = open(&server.own_url()).await;
     two.prepare().await.unwrap();
-    assert!(wait(&granted(two.claim(&short("two")).await)) > Duration::ZERO);
+    assert!(wait_of(&granted(two.claim(&short("two")).await.unwrap())) > Duration::ZERO);
 }
 
 #[tokio::test]
@@ -202,8 +202,8 @@ async fn a_domain_is_reached_by_its_own_subjects() {
     let findings = leader.check().await.unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
     let one = candidate("one");
-    let term = granted(leader.claim(&one).await).term;
-    refused(standby.claim(&candidate("two")).await);
+    let term = granted(leader.claim(&one).await.unwrap()).term;
+    refused(standby.claim(&candidate("two")).await.unwrap());
     let news = tokio::spawn(async move { standby.changed(&shard()).await });
     assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(leader.release(&one, term).await, Ok(Release::Released));

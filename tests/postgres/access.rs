@@ -27,7 +27,7 @@ async fn the_listed_grants_are_all_that_an_election_needs() {
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
     let standby = open(&url_as(&table, &role)).await;
-    refused(standby.claim(&candidate("two")).await);
+    refused(standby.claim(&candidate("two")).await.unwrap());
     let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
@@ -132,7 +132,7 @@ async fn passwords_work_by_every_method_and_are_never_told() {
         let url = |password: &str| format!("postgres://app:{password}@127.0.0.1:{}/postgres", server.port());
         let store = open(&url("hunter2")).await;
         store.prepare().await.unwrap();
-        granted(store.claim(&candidate("one")).await);
+        granted(store.claim(&candidate("one")).await.unwrap());
         let store = open(&url("hunter3")).await;
         for error in [store.claim(&candidate("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
             assert_eq!(error.conclusion, Conclusion::Denied, "{method}: {error}");
@@ -198,7 +198,7 @@ async fn a_unix_socket_is_as_good() {
     let term = lead(&first, &one).await;
     let url = format!("postgres://postgres@{encoded}:{}/postgres?table={}", server.port(), table.name);
     let second = open(&url).await;
-    refused(second.claim(&candidate("two")).await);
+    refused(second.claim(&candidate("two")).await.unwrap());
     let waiting = tokio::spawn(async move { second.changed(&shard()).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     first.release(&one, term).await.unwrap();

@@ -62,7 +62,7 @@ async fn while_a_stranger_holds_the_lock_nobody_of_us_leads_and_it_is_told_who()
     let mut psql = Psql::start(lock.table.server);
     assert_eq!(psql.say(&lock.attempt()), "t");
     let one = candidate("one");
-    let holder = refused(store.claim(&one).await);
+    let holder = refused(store.claim(&one).await.unwrap());
     assert!(holder.owner.starts_with("psql (holds advisory lock"), "{holder:?}");
     assert_eq!(holder.host.as_deref(), Some("127.0.0.1"));
     assert!(matches!(store.observe(&one.shard).await, Ok(Observation::Held(seen)) if seen == holder));
@@ -86,7 +86,7 @@ async fn a_leader_holds_the_lock_until_it_releases_and_a_refused_claim_leaks_non
     assert!(lock.is_free());
     let term = lead(&first, &one).await;
     assert!(!lock.is_free());
-    let holder = refused(second.claim(&two).await);
+    let holder = refused(second.claim(&two).await.unwrap());
     assert_eq!((holder.owner.as_str(), holder.session), ("one", Some(one.session.clone())));
     for beat in 1..4 {
         assert_eq!(first.renew(&one, term, beat).await, Ok(Renewal::Renewed));
@@ -100,7 +100,7 @@ async fn a_leader_holds_the_lock_until_it_releases_and_a_refused_claim_leaks_non
     // The lock is free and the row is not: somebody without the option leads.
     let plain = lock.table.store().await;
     let plain_term = lead(&plain, &one).await;
-    assert_eq!(refused(second.claim(&two).await).owner, "one");
+    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one");
     assert!(lock.is_free(), "a refused claim gives it back");
     plain.release(&one, plain_term).await.unwrap();
     lead(&second, &two).await;
@@ -203,9 +203,9 @@ async fn a_leader_whose_lock_a_stranger_took_meanwhile_has_lost() {
     }
     let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 1).await else { panic!("a stranger has the lock") };
     assert!(holder.owner.starts_with("psql"), "{holder:?}");
-    assert!(matches!(refused(store.claim(&one).await).owner.as_str(), owner if owner.starts_with("psql")));
+    assert!(matches!(refused(store.claim(&one).await.unwrap()).owner.as_str(), owner if owner.starts_with("psql")));
     psql.say(&format!("SELECT pg_advisory_unlock({})", lock.key));
-    assert!(granted(store.claim(&one).await).term > term);
+    assert!(granted(store.claim(&one).await.unwrap()).term > term);
 }
 
 /// Stands before the server and does not tell one side that the other has gone.
@@ -309,7 +309,7 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     }
     tactful.sever();
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    assert!(granted(store.claim(&one).await).term > term);
+    assert!(granted(store.claim(&one).await.unwrap()).term > term);
     assert!(!lock.is_free());
 }
 

@@ -144,7 +144,7 @@ async fn a_certificate_lets_in_and_another_one_does_not() {
     let store = open(&url("app")).await;
     store.prepare().await.unwrap();
     let one = candidate("one");
-    let term = granted(store.claim(&one).await).term;
+    let term = granted(store.claim(&one).await.unwrap()).term;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     for (name, conclusion) in [("server", Conclusion::Denied), ("other", Conclusion::Denied)] {
         let error = open(&url(name)).await.claim(&one).await.unwrap_err();

@@ -56,7 +56,7 @@ async fn a_request_that_hangs_does_not_hold_up_the_next() {
     let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
     let store = std::sync::Arc::new(open(&proxied(&proxy, &table)).await);
     let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let term = lead(&*store, &one).await;
     proxy.set(Weather::BlackHole);
     let hanging = {
         let (store, one) = (std::sync::Arc::clone(&store), one.clone());
@@ -77,7 +77,7 @@ async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     let table = Table::new().await;
     let store = std::sync::Arc::new(open(&table.url_with("application_name=frozen")).await);
     let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let term = lead(&*store, &one).await;
     let pid = table.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'");
     let backend = Pid::from_raw(pid.parse().unwrap());
     kill(backend, Signal::SIGSTOP).unwrap();
@@ -120,7 +120,7 @@ async fn renewals_through_a_network_too_slow_for_new_connections_arrive() {
     let latency = Duration::from_millis(1200);
     let store = std::sync::Arc::new(try_open(&proxied(&proxy, &table), latency * 3).await.unwrap());
     let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let term = lead(&*store, &one).await;
     proxy.set(Weather::Slow(latency));
     let mut renewals = tokio::task::JoinSet::new();
     for beat in 1..8 {
@@ -225,7 +225,7 @@ async fn a_server_that_only_reads_is_passed_over_and_named() {
     let store = open(&server.url(server.address())).await;
     store.prepare().await.unwrap();
     let one = candidate("one");
-    let term = granted(store.claim(&one).await).term;
+    let term = granted(store.claim(&one).await.unwrap()).term;
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
     server.sql("SELECT pg_reload_conf()");
     eventually("it only reads", || server.sql("SHOW default_transaction_read_only") == "on").await;
@@ -248,7 +248,7 @@ async fn a_lease_is_written_to_disk_where_the_server_would_not() {
     let store = open(&server.url(server.address())).await;
     store.prepare().await.unwrap();
     let one = candidate("one");
-    let term = granted(store.claim(&one).await).term;
+    let term = granted(store.claim(&one).await.unwrap()).term;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     // What was committed is in the log by then, and not only in memory.
     let unwritten = "SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";

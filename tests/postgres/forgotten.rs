@@ -17,14 +17,14 @@ const SLACK: Duration = Duration::from_millis(1);
 async fn the_first_leader_of_a_new_table_waits_until_it_is_a_lease_old() {
     let table = Table::young().await;
     let store = table.store().await;
-    let left = wait(&granted(store.claim(&with_lease("one", Duration::from_hours(1))).await));
+    let left = wait(&granted(store.claim(&with_lease("one", Duration::from_hours(1))).await.unwrap()));
     assert!(left > Duration::from_mins(50) && left <= Duration::from_hours(1) + SLACK, "{left:?}");
     table.sql(
         "UPDATE $T SET since = clock_timestamp() - interval '10 s', \
          session = (txid_current() & 4294967295)::text WHERE shard = ''",
     );
     let another = Candidate { shard: "another".parse().unwrap(), ..with_lease("one", Duration::from_mins(1)) };
-    let left = wait(&granted(store.claim(&another).await));
+    let left = wait(&granted(store.claim(&another).await.unwrap()));
     assert!(left > Duration::from_secs(20) && left <= Duration::from_secs(50) + SLACK, "{left:?}");
 }
 
@@ -43,7 +43,7 @@ async fn a_table_that_was_dropped_and_made_again_makes_the_next_leader_wait_and_
     let error = first.renew(&one, term, 1).await.unwrap_err();
     assert!(error.message.contains("leaderctl store init"), "{error}");
     second.prepare().await.unwrap();
-    let grant = granted(second.claim(&two).await);
+    let grant = granted(second.claim(&two).await.unwrap());
     assert!(grant.term > term, "{grant:?} after {term}");
     assert!(wait(&grant) > Duration::from_secs(5));
     assert!(matches!(first.renew(&one, term, 2).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "two"));
@@ -56,14 +56,14 @@ async fn a_truncated_table_makes_the_next_leader_wait() {
     let term = lead(&first, &candidate("one")).await;
     table.sql("TRUNCATE $T");
     let (two, three) = (candidate("two"), candidate("three"));
-    let grant = granted(second.claim(&two).await);
+    let grant = granted(second.claim(&two).await.unwrap());
     assert!(grant.term > term);
     assert!(wait(&grant) > Duration::from_secs(5));
     assert_remembers(&second).await;
     // A release in between ends nobody's wait, and a renewal does not either.
     assert_eq!(second.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
-    assert!(wait(&granted(first.claim(&three).await)) > Duration::from_secs(5));
+    assert!(wait(&granted(first.claim(&three).await.unwrap())) > Duration::from_secs(5));
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn rows_that_came_out_of_a_dump_make_the_next_leader_wait() {
     table.sql("CREATE TABLE $T_dump AS SELECT * FROM $T");
     lead(&first, &one).await;
     table.sql("TRUNCATE $T; INSERT INTO $T SELECT * FROM $T_dump");
-    let grant = granted(second.claim(&candidate("two")).await);
+    let grant = granted(second.claim(&candidate("two")).await.unwrap());
     assert!(wait(&grant) > Duration::from_secs(5), "{grant:?}");
     assert_remembers(&second).await;
 }
@@ -105,9 +105,9 @@ async fn a_longer_lease_that_the_row_speaks_of_is_waited_for() {
     let table = Table::young().await;
     let store = table.store().await;
     let one = with_lease("one", Duration::from_hours(1));
-    let grant = granted(store.claim(&one).await);
+    let grant = granted(store.claim(&one).await.unwrap());
     store.release(&one, grant.term).await.unwrap();
-    let left = wait(&granted(store.claim(&candidate("two")).await));
+    let left = wait(&granted(store.claim(&candidate("two")).await.unwrap()));
     assert!(left > Duration::from_mins(50), "{left:?}");
 }
 
@@ -118,7 +118,7 @@ async fn a_marker_from_the_future_makes_nobody_wait_longer_than_a_lease() {
         "UPDATE $T SET since = clock_timestamp() + interval '1 year', \
          session = (txid_current() & 4294967295)::text WHERE shard = ''",
     );
-    let grant = granted(table.store().await.claim(&candidate("one")).await);
+    let grant = granted(table.store().await.claim(&candidate("one")).await.unwrap());
     assert!(wait(&grant) <= LEASE + SLACK, "{grant:?}");
 }
 
@@ -130,7 +130,7 @@ async fn a_held_lease_cannot_be_deleted_by_hand_and_what_is_over_can() {
     let term = lead(&first, &one).await;
     table.sql("DELETE FROM $T");
     table.sql("DELETE FROM $T WHERE shard = 'db/main'");
-    assert_eq!(refused(second.claim(&two).await).owner, "one");
+    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one");
     assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     first.release(&one, term).await.unwrap();
     table.sql("DELETE FROM $T");
@@ -183,7 +183,7 @@ async fn after_a_failover_that_forgot_a_lease_the_next_leader_waits() {
     eventually("it was promoted", || replica.sql("SELECT pg_is_in_recovery()") == "f").await;
 
     let third = open(&replica.url(replica.address())).await;
-    let grant = granted(third.claim(&candidate("three")).await);
+    let grant = granted(third.claim(&candidate("three")).await.unwrap());
     assert!(wait(&grant) > Duration::from_secs(5));
     assert!(grant.term > lost);
     let second = open(&replica.url(replica.address())).await;
@@ -238,7 +238,7 @@ async fn a_restart_makes_nobody_wait_and_forgets_nothing() {
     let (one, two) = (candidate("one"), candidate("two"));
     let term = lead(&store, &one).await;
     server.restart();
-    assert_eq!(refused(store.claim(&two).await).owner, "one");
+    assert_eq!(refused(store.claim(&two).await.unwrap()).owner, "one");
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     store.release(&one, term).await.unwrap();
     server.restart();

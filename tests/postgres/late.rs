@@ -75,7 +75,7 @@ async fn a_release_that_arrives_after_our_next_claim_frees_nothing() {
     detour.hold_up(detour.store.release(&one, Term(0))).await;
     let term = lead(&store, &one).await;
     detour.let_arrive(&table).await;
-    assert_eq!(refused(store.claim(&candidate("two")).await).owner, "one");
+    assert_eq!(refused(store.claim(&candidate("two")).await.unwrap()).owner, "one");
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 

@@ -17,16 +17,16 @@ mod pooler;
 mod provision;
 mod rows;
 
-use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::lease::{Candidate, Term};
 use leaderrun::store::postgres::{Address, Postgres};
-use leaderrun::store::{Claim, Grant, Holder, Store, StoreError};
+use leaderrun::store::{Claim, Grant, Store, StoreError};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use support::claims::*;
 use support::postgres::{Server, shared};
 
-const LEASE: Duration = Duration::from_secs(15);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn try_open(url: &str, request_timeout: Duration) -> Result<Postgres, StoreError> {
@@ -81,48 +81,6 @@ impl Table {
         let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{application_name}'");
         self.server.sql(&count).parse().expect("a number")
     }
-}
-
-fn candidate(owner: &str) -> Candidate {
-    Candidate {
-        shard: shard(),
-        owner: owner.to_owned(),
-        session: Session::random().expect("the kernel has random bytes"),
-        host: "here".to_owned(),
-        pid: 7,
-        lease: LEASE,
-    }
-}
-
-fn with_lease(owner: &str, lease: Duration) -> Candidate {
-    Candidate { lease, ..candidate(owner) }
-}
-
-fn shard() -> Shard {
-    "db/main".parse().expect("a shard")
-}
-
-#[track_caller]
-fn granted(claim: Result<Claim, StoreError>) -> Grant {
-    match claim.expect("the store answers") {
-        Claim::Granted(grant) => grant,
-        Claim::Refused(holder) => panic!("refused, for {holder:?} holds it"),
-    }
-}
-
-#[track_caller]
-fn refused(claim: Result<Claim, StoreError>) -> Holder {
-    match claim.expect("the store answers") {
-        Claim::Refused(holder) => holder,
-        Claim::Granted(grant) => panic!("granted: {grant:?}"),
-    }
-}
-
-/// Claims, and expects no wait.
-async fn lead(store: &Postgres, candidate: &Candidate) -> Term {
-    let grant = granted(store.claim(candidate).await);
-    assert_eq!(grant.start_after, None, "{grant:?}");
-    grant.term
 }
 
 /// Waits until it is so; the store's own tasks go on meanwhile.

@@ -36,7 +36,7 @@ async fn a_release_before_anybody_listened_is_not_missed() {
     let (leader, standby) = (table.store().await, table.store().await);
     let one = candidate("one");
     let term = lead(&leader, &one).await;
-    refused(standby.claim(&candidate("two")).await);
+    refused(standby.claim(&candidate("two")).await.unwrap());
     leader.release(&one, term).await.unwrap();
     timeout(AT_ONCE, standby.changed(&shard())).await.expect("it looks").unwrap();
 }
@@ -63,7 +63,7 @@ async fn a_standby_does_not_ask_while_it_waits() {
     let (leader, standby) = (store("leader").await, store("standby").await);
     leader.prepare().await.unwrap();
     let one = with_lease("one", Duration::from_secs(1));
-    let term = granted(leader.claim(&one).await).term;
+    let term = granted(leader.claim(&one).await.unwrap()).term;
     let shard = shard();
     let mut news = standby.changed(&shard);
     for beat in 1..20 {
@@ -83,7 +83,7 @@ async fn a_standby_keeps_one_connection() {
     let (leader, standby) = (table.store().await, open(&table.url_with("application_name=single")).await);
     lead(&leader, &candidate("one")).await;
     let shard = shard();
-    refused(standby.claim(&candidate("two")).await);
+    refused(standby.claim(&candidate("two")).await.unwrap());
     let mut news = standby.changed(&shard);
     for _ in 0..3 {
         assert!(timeout(Duration::from_millis(100), &mut news).await.is_err());

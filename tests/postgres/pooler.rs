@@ -15,7 +15,7 @@ async fn an_election_works_through_a_pooler_in_transaction_mode() {
         let (one, two) = (candidate("one"), candidate("two"));
         for _ in 0..3 {
             let term = lead(&first, &one).await;
-            assert_eq!(refused(second.claim(&two).await).owner, "one", "{mode}");
+            assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one", "{mode}");
             for beat in 1..4 {
                 assert_eq!(first.renew(&one, term, beat).await, Ok(Renewal::Renewed));
             }
@@ -38,7 +38,7 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
     let (leader, standby) = (open(&url).await, open(&url).await);
     let one = candidate("one");
     let term = lead(&leader, &one).await;
-    refused(standby.claim(&candidate("two")).await);
+    refused(standby.claim(&candidate("two")).await.unwrap());
     let shard = shard();
     let mut news = standby.changed(&shard);
     assert!(timeout(Duration::from_secs(3), &mut news).await.is_err(), "one leads");

@@ -33,7 +33,7 @@ async fn schemas_and_tables_may_have_any_name() {
         let store = open(&url).await;
         store.prepare().await.unwrap();
         let one = candidate("one");
-        let term = granted(store.claim(&one).await).term;
+        let term = granted(store.claim(&one).await.unwrap()).term;
         assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
         let standby = open(&url).await;
         let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
@@ -59,13 +59,13 @@ async fn values_that_nobody_of_us_wrote_are_respected_or_named() {
     assert!(error.message.contains("shard db/main"), "{error}");
 
     row("5, 'theirs', 'somebody', 'there', 99999999999, 1, 1, 1, '-infinity', 'infinity', false");
-    let holder = refused(store.claim(&candidate("one")).await);
+    let holder = refused(store.claim(&candidate("one")).await.unwrap());
     assert_eq!((holder.owner.as_str(), holder.pid), ("somebody", None));
     assert!(holder.expires_in.unwrap() > Duration::from_hours(24));
     assert!(matches!(store.observe(&shard()).await, Ok(Observation::Held(_))));
 
     row("-5, 'theirs', 'somebody', 'there', 1, 1, 1, 1, now(), now(), true");
-    assert!(granted(store.claim(&candidate("one")).await).term > Term(1_000_000));
+    assert!(granted(store.claim(&candidate("one")).await.unwrap()).term > Term(1_000_000));
 
     row("9223372036854775807, 'theirs', 'somebody', 'there', 1, 1, 1, 1, now(), now(), true");
     let error = store.claim(&candidate("one")).await.unwrap_err();

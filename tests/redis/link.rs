@@ -108,7 +108,7 @@ async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
     let timeout = Duration::from_secs(4);
     let store = Arc::new(open_with(&format!("redis://{}", way.address), timeout).await.unwrap());
     let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let term = lead(&*store, &one).await;
     way.freeze();
     let hanging = tokio::spawn({
         let (store, one) = (Arc::clone(&store), one.clone());
@@ -148,7 +148,7 @@ async fn a_dropped_store_leaves_no_connection() {
     let one = candidate("one");
     let before = clients(&server);
     let store = Arc::new(store(&server).await);
-    lead(&store, &one).await;
+    lead(&*store, &one).await;
     let waiting = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.changed(&shard()).await }
@@ -259,7 +259,7 @@ async fn slow_answers_arrive_all_the_same() {
     let proxy = Proxy::to(SocketAddr::from(([127, 0, 0, 1], server.port())));
     let store = Arc::new(open_with(&format!("redis://{}", proxy.address), Duration::from_secs(10)).await.unwrap());
     let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let term = lead(&*store, &one).await;
     let before = server.scripts_run();
     proxy.set(Weather::Slow(Duration::from_secs(3)));
     let mut renewals = tokio::task::JoinSet::new();

@@ -15,14 +15,14 @@ mod news;
 mod provision;
 mod replicas;
 
-use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::lease::{Candidate, Term};
 use leaderrun::store::redis::{Address, Redis};
-use leaderrun::store::{Claim, Grant, Holder, Store, StoreError};
+use leaderrun::store::{Claim, Grant, Store, StoreError};
 use std::time::{Duration, Instant};
+use support::claims::*;
 use support::fleet::PATIENCE;
 use support::redis::Server;
 
-const LEASE: Duration = Duration::from_secs(15);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const FORGOTTEN: &str = "a leader that the server may have forgotten";
 
@@ -46,52 +46,10 @@ fn old_server() -> Server {
     server
 }
 
-fn shard() -> Shard {
-    "db/main".parse().expect("a shard")
-}
-
 const LOCK: &str = "leaderrun:{leases}:lock:db/main";
 const LAST: &str = "leaderrun:{leases}:last:db/main";
 const RECORD: &str = "leaderrun:{leases}:leader:db/main";
 const MARKER: &str = "leaderrun:{leases}:store";
-
-fn candidate(owner: &str) -> Candidate {
-    with_lease(owner, LEASE)
-}
-
-fn with_lease(owner: &str, lease: Duration) -> Candidate {
-    Candidate {
-        shard: shard(),
-        owner: owner.to_owned(),
-        session: Session::random().expect("the kernel has random bytes"),
-        host: "here".to_owned(),
-        pid: 7,
-        lease,
-    }
-}
-
-#[track_caller]
-fn granted(claim: Claim) -> Grant {
-    match claim {
-        Claim::Granted(grant) => grant,
-        Claim::Refused(holder) => panic!("refused, for {holder:?} holds it"),
-    }
-}
-
-#[track_caller]
-fn refused(claim: Claim) -> Holder {
-    match claim {
-        Claim::Refused(holder) => holder,
-        Claim::Granted(grant) => panic!("granted: {grant:?}"),
-    }
-}
-
-/// Claims, and expects no wait.
-async fn lead(store: &Redis, candidate: &Candidate) -> Term {
-    let grant = granted(store.claim(candidate).await.expect("the store answers"));
-    assert_eq!(grant.start_after, None, "{grant:?}");
-    grant.term
-}
 
 /// Claims until it is granted.
 async fn lead_in_time(store: &Redis, candidate: &Candidate) -> Grant {

@@ -43,7 +43,7 @@ async fn a_release_is_heard_and_a_renewal_is_not() {
     heard(news).await;
     println!("heard after {:?}", released.elapsed());
     // The one that missed it sees it all the same.
-    lead(&other, &two).await;
+    lead(&*other, &two).await;
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_leader_has_no_subscription() {
     let news = listen(&server, &other).await;
     store.release(&one, term).await.unwrap();
     heard(news).await;
-    lead(&other, &candidate("two")).await;
+    lead(&*other, &candidate("two")).await;
     eventually("it unsubscribes", async || server.subscribers() == 0).await;
 
     let three = Arc::new(store);

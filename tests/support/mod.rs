@@ -1,6 +1,7 @@
 //! What several tests need. Each test uses a part of it.
-#![allow(dead_code, reason = "each test compiles all of it and uses some")]
+#![allow(dead_code, unused_macros, reason = "each test compiles all of it and uses some")]
 
+pub mod claims;
 #[cfg(feature = "dynamodb")]
 pub mod dynamo;
 #[cfg(feature = "etcd")]
@@ -18,5 +19,6 @@ pub mod proxy;
 pub mod random;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[macro_use]
 pub mod server;
 pub mod world;

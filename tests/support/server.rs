@@ -91,3 +91,19 @@ pub fn listens(child: &mut Child, port: u16) -> bool {
     });
     !ended
 }
+
+/// `stories!(STORE, START, [NAMES])` for every store that has a server: START starts one.
+macro_rules! every_store {
+    ($stories:ident: $($name:ident),* $(,)?) => {
+        #[cfg(feature = "dynamodb")]
+        $stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($name),*]);
+        #[cfg(feature = "redis")]
+        $stories!(redis, crate::support::redis::Server::start(), [$($name),*]);
+        #[cfg(feature = "postgres")]
+        $stories!(postgres, crate::support::postgres::Server::start(), [$($name),*]);
+        #[cfg(feature = "nats")]
+        $stories!(nats, crate::support::nats::Server::start(), [$($name),*]);
+        #[cfg(feature = "etcd")]
+        $stories!(etcd, crate::support::etcd::Server::start(), [$($name),*]);
+    };
+}

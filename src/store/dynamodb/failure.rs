@@ -5,6 +5,7 @@
 //! the request or turned it away.
 
 use crate::store::StoreError;
+use crate::store::cause::{causes, in_short, innermost};
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::error::Error;
@@ -63,7 +64,7 @@ fn undelivered(place: &Place<'_>, error: &(dyn Error + 'static), timeout: bool) 
 /// True when the failure shows that no connection was made. The HTTP client tells that only in words; should they
 /// change, the answer is no, which is always safe.
 fn never_connected(error: &(dyn Error + 'static)) -> bool {
-    chain(error).any(|cause| {
+    causes(error).any(|cause| {
         let words = cause.to_string();
         let refused = cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused);
         refused || words == "client error (Connect)" || words.starts_with("HTTP connect timeout")
@@ -73,7 +74,7 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
 /// Some when the request was not sent because there was nothing to sign it with. The error's type belongs to a crate
 /// that the SDK does not re-export, so this, too, goes by the words.
 fn without_credentials(place: &Place<'_>, error: &(dyn Error + 'static)) -> Option<StoreError> {
-    let words = chain(error).map(ToString::to_string);
+    let words = causes(error).map(ToString::to_string);
     let (misconfigured, reason) = words.into_iter().find_map(|words| match words.as_str() {
         "the credential provider was not enabled" => Some((true, "there are none")),
         "the credentials provider was not properly configured" => Some((true, "their configuration is wrong")),
@@ -99,7 +100,7 @@ fn without_credentials(place: &Place<'_>, error: &(dyn Error + 'static)) -> Opti
 /// An answer that is not a success.
 fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<&str>, status: u16) -> StoreError {
     let Place { table, server, .. } = place;
-    let said = one_line(message.or(code).unwrap_or("no reason was given"));
+    let said = in_short(message.or(code).unwrap_or("no reason was given"));
     let code = code.unwrap_or_default();
     match code {
         "ThrottlingException"
@@ -158,33 +159,6 @@ fn is_denial(code: &str) -> bool {
     ];
     let base = code.strip_suffix("Exception").unwrap_or(code);
     DENIALS.iter().any(|&denial| denial == code || denial.strip_suffix("Exception").unwrap_or(denial) == base)
-}
-
-fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |&error| error.source())
-}
-
-/// What went wrong at the bottom of it, as a lowercase fragment.
-fn innermost(error: &(dyn Error + 'static)) -> String {
-    let bottom = chain(error).last().map(ToString::to_string).unwrap_or_default();
-    // io::Error ends in " (os error 111)", which tells people nothing.
-    let bottom = bottom.split(" (os error ").next().unwrap_or_default();
-    let mut letters = one_line(bottom).chars().collect::<Vec<_>>();
-    if letters.get(1).is_some_and(|second| second.is_lowercase()) {
-        letters[0] = letters[0].to_ascii_lowercase();
-    }
-    letters.into_iter().collect()
-}
-
-/// Servers and proxies send whole pages; a log line is one line.
-fn one_line(text: &str) -> String {
-    const MOST: usize = 400;
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = line.trim_end_matches('.');
-    match line.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -257,17 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_html_becomes_one_short_line() {
-        let page = "<html>\n".repeat(500);
-        assert!(one_line(&page).len() < 410 && !one_line(&page).contains('\n'));
-    }
-
-    #[test]
-    fn the_innermost_cause_is_a_lowercase_fragment() {
-        let refused = io::Error::from_raw_os_error(111);
-        assert_eq!(innermost(&refused), "connection refused");
-        assert!(never_connected(&refused));
-        assert_eq!(innermost(&io::Error::other("TLS is not spoken here.")), "TLS is not spoken here");
+    fn what_was_refused_was_never_connected_and_what_was_reset_was() {
+        assert!(never_connected(&io::Error::from_raw_os_error(111)));
         assert!(!never_connected(&io::Error::from(io::ErrorKind::ConnectionReset)));
     }
 }

@@ -8,7 +8,7 @@ use super::record::{Item, LOCK, n, number};
 use super::table::{Expression, Key, Outcome, Table, marker_key};
 use super::term;
 use crate::lease::{Session, show};
-use crate::store::{Conclusion, Finding, StoreError, Verdict};
+use crate::store::{Conclusion, Finding, StoreError, Verdict, round_trip};
 use crate::time::BootInstant;
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::operation::create_table::CreateTableError;
@@ -183,12 +183,14 @@ pub async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
     let strong = match describe(table).await {
         Ok(Some(description)) => check_description(table, &description, &mut findings),
         Ok(None) => {
-            findings
-                .push(bad(format!("no table {} in {}: make it with leaderctl store init", table.name, table.server)));
+            findings.push(Finding::bad(format!(
+                "no table {} in {}: make it with leaderctl store init",
+                table.name, table.server
+            )));
             return Ok(findings);
         }
         Err(error) if error.conclusion == Conclusion::Denied => {
-            findings.push(doubtful(format!("cannot see the table's keys and replicas: {error}")));
+            findings.push(Finding::doubtful(format!("cannot see the table's keys and replicas: {error}")));
             false
         }
         Err(error) => return Err(error),
@@ -199,7 +201,7 @@ pub async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
     match ttl(table).await {
         Ok(description) => findings.push(check_ttl(ttl_attribute(description.as_ref()), strong)),
         Err(error) if matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured) => {
-            findings.push(doubtful(format!("cannot see the table's TTL: {error}")));
+            findings.push(Finding::doubtful(format!("cannot see the table's TTL: {error}")));
         }
         Err(error) => return Err(error),
     }
@@ -214,23 +216,23 @@ pub async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
 fn check_description(table: &Table, description: &TableDescription, findings: &mut Vec<Finding>) -> bool {
     let Table { name, server, .. } = table;
     match (other_keys(description), is_usable(description)) {
-        (Some(other), _) => findings.push(bad(format!(
+        (Some(other), _) => findings.push(Finding::bad(format!(
             "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
         ))),
         (None, false) => {
             let status = description.table_status().map_or("unknown", TableStatus::as_str);
-            findings.push(bad(format!("table {name} in {server} is {status}: wait until it is ACTIVE")));
+            findings.push(Finding::bad(format!("table {name} in {server} is {status}: wait until it is ACTIVE")));
         }
-        (None, true) => findings.push(good(format!("table {name} in {server} has the keys pk and sk"))),
+        (None, true) => findings.push(Finding::good(format!("table {name} in {server} has the keys pk and sk"))),
     }
     let strong = description.multi_region_consistency() == Some(&MultiRegionConsistency::Strong);
     let replicas = description.replicas().iter().filter_map(|replica| replica.region_name()).collect::<Vec<_>>();
     if !replicas.is_empty() {
         let regions = replicas.join(", ");
         findings.push(if strong {
-            good(format!("the replicas in {regions} are strongly consistent"))
+            Finding::good(format!("the replicas in {regions} are strongly consistent"))
         } else {
-            bad(format!(
+            Finding::bad(format!(
                 "the replicas in {regions} are not strongly consistent, so two regions can both grant a lease: use a \
                  table without replicas, or one with multi-region strong consistency"
             ))
@@ -241,15 +243,15 @@ fn check_description(table: &Table, description: &TableDescription, findings: &m
 
 fn check_ttl(attribute: Option<&str>, strong: bool) -> Finding {
     match attribute {
-        Some(TTL) => good("TTL is on attribute ttl"),
-        Some(ours) if OUR_OTHER_NUMBERS.contains(&ours) => {
-            bad(format!("TTL is on attribute {ours}, so DynamoDB may delete leases that are held: move it to ttl"))
-        }
-        Some(other) => doubtful(format!(
+        Some(TTL) => Finding::good("TTL is on attribute ttl"),
+        Some(ours) if OUR_OTHER_NUMBERS.contains(&ours) => Finding::bad(format!(
+            "TTL is on attribute {ours}, so DynamoDB may delete leases that are held: move it to ttl"
+        )),
+        Some(other) => Finding::doubtful(format!(
             "TTL is on attribute {other} and not on ttl: records of crashed leaders stay until the next claim"
         )),
-        None if strong => good("no TTL, which multi-region strongly consistent tables cannot have"),
-        None => doubtful(
+        None if strong => Finding::good("no TTL, which multi-region strongly consistent tables cannot have"),
+        None => Finding::doubtful(
             "no TTL on attribute ttl: records of crashed leaders stay until the next claim; leaderctl store init \
              enables it",
         ),
@@ -275,7 +277,7 @@ async fn check_items(table: &Table, findings: &mut Vec<Finding>) -> Result<bool,
     if let Err(error) = &put
         && error.conclusion == Conclusion::Misconfigured
     {
-        findings.push(bad(error.message.clone()));
+        findings.push(Finding::bad(error.message.clone()));
         return Ok(false);
     }
     let conditions = if put.is_ok() { Some(table.put(item, absent()).await?) } else { None };
@@ -287,15 +289,17 @@ async fn check_items(table: &Table, findings: &mut Vec<Finding>) -> Result<bool,
     permission("dynamodb:DeleteItem", delete, findings)?;
 
     if findings.len() == before {
-        findings.push(good("may do all that an election needs: GetItem, PutItem, UpdateItem, DeleteItem"));
+        findings.push(Finding::good("may do all that an election needs: GetItem, PutItem, UpdateItem, DeleteItem"));
     }
     match conditions {
         None | Some(Outcome::Refused(Some(_))) => {}
-        Some(Outcome::Refused(None)) => findings.push(doubtful(
+        Some(Outcome::Refused(None)) => findings.push(Finding::doubtful(
             "the server does not return the item of a failed condition: a refused claim takes one more read",
         )),
         Some(Outcome::Done(_)) => {
-            findings.push(bad("the server ignores conditions, so two candidates can both lead: use another server"));
+            findings.push(Finding::bad(
+                "the server ignores conditions, so two candidates can both lead: use another server",
+            ));
         }
     }
     Ok(true)
@@ -309,7 +313,7 @@ fn permission<T>(action: &str, tried: Result<T, StoreError>, findings: &mut Vec<
     match tried {
         Ok(_) => Ok(()),
         Err(error) if error.conclusion == Conclusion::Denied => {
-            findings.push(bad(format!("permission missing: {action}: {error}")));
+            findings.push(Finding::bad(format!("permission missing: {action}: {error}")));
             Ok(())
         }
         Err(error) => Err(error),
@@ -317,60 +321,39 @@ fn permission<T>(action: &str, tried: Result<T, StoreError>, findings: &mut Vec<
 }
 
 async fn check_clock(table: &Table, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    const ROUND_TRIPS: usize = 5;
-    let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
-    let mut marker = None;
-    for _ in 0..ROUND_TRIPS {
-        let sent = BootInstant::now();
-        match table.get(marker_key(), true).await {
-            Ok(item) => marker = item,
-            // Already told.
-            Err(error) if error.conclusion == Conclusion::Denied => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        round_trips.push(BootInstant::now().since(sent));
-    }
+    let (marker, time) = match round_trip::measure(|| table.get(marker_key(), true)).await {
+        Ok(measured) => measured,
+        // Already told.
+        Err(error) if error.conclusion == Conclusion::Denied => return Ok(()),
+        Err(error) => return Err(error),
+    };
     findings.push(match marker.map(|item| number::<u64>(&item, "createdMs")) {
-        Some(Some(_)) => good("the table says since when it remembers"),
-        Some(None) => {
-            bad("the item pk=LEADERRUN, sk=TABLE was written by something else: delete it and run leaderctl store init")
-        }
-        None => doubtful(
+        Some(Some(_)) => Finding::good("the table says since when it remembers"),
+        Some(None) => Finding::bad(
+            "the item pk=LEADERRUN, sk=TABLE was written by something else: delete it and run leaderctl store init",
+        ),
+        None => Finding::doubtful(
             "the table does not say since when it remembers, so the first leader waits one lease: leaderctl store \
              init writes it",
         ),
     });
-    round_trips.sort_unstable();
-    let median = show(round_trips[ROUND_TRIPS / 2].max(Duration::from_millis(1)));
     let Some(bounds) = table.watch.clock().bounds(BootInstant::now()) else {
-        findings.push(doubtful(format!(
-            "a round trip takes {median}; answers have no Date, so a crashed leader's lease ends when its record stood \
+        findings.push(Finding::doubtful(format!(
+            "a round trip takes {time:.1?}; answers have no Date, so a crashed leader's lease ends when its record stood \
              unchanged for all of it"
         )));
         return Ok(());
     };
     let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
-    findings.push(good(format!("a round trip takes {median}; DynamoDB's clock is known to within {width}")));
+    findings.push(Finding::good(format!("a round trip takes {time:.1?}; DynamoDB's clock is known to within {width}")));
     if let Some(seconds) = table.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {
         let direction = if seconds > 0 { "ahead of" } else { "behind" };
-        findings.push(doubtful(format!(
+        findings.push(Finding::doubtful(format!(
             "this machine's clock is {} s {direction} DynamoDB's: AWS refuses requests that were signed 300 s off",
             seconds.abs()
         )));
     }
     Ok(())
-}
-
-fn good(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Good, text: text.into() }
-}
-
-fn doubtful(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Doubtful, text: text.into() }
-}
-
-fn bad(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Bad, text: text.into() }
 }
 
 #[cfg(test)]

@@ -18,13 +18,13 @@ use super::proto::{
 };
 use crate::lease::show;
 use crate::store::StoreError;
+use crate::store::cause::{causes, innermost};
 use crate::store::url::Secret;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, StreamExt};
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -279,7 +279,7 @@ impl Link {
         let Server { name, endpoint } = &self.servers[index];
         let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach etcd at {name}: {why}"));
         let dialled = async {
-            let channel = endpoint.connect().await.map_err(|error| unreachable(&cause(&error)))?;
+            let channel = endpoint.connect().await.map_err(|error| unreachable(&innermost(&error)))?;
             let connection = Arc::new(Connection {
                 server: name.clone(),
                 index,
@@ -436,7 +436,7 @@ impl Link {
         let said = status.message().trim_start_matches("etcdserver: ");
         let whom = self.user().map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
         let error = if let Some(source) = status.source().filter(|_| is_local(status)) {
-            let mut cause = cause(source);
+            let mut cause = innermost(source);
             if let Some(doubt) = self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)) {
                 let _ = write!(cause, " ({doubt})");
             }
@@ -508,21 +508,5 @@ fn is_local(status: &Status) -> bool {
 }
 
 fn was_not_sent(error: &(dyn Error + 'static)) -> bool {
-    chain(error).any(<dyn Error>::is::<tonic::ConnectError>)
-}
-
-fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |&error| error.source())
-}
-
-/// The innermost reason, as a fragment of one line.
-fn cause(error: &(dyn Error + 'static)) -> String {
-    let innermost = chain(error).last().unwrap_or(error);
-    let text = innermost.to_string().replace(['\n', '\r'], " ");
-    if innermost.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error().is_some()) {
-        // `Connection refused (os error 111)`
-        let text = text.split(" (os error").next().unwrap_or(&text);
-        return text.to_lowercase();
-    }
-    text
+    causes(error).any(<dyn Error>::is::<tonic::ConnectError>)
 }

@@ -8,13 +8,10 @@ use super::proto::{LEASE_REVOKE, LeaseRevokeRequest, Nothing, STATUS, StatusResp
 use super::proto::{delete, get, put};
 use super::record::{Base, Entry, read};
 use super::strays::Strays;
-use crate::lease::{Session, show};
-use crate::store::{Conclusion, Finding, StoreError, Verdict};
-use crate::time::BootInstant;
-use std::sync::Arc;
+use crate::lease::Session;
+use crate::store::{Conclusion, Finding, StoreError, Verdict, round_trip};
 use std::time::Duration;
 
-const ROUND_TRIPS: usize = 5;
 const SCRATCH_LEASE: Duration = Duration::from_secs(10);
 
 pub async fn prepare(etcd: &Etcd) -> Result<Vec<String>, StoreError> {
@@ -43,7 +40,7 @@ pub async fn check(etcd: &Etcd) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     check_members(etcd, &mut findings).await?;
     if etcd.link.user_is_of_no_use() {
-        findings.push(doubtful("a user is named, but etcd asks nobody who they are: etcdctl auth enable"));
+        findings.push(Finding::doubtful("a user is named, but etcd asks nobody who they are: etcdctl auth enable"));
     }
     if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
         return Ok(findings);
@@ -80,10 +77,12 @@ async fn check_members(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<(), S
         let error = unreachable.into_iter().next();
         return Err(error.unwrap_or_else(|| StoreError::not_applied("no server is named")));
     }
-    findings.extend(unreachable.into_iter().map(|error| doubtful(error.message)));
+    findings.extend(unreachable.into_iter().map(|error| Finding::doubtful(error.message)));
     clusters.dedup();
     if clusters.len() > 1 {
-        findings.push(bad("these servers belong to different clusters, so two candidates can both lead: name one's"));
+        findings.push(Finding::bad(
+            "these servers belong to different clusters, so two candidates can both lead: name one's",
+        ));
     }
     Ok(())
 }
@@ -92,28 +91,30 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
     let version = &status.version;
     let mut findings = Vec::new();
     if status.leader == 0 {
-        findings.push(bad(format!("etcd at {server} knows of no leader: too few members are up")));
+        findings.push(Finding::bad(format!("etcd at {server} knows of no leader: too few members are up")));
     }
     if status.is_learner {
-        findings
-            .push(doubtful(format!("etcd at {server} is a learner, which serves no requests: name another member")));
+        findings.push(Finding::doubtful(format!(
+            "etcd at {server} is a learner, which serves no requests: name another member"
+        )));
     }
     for alarm in &status.errors {
         findings.push(if alarm.contains("NOSPACE") {
-            bad(format!(
+            Finding::bad(format!(
                 "etcd at {server} is out of space and takes no writes: compact and defragment it, then etcdctl alarm \
                  disarm"
             ))
         } else {
-            bad(format!("etcd at {server} has an alarm: {}", alarm.trim()))
+            Finding::bad(format!("etcd at {server} has an alarm: {}", alarm.trim()))
         });
     }
     if is_older_than_3_4(version) {
-        findings
-            .push(doubtful(format!("etcd at {server} is version {version}: leaderrun is tested with 3.4 and later")));
+        findings.push(Finding::doubtful(format!(
+            "etcd at {server} is version {version}: leaderrun is tested with 3.4 and later"
+        )));
     }
     if findings.is_empty() {
-        findings.push(good(format!("etcd {version} at {server} answers and has a leader")));
+        findings.push(Finding::good(format!("etcd {version} at {server} answers and has a leader")));
     }
     findings
 }
@@ -162,7 +163,9 @@ async fn check_permissions(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<b
     if may {
         stray.keep();
         let prefix = &etcd.keys.prefix;
-        findings.push(good(format!("may do all that an election needs: read and write below {prefix}/, and leases")));
+        findings.push(Finding::good(format!(
+            "may do all that an election needs: read and write below {prefix}/, and leases"
+        )));
     }
     Ok(may)
 }
@@ -171,7 +174,7 @@ fn permission<T>(what: &str, tried: Result<T, StoreError>, findings: &mut Vec<Fi
     match tried {
         Ok(_) => Ok(()),
         Err(error) if error.conclusion == Conclusion::Denied => {
-            findings.push(bad(format!("permission missing {what}: {error}")));
+            findings.push(Finding::bad(format!("permission missing {what}: {error}")));
             Ok(())
         }
         Err(error) => Err(error),
@@ -188,49 +191,30 @@ async fn check_prefix(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<(), St
     });
     let (server, base, young) = looked.await?;
     findings.push(match (base.map(|kv| read::<Base>(&server, &kv)), young) {
-        (Some(Err(error)), _) => bad(error.message),
-        (None, _) => doubtful(format!(
+        (Some(Err(error)), _) => Finding::bad(error.message),
+        (None, _) => Finding::doubtful(format!(
             "the prefix {prefix} does not say since when it remembers, so the first leader waits one lease: leaderctl \
              store init writes it"
         )),
-        (Some(Ok(Entry { .. })), Some(young)) if young.lease == 0 => doubtful(format!(
+        (Some(Ok(Entry { .. })), Some(young)) if young.lease == 0 => Finding::doubtful(format!(
             "the key {prefix}/young is attached to no lease, so the first leader of every shard waits one lease: delete \
              it"
         )),
-        (Some(Ok(_)), Some(_)) => good(format!(
+        (Some(Ok(_)), Some(_)) => Finding::good(format!(
             "the prefix {prefix} remembers since less than a day: the first leader of a shard waits until that is one \
              lease ago"
         )),
-        (Some(Ok(_)), None) => good(format!("the prefix {prefix} remembers since more than a day")),
+        (Some(Ok(_)), None) => Finding::good(format!("the prefix {prefix} remembers since more than a day")),
     });
     Ok(())
 }
 
 async fn check_speed(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let connection = etcd.link.bounded(etcd.link.connection()).await?;
-    let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
-    for _ in 0..ROUND_TRIPS {
-        let sent = BootInstant::now();
-        let read = async { Ok(etcd.get(&Arc::clone(&connection), etcd.keys.base()).await?) };
-        etcd.link.bounded(read).await?;
-        round_trips.push(BootInstant::now().since(sent));
-    }
-    round_trips.sort_unstable();
-    let median = show(round_trips[ROUND_TRIPS / 2].max(Duration::from_millis(1)));
-    findings.push(good(format!("a linearizable read takes {median}")));
+    let read = || etcd.link.bounded(async { Ok(etcd.get(&connection, etcd.keys.base()).await?) });
+    let (_, time) = round_trip::measure(read).await?;
+    findings.push(Finding::good(format!("a linearizable read takes {time:.1?}")));
     Ok(())
-}
-
-fn good(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Good, text: text.into() }
-}
-
-fn doubtful(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Doubtful, text: text.into() }
-}
-
-fn bad(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Bad, text: text.into() }
 }
 
 #[cfg(test)]

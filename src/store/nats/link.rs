@@ -11,13 +11,13 @@
 
 use super::address::{Address, DEFAULT_PORT, Login};
 use crate::lease::show;
+use crate::store::cause::{causes, innermost};
 use crate::store::{Conclusion, StoreError, tls};
 use crate::time::BootInstant;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::VecDeque;
 use std::error::Error;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -376,26 +376,8 @@ impl Links {
         if kind == ConnectErrorKind::TimedOut {
             return unreachable(&format!("no answer within {}", show(self.bound)));
         }
-        let refused = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
-        if refused.into_iter().any(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            return unreachable("connection refused");
-        }
-        // The last cause says it best; those above it repeat it.
-        unreachable(&causes(error).last().map_or_else(|| kind.to_string(), ToString::to_string))
+        unreachable(&innermost(error))
     }
-}
-
-/// The error and what it wraps. An `io::Error` hides what it wraps from `source`.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    fn next<'a>(error: &&'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-        // Not a reference to it, which would be an error of its own.
-        let error = *error;
-        match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(within) => Some(within),
-            None => error.source(),
-        }
-    }
-    std::iter::successors(Some(error), next)
 }
 
 fn tls_failed(server: &str, error: &rustls::Error) -> StoreError {

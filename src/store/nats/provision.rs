@@ -7,10 +7,8 @@
 use super::address::{Address, SCRATCH};
 use super::bucket::{Bucket, Info, Put, Refusal, STREAM_NAME_TAKEN, Stamp};
 use super::link::Failure;
-use super::record::millis;
 use crate::lease::show;
-use crate::store::{Conclusion, Finding, StoreError, Verdict};
-use crate::time::BootInstant;
+use crate::store::{Conclusion, Finding, StoreError, Verdict, round_trip};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -163,7 +161,7 @@ pub async fn check(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
             }
         }
         Ok(None) => {
-            findings.push(bad(bucket.missing().message));
+            findings.push(Finding::bad(bucket.missing().message));
             return Ok(findings);
         }
         Err(error) => permission("publish", &info_subject(bucket), Err(error), &mut findings)?,
@@ -172,10 +170,10 @@ pub async fn check(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     if is_bad(&findings) {
         return Ok(findings);
     }
-    findings.push(good("may do all that an election needs: publish, read, subscribe"));
+    findings.push(Finding::good("may do all that an election needs: publish, read, subscribe"));
     findings.push(match bucket.marker().await? {
-        Some(_) => good("the bucket says since when it remembers"),
-        None => doubtful(
+        Some(_) => Finding::good("the bucket says since when it remembers"),
+        None => Finding::doubtful(
             "the bucket does not say since when it remembers, so the first leader waits one lease: leaderctl store init \
              writes it",
         ),
@@ -196,9 +194,9 @@ async fn version(bucket: &Bucket) -> Result<Finding, StoreError> {
     let link = bucket.links.link().await?;
     let version = link.client.server_info().version;
     Ok(if link.version() >= Some(OLDEST_VERSION) {
-        good(format!("{} runs version {version}", link.server))
+        Finding::good(format!("{} runs version {version}", link.server))
     } else {
-        doubtful(format!("{} runs version {version}: nothing before 2.9 was tested", link.server))
+        Finding::doubtful(format!("{} runs version {version}: nothing before 2.9 was tested", link.server))
     })
 }
 
@@ -206,52 +204,54 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
     let address = bucket.address();
     let (name, server, config) = (&address.bucket, address.server(), &info.config);
     if let Some(wrong) = unusable(bucket, info) {
-        return findings.push(bad(wrong));
+        return findings.push(Finding::bad(wrong));
     }
     let clustered = info.is_clustered();
     let before = findings.len();
     if config.storage != "file" {
-        findings.push(doubtful(format!(
+        findings.push(Finding::doubtful(format!(
             "bucket {name} is kept in {}: it forgets who leads when its server ends, and the next leader waits one lease",
             config.storage
         )));
     }
     if config.persist_mode.as_deref().is_some_and(|mode| mode != "default") {
-        findings.push(doubtful(format!(
+        findings.push(Finding::doubtful(format!(
             "bucket {name} acknowledges writes before they are kept (persist_mode): a crash of its server may forget \
              a leadership that goes on"
         )));
     }
     if clustered && config.num_replicas < 3 {
-        findings.push(doubtful(format!(
+        findings.push(Finding::doubtful(format!(
             "bucket {name} has {} of 3 replicas: it is out of reach while its server is",
             config.num_replicas
         )));
     }
     if config.max_msgs_per_subject != 1 {
-        findings.push(doubtful(format!(
+        findings.push(Finding::doubtful(format!(
             "bucket {name} keeps more than the last record of a key: set its history to 1, for each renewal is a record"
         )));
     }
     if config.max_msgs > 0 || config.max_bytes > 0 {
         findings.push(if config.discard == "new" {
-            doubtful(format!("bucket {name} has a limit of size: when it is full, no lease can be taken or renewed"))
+            Finding::doubtful(format!(
+                "bucket {name} has a limit of size: when it is full, no lease can be taken or renewed"
+            ))
         } else {
-            bad(format!(
+            Finding::bad(format!(
                 "bucket {name} drops old records when it is full, and so leases that are held: set discard to new, or \
                  remove max_msgs and max_bytes"
             ))
         });
     }
     if !numbers_are_unique(info) {
-        findings.push(doubtful(format!(
+        findings.push(Finding::doubtful(format!(
             "the revisions of bucket {name} begin with a low number, so they come again if it is dropped and made anew: \
              do neither while anything leads, or have leaderctl store init make it (in clusters from version 2.10 on)"
         )));
     }
     if findings.len() == before {
         let replicas = config.num_replicas;
-        findings.push(good(format!("bucket {name} in {server} is kept in files, replicas: {replicas}")));
+        findings.push(Finding::good(format!("bucket {name} in {server} is kept in files, replicas: {replicas}")));
     }
 }
 
@@ -273,7 +273,9 @@ async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(),
     permission("publish", &address.target(">"), put.map(drop), findings)?;
     permission("publish", &address.api(&format!("CONSUMER.CREATE.{stream}")), hear(bucket).await, findings)?;
     if matches!(again, Some(Put::Done { .. })) {
-        findings.push(bad("the server ignores the revision that a write expects, so two can lead: use another server"));
+        findings.push(Finding::bad(
+            "the server ignores the revision that a write expects, so two can lead: use another server",
+        ));
     }
     if findings.len() == known {
         // A key that stays does no harm, and not everybody may purge.
@@ -333,7 +335,7 @@ fn permission(
             };
             let text = format!("permission missing: {missing}: ");
             if findings.iter().all(|finding| !finding.text.starts_with(&text)) {
-                findings.push(bad(text + &error.message));
+                findings.push(Finding::bad(text + &error.message));
             }
             Ok(())
         }
@@ -342,26 +344,6 @@ fn permission(
 }
 
 async fn round_trip(bucket: &Bucket) -> Result<Finding, StoreError> {
-    const ROUND_TRIPS: usize = 5;
-    let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
-    for _ in 0..ROUND_TRIPS {
-        let sent = BootInstant::now();
-        bucket.marker().await?;
-        round_trips.push(BootInstant::now().since(sent));
-    }
-    round_trips.sort_unstable();
-    let median = Duration::from_millis(millis(round_trips[ROUND_TRIPS / 2]));
-    Ok(good(format!("a round trip takes {}", show(median))))
-}
-
-fn good(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Good, text: text.into() }
-}
-
-fn doubtful(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Doubtful, text: text.into() }
-}
-
-fn bad(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Bad, text: text.into() }
+    let (_, time) = round_trip::measure(|| bucket.marker()).await?;
+    Ok(Finding::good(format!("a round trip takes {time:.1?}")))
 }

@@ -16,10 +16,10 @@
 //!   look whether we are there: not sooner than the lease ends.
 //! - Behind a pooler in transaction mode, the lock would belong to whoever comes next. There it is refused.
 
-use super::failure::one_line;
 use super::server::Server;
 use super::session::{Backend, Session};
 use super::statement::{lock_holder, number};
+use crate::store::cause::in_short;
 use crate::store::{Holder, StoreError};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
 use std::collections::VecDeque;
@@ -152,7 +152,7 @@ impl Advisory {
 
     /// Who holds the lock, for people.
     pub fn stranger(&self, pid: i64, name: &str, host: String) -> Holder {
-        let name = if name.is_empty() { "a program without a name".to_owned() } else { one_line(name) };
+        let name = if name.is_empty() { "a program without a name".to_owned() } else { in_short(name) };
         Holder {
             owner: format!("{name} (holds advisory lock {}, backend {pid})", self.key),
             host: Some(host).filter(|host| !host.is_empty()),

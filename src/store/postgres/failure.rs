@@ -5,8 +5,7 @@
 //! statement was rolled back; a FATAL may have come after the commit, and of a broken connection nothing is known.
 
 use crate::store::StoreError;
-use std::error::Error as _;
-use std::io;
+use crate::store::cause::{causes, in_short, innermost};
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
@@ -46,7 +45,7 @@ impl Site {
 
     fn not_let_in(&self, said: &DbError) -> StoreError {
         let Self { server, user, database, .. } = self;
-        let message = one_line(said.message());
+        let message = in_short(said.message());
         match said.code() {
             &SqlState::INVALID_CATALOG_NAME => {
                 StoreError::misconfigured(format!("no database {database} in {server}: name another, or make it"))
@@ -67,10 +66,7 @@ impl Site {
 
     fn tls_failure(&self, error: &Error) -> Option<StoreError> {
         use rustls::{AlertDescription as Alert, CertificateError};
-        let tls = std::iter::successors(error.source(), |&error| error.source()).find_map(|cause| {
-            let inside = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            inside.and_then(|inside| inside.downcast_ref::<rustls::Error>())
-        })?;
+        let tls = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>())?;
         let server = &self.server;
         Some(match tls {
             rustls::Error::InvalidCertificate(
@@ -108,7 +104,7 @@ impl Site {
         let Some(said) = error.as_db_error() else {
             return StoreError::unknown(format!("lost {server}: {}", innermost(error)));
         };
-        let message = one_line(said.message());
+        let message = in_short(said.message());
         if said.parsed_severity().is_none_or(|severity| severity != Severity::Error) {
             return StoreError::unknown(format!("lost {server}: {message}"));
         }
@@ -146,30 +142,6 @@ pub fn is_broken(error: &Error) -> bool {
     match error.as_db_error() {
         Some(said) => said.parsed_severity().is_none_or(|severity| severity != Severity::Error),
         None => true,
-    }
-}
-
-/// What went wrong at the bottom of it, as a lowercase fragment.
-pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let bottom = std::iter::successors(Some(error), |&error| error.source()).last().unwrap_or(error).to_string();
-    // io::Error ends in " (os error 111)", which tells people nothing.
-    let bottom = bottom.split(" (os error ").next().unwrap_or_default();
-    let mut letters = one_line(bottom).chars().collect::<Vec<_>>();
-    if letters.get(1).is_some_and(|second| second.is_lowercase()) {
-        letters[0] = letters[0].to_ascii_lowercase();
-    }
-    letters.into_iter().collect()
-}
-
-/// A server may say anything; a log line is one line.
-pub fn one_line(text: &str) -> String {
-    const MOST: usize = 400;
-    let line = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let line = line.collect::<Vec<_>>().join(" ");
-    let line = line.trim_end_matches('.');
-    match line.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line.to_owned(),
     }
 }
 
@@ -216,12 +188,5 @@ mod tests {
     #[test]
     fn a_denial_is_one() {
         assert_eq!(rolled_back("42501").conclusion, Conclusion::Denied);
-    }
-
-    #[test]
-    fn a_page_becomes_one_short_line() {
-        let page = "words\n\u{7}".repeat(500);
-        assert!(one_line(&page).len() < 410 && !one_line(&page).contains(['\n', '\u{7}']));
-        assert_eq!(innermost(&io::Error::from_raw_os_error(111)), "connection refused");
     }
 }

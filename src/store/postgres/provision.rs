@@ -6,16 +6,15 @@
 
 use super::address::{Place, TlsMode};
 use super::advisory::{Advisory, Taken};
-use super::failure::{Site, one_line};
+use super::failure::Site;
 use super::grants;
 use super::listen::POLL;
 use super::server::Server;
 use super::session::{Parameters, Session};
 use super::statement::{MARKER, number, quoted, seconds, text};
 use crate::lease::{self, show};
-use crate::store::{Conclusion, Finding, StoreError, Verdict};
-use crate::time::BootInstant;
-use std::time::Duration;
+use crate::store::cause::in_short;
+use crate::store::{Conclusion, Finding, StoreError, round_trip};
 use tokio::time::timeout_at;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -165,30 +164,30 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
     let found = look(server, &session).await?;
     let table = &server.statements.table;
     let Some((_, persistence)) = found.table else {
-        findings.push(bad(format!(
+        findings.push(Finding::bad(format!(
             "no table {table} in database {} of {}: make it with leaderctl store init",
             server.site.database, server.site.server
         )));
         return Ok(findings);
     };
     if persistence != 'p' {
-        findings.push(bad(format!("table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init")));
+        findings.push(Finding::bad(format!("table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init")));
     }
     let missing = grants::missing(&session, &server.address).await.map_err(|error| server.site.unanswered(&error))?;
     let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
     let works = matches!(tried, Some(Ok(())));
     match tried {
-        None => findings.extend(missing.into_iter().map(|grant| bad(format!("permission missing: {grant}")))),
-        Some(Ok(())) => findings.push(good("may do all that an election needs: SELECT, INSERT, UPDATE")),
+        None => findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}")))),
+        Some(Ok(())) => findings.push(Finding::good("may do all that an election needs: SELECT, INSERT, UPDATE")),
         Some(Err(error)) if matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured) => {
-            findings.push(bad(error.message));
+            findings.push(Finding::bad(error.message));
         }
         Some(Err(error)) => return Err(error),
     }
     findings.push(if found.rule {
-        good("a DELETE of a lease that is held does nothing")
+        Finding::good("a DELETE of a lease that is held does nothing")
     } else {
-        doubtful(
+        Finding::doubtful(
             "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl store \
              init as the table's owner prevents it",
         )
@@ -205,15 +204,7 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
 
 /// Version, speed, and settings that say how much the server's word is worth.
 async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    const ROUND_TRIPS: usize = 5;
-    let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
-    for _ in 0..ROUND_TRIPS {
-        let sent = BootInstant::now();
-        ask(server, session, "SELECT 1", &[]).await?;
-        round_trips.push(BootInstant::now().since(sent));
-    }
-    round_trips.sort_unstable();
-    let median = show(round_trips[ROUND_TRIPS / 2].max(Duration::from_millis(1)));
+    let (_, time) = round_trip::measure(|| ask(server, session, "SELECT 1", &[])).await?;
     let question = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
                     current_setting('fsync'), current_setting('full_page_writes'), \
                     current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), \
@@ -222,28 +213,31 @@ async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Fin
     let rows = ask(server, session, question, &[]).await?;
     let row = rows.first().ok_or_else(|| StoreError::unknown("the server told none of its settings"))?;
     let setting = |column| row.try_get::<_, String>(column).unwrap_or_default();
-    let version = one_line(&setting(0));
+    let version = in_short(&setting(0));
     let number = row.try_get::<_, i32>(1).unwrap_or(0);
     let Site { server: name, user, .. } = &server.site;
     findings.push(if number < OLDEST {
-        bad(format!("{name} is version {version}: leaderrun needs PostgreSQL 12 or newer"))
+        Finding::bad(format!("{name} is version {version}: leaderrun needs PostgreSQL 12 or newer"))
     } else {
-        good(format!(
-            "{name} is version {version}, lets in user {user} and accepts writes; a round trip takes {median}"
+        Finding::good(format!(
+            "{name} is version {version}, lets in user {user} and accepts writes; a round trip takes {time:.1?}"
         ))
     });
     if setting(2) != "on" {
-        findings.push(bad("fsync is off, so a crash of the server's machine may forget or break leases: turn it on"));
+        findings.push(Finding::bad(
+            "fsync is off, so a crash of the server's machine may forget or break leases: turn it on",
+        ));
     }
     if setting(3) != "on" {
-        findings.push(doubtful("full_page_writes is off, so a crash of the server's machine may break the table"));
+        findings
+            .push(Finding::doubtful("full_page_writes is off, so a crash of the server's machine may break the table"));
     }
     if setting(4) == "off" {
-        findings.push(good("synchronous_commit is off: leaderrun sets it to local for what it writes"));
+        findings.push(Finding::good("synchronous_commit is off: leaderrun sets it to local for what it writes"));
     }
     let replicas = row.try_get::<_, i64>(6).unwrap_or(0);
     if replicas > 0 && setting(5).is_empty() {
-        findings.push(doubtful(
+        findings.push(Finding::doubtful(
             "the replicas are asynchronous, so a failover may forget leases: after one, whoever is granted a lease waits \
              for as long as it lasts; that covers it, unless the old primary still serves somebody",
         ));
@@ -262,12 +256,12 @@ async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Fin
             TlsMode::Disable => false,
         };
         findings.push(match (encrypted, checked) {
-            (true, true) => good("the connection is encrypted, and the server shows whose it is"),
-            (true, false) => doubtful(
+            (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
+            (true, false) => Finding::doubtful(
                 "the connection is encrypted, but anybody may stand between: sslmode=verify-full and sslrootcert=FILE \
                  would prevent that",
             ),
-            (false, _) => doubtful("the connection is not encrypted: sslmode=verify-full would have it so"),
+            (false, _) => Finding::doubtful("the connection is not encrypted: sslmode=verify-full would have it so"),
         });
     }
     Ok(())
@@ -310,17 +304,18 @@ async fn check_memory(server: &Server, session: &Session, findings: &mut Vec<Fin
     // This writes it down where it is not known, as the next claim would.
     let rows = ask(server, session, &server.statements.remember(session.has_timeline), &[]).await?;
     findings.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
-        Some(since) => good(format!(
+        Some(since) => Finding::good(format!(
             "the table remembers since {}",
             humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + seconds(since))
         )),
-        None => doubtful(
+        None => Finding::doubtful(
             "the table was restored, or the server failed over: who is granted a lease within a lease from now waits",
         ),
     });
     if !session.has_timeline {
-        findings
-            .push(doubtful("the server does not tell its timeline, so a failover that forgets leases goes unnoticed"));
+        findings.push(Finding::doubtful(
+            "the server does not tell its timeline, so a failover that forgets leases goes unnoticed",
+        ));
     }
     Ok(())
 }
@@ -328,9 +323,9 @@ async fn check_memory(server: &Server, session: &Session, findings: &mut Vec<Fin
 async fn check_delivery(server: &Server, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let subscription = server.subscribe().await?;
     findings.push(if subscription.pushes {
-        good("notifications arrive: standbys hear of a release at once")
+        Finding::good("notifications arrive: standbys hear of a release at once")
     } else {
-        doubtful(format!(
+        Finding::doubtful(format!(
             "notifications do not arrive, as through a pooler in transaction mode: standbys look every {}",
             show(POLL)
         ))
@@ -343,24 +338,12 @@ async fn check_advisory(server: &Server, advisory: &Advisory) -> Result<Finding,
     match advisory.take(server, lease::DEFAULT_LEASE).await {
         Ok(Taken::Ours) => {
             advisory.let_go(server).await;
-            Ok(good(format!("advisory lock {key} is free and can be taken")))
+            Ok(Finding::good(format!("advisory lock {key} is free and can be taken")))
         }
-        Ok(Taken::Theirs(holder)) => Ok(good(format!("advisory lock {key} is held: {}", holder.owner))),
+        Ok(Taken::Theirs(holder)) => Ok(Finding::good(format!("advisory lock {key} is held: {}", holder.owner))),
         Err(error) if matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured) => {
-            Ok(bad(error.message))
+            Ok(Finding::bad(error.message))
         }
         Err(error) => Err(error),
     }
-}
-
-fn good(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Good, text: text.into() }
-}
-
-fn doubtful(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Doubtful, text: text.into() }
-}
-
-fn bad(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Bad, text: text.into() }
 }

@@ -10,9 +10,10 @@
 //!   an earlier statement left behind in the session; what does ([`Session::direct`]) asks first.
 
 use super::address::{Address, Place, TlsMode};
-use super::failure::{Site, innermost};
+use super::failure::Site;
 use super::statement::TIMELINE;
 use crate::store::StoreError;
+use crate::store::cause::innermost;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::future::poll_fn;
 use std::io;

@@ -7,9 +7,8 @@
 use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
+use crate::store::cause::{in_short, innermost};
 use redis::{ErrorKind, RedisError};
-use std::error::Error;
-use std::io;
 use std::time::Duration;
 
 /// Why a request has no answer.
@@ -44,7 +43,7 @@ impl From<RedisError> for Failure {
                 let code = error.code().unwrap_or("ERR").to_owned();
                 Self::Refused { code, text: error.detail().unwrap_or_default().to_owned() }
             }
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense(one_line(&innermost(&error))),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense(innermost(&error)),
             _ => Self::Broken(innermost(&error)),
         }
     }
@@ -93,8 +92,8 @@ impl Login {
         let text = text.split(", with args beginning").next().unwrap_or_default();
         // Before it is cut, for a part of a password is not found in it any more.
         match &self.password {
-            Some(password) => one_line(&text.replace(password.expose(), "(secret)")),
-            None => one_line(text),
+            Some(password) => in_short(&text.replace(password.expose(), "(secret)")),
+            None => in_short(text),
         }
     }
 
@@ -188,38 +187,6 @@ fn hint(why: &str) -> &'static str {
     }
 }
 
-/// The cause of causes, as a lowercase fragment.
-pub fn innermost(error: &(dyn Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    // An I/O error has what it wraps as a source only where that has a source of its own.
-    let words = match cause.downcast_ref::<io::Error>() {
-        Some(io) => match (io.raw_os_error(), io.get_ref()) {
-            (Some(number), _) => nix::errno::Errno::from_raw(number).desc().to_owned(),
-            (None, Some(inner)) => inner.to_string(),
-            (None, None) => io.to_string(),
-        },
-        None => cause.to_string(),
-    };
-    let words = one_line(words.trim_end_matches('.'));
-    let mut characters = words.chars();
-    match (characters.next(), characters.next()) {
-        // But not an acronym.
-        (Some(first), Some(second)) if !second.is_uppercase() => {
-            first.to_lowercase().chain(words.chars().skip(1)).collect()
-        }
-        _ => words,
-    }
-}
-
-fn one_line(text: &str) -> String {
-    const MOST: usize = 300;
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    text.trim().chars().take(MOST).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,12 +207,12 @@ mod tests {
         assert_eq!(error.conclusion, Conclusion::Misconfigured);
         assert!(!error.message.contains("hunter2"), "{error}");
         let error = told("ERR", "what is hunter2?\r\nand why");
-        assert_eq!(error.message, "redis at h:6379 answered with an error: ERR what is (secret)?  and why");
+        assert_eq!(error.message, "redis at h:6379 answered with an error: ERR what is (secret)? and why");
     }
 
     #[test]
     fn a_password_across_the_end_of_what_is_shown_is_not_shown_in_part() {
-        for length in 280..310 {
+        for length in 380..410 {
             let error = told("ERR", &format!("{}hunter2", "x".repeat(length)));
             assert!(!error.message.contains("hun"), "{error}");
         }
@@ -289,11 +256,5 @@ mod tests {
         assert!(error.message.starts_with("the key last in redis at h:6379 was written by something else"), "{error}");
         assert_eq!(foreign_key(&[], "LEADERRUN-FOREIGN-1"), None);
         assert_eq!(foreign_key(&[], "LEADERRUN-FOREIGN-0"), None);
-    }
-
-    #[test]
-    fn the_innermost_cause_is_a_lowercase_fragment() {
-        assert_eq!(innermost(&io::Error::from_raw_os_error(111)), "connection refused");
-        assert_eq!(innermost(&io::Error::other("TLS is not spoken here.")), "TLS is not spoken here");
     }
 }

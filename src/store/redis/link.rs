@@ -12,10 +12,11 @@
 //!   in and the request itself.
 
 use super::address::{Address, Login, PORT, SENTINEL_PORT, Target};
-use super::failure::{Circumstances, Failure, innermost};
+use super::failure::{Circumstances, Failure};
 use super::sentinel;
 use crate::lease::show;
 use crate::store::StoreError;
+use crate::store::cause::innermost;
 use crate::store::tls;
 use crate::store::url::Host;
 use crate::time::BootInstant;

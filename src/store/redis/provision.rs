@@ -9,15 +9,13 @@ use super::failure::Failure;
 use super::link::Talk;
 use super::news::Subscription;
 use crate::lease::{Session, Shard, show};
-use crate::store::{Conclusion, Finding, StoreError, Verdict};
-use crate::time::BootInstant;
+use crate::store::{Conclusion, Finding, StoreError, round_trip};
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 
 /// What a check leaves behind, if it may not delete it, goes after this.
 const SCRATCH_MILLIS: u64 = 10_000;
 const MISSING: &str = "permission missing";
-const ROUND_TRIPS: usize = 5;
 
 pub async fn prepare(store: &Redis) -> Result<Vec<String>, StoreError> {
     let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
@@ -70,15 +68,15 @@ fn check_server(place: &str, info: &Info, findings: &mut Vec<Finding>) {
     };
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     findings.push(if info.field("redis_mode") == Some("cluster") {
-        bad(format!("{place} is a node of a Redis Cluster: use a server of its own, or one with Sentinels"))
+        Finding::bad(format!("{place} is a node of a Redis Cluster: use a server of its own, or one with Sentinels"))
     } else if info.field("role") == Some("slave") {
-        bad(format!("{place} is a replica: the store has to be its master"))
+        Finding::bad(format!("{place} is a replica: the store has to be its master"))
     } else if major.is_some_and(|major| major < 5) {
-        bad(format!("{place} has {name}: leaderrun needs 5.0 or later"))
+        Finding::bad(format!("{place} has {name}: leaderrun needs 5.0 or later"))
     } else if info.field("run_id").is_none() && info.field("master_replid").is_none() {
-        bad(format!("{place} does not say which run of the server it is, so a restart could not be noticed"))
+        Finding::bad(format!("{place} does not say which run of the server it is, so a restart could not be noticed"))
     } else {
-        good(format!("{place} has {name}"))
+        Finding::good(format!("{place} has {name}"))
     });
 }
 
@@ -86,13 +84,13 @@ fn check_memory(info: &Info, findings: &mut Vec<Finding>) {
     let Some(policy) = info.field("maxmemory_policy") else { return };
     let limit = info.field("maxmemory").and_then(|limit| limit.parse::<u64>().ok()).unwrap_or(0);
     findings.push(match (policy, limit) {
-        ("noeviction", 0) => good("no limit of memory, and no eviction"),
-        ("noeviction", _) => good("nothing is evicted when the memory is full: new leases are then refused"),
-        (_, 0) => doubtful(format!(
+        ("noeviction", 0) => Finding::good("no limit of memory, and no eviction"),
+        ("noeviction", _) => Finding::good("nothing is evicted when the memory is full: new leases are then refused"),
+        (_, 0) => Finding::doubtful(format!(
             "maxmemory-policy is {policy}: were maxmemory set, leases could be evicted while they are held: set \
              noeviction"
         )),
-        (_, _) => bad(format!(
+        (_, _) => Finding::bad(format!(
             "maxmemory-policy is {policy}: when the memory is full, leases are evicted while they are held: set \
              noeviction"
         )),
@@ -102,33 +100,33 @@ fn check_memory(info: &Info, findings: &mut Vec<Finding>) {
 fn check_persistence(info: &Info, findings: &mut Vec<Finding>) {
     let Some(enabled) = info.field("aof_enabled") else { return };
     findings.push(if enabled != "1" {
-        doubtful(
+        Finding::doubtful(
             "no append-only file: a restart forgets leases; leaders keep theirs, but for one lease nobody becomes the \
              leader anew, and terms go on from the clock: set appendonly yes",
         )
     } else if info.field("aof_last_write_status").is_some_and(|status| status != "ok") {
-        bad("the append-only file cannot be written: see the server's log")
+        Finding::bad("the append-only file cannot be written: see the server's log")
     } else {
-        good("the append-only file is on")
+        Finding::good("the append-only file is on")
     });
 }
 
 fn check_replicas(wanted: u32, info: &Info, findings: &mut Vec<Finding>) {
     let Some(connected) = info.field("connected_slaves").and_then(|number| number.parse::<u32>().ok()) else { return };
     findings.push(match (connected, wanted) {
-        (0, 0) => good("no replicas, and no wait="),
-        (_, 0) => doubtful(format!(
+        (0, 0) => Finding::good("no replicas, and no wait="),
+        (_, 0) => Finding::doubtful(format!(
             "{connected} replicas and no wait=: should the master be cut off from them and one be promoted, two can lead: \
              write wait={connected}"
         )),
-        (_, _) if wanted > connected => bad(format!(
+        (_, _) if wanted > connected => Finding::bad(format!(
             "wait={wanted}, but {connected} replicas are connected: no lease is granted before there are more"
         )),
-        (_, _) if wanted < connected => doubtful(format!(
+        (_, _) if wanted < connected => Finding::doubtful(format!(
             "wait={wanted} with {connected} replicas: should one be promoted that was not waited for, two can lead: write \
              wait={connected}"
         )),
-        (_, _) => good(format!("wait={wanted}: all replicas have a lease before it counts")),
+        (_, _) => Finding::good(format!("wait={wanted}: all replicas have a lease before it counts")),
     });
 }
 
@@ -169,12 +167,12 @@ async fn check_permissions(store: &Redis, place: &str, findings: &mut Vec<Findin
     match Subscription::begin(&store.link, &channel).await {
         Ok(_) => {}
         Err(error) if error.conclusion == Conclusion::Denied => {
-            findings.push(bad(format!("{MISSING}: SUBSCRIBE to {}*: {error}", store.prefix)));
+            findings.push(Finding::bad(format!("{MISSING}: SUBSCRIBE to {}*: {error}", store.prefix)));
         }
         Err(error) => return Err(error),
     }
     if findings.len() == before {
-        findings.push(good("may do all that an election needs"));
+        findings.push(Finding::good("may do all that an election needs"));
     }
     Ok(())
 }
@@ -204,11 +202,11 @@ fn permission(
                 _ => what.to_owned(),
             };
             if denied {
-                findings.push(bad(format!("{MISSING}: {what}: {error}")));
+                findings.push(Finding::bad(format!("{MISSING}: {what}: {error}")));
                 return Ok(());
             }
             if error.conclusion == Conclusion::NotApplied || error.conclusion == Conclusion::Misconfigured {
-                findings.push(bad(error.message));
+                findings.push(Finding::bad(error.message));
                 return Ok(());
             }
             Err(error)
@@ -219,29 +217,22 @@ fn permission(
 /// Whether the scripts work, how fast, and what the server remembers.
 async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let shard = "leaderctl-check".parse::<Shard>().map_err(StoreError::unknown)?;
-    let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
-    let mut known = None;
-    for _ in 0..ROUND_TRIPS {
-        let sent = BootInstant::now();
-        match store.look(&shard).await {
-            Ok(reply) => known = reply.number(4).map(Duration::from_millis),
-            Err(error) if matches!(error.conclusion, Conclusion::Misconfigured | Conclusion::Denied) => {
-                findings.push(bad(error.message));
-                return Ok(());
-            }
-            Err(error) => return Err(error),
+    let (reply, time) = match round_trip::measure(|| store.look(&shard)).await {
+        Ok(measured) => measured,
+        Err(error) if matches!(error.conclusion, Conclusion::Misconfigured | Conclusion::Denied) => {
+            findings.push(Finding::bad(error.message));
+            return Ok(());
         }
-        round_trips.push(BootInstant::now().since(sent));
-    }
-    round_trips.sort_unstable();
-    findings.push(match known {
-        Some(known) => good(format!("the server is known to have forgotten nothing for {}", show(known))),
-        None => doubtful(
+        Err(error) => return Err(error),
+    };
+    findings.push(match reply.number(4).map(Duration::from_millis) {
+        Some(known) => Finding::good(format!("the server is known to have forgotten nothing for {}", show(known))),
+        None => Finding::doubtful(
             "the server was started, promoted or wiped since leaderrun last used it: for one lease nobody becomes the \
              leader anew; leaderctl store init makes that time begin",
         ),
     });
-    findings.push(good(format!("a round trip takes {:.1?}", round_trips[ROUND_TRIPS / 2])));
+    findings.push(Finding::good(format!("a round trip takes {time:.1?}")));
     Ok(())
 }
 
@@ -267,16 +258,4 @@ impl Info {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).filter(|value| !value.is_empty())
     }
-}
-
-fn good(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Good, text: text.into() }
-}
-
-fn doubtful(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Doubtful, text: text.into() }
-}
-
-fn bad(text: impl Into<String>) -> Finding {
-    Finding { verdict: Verdict::Bad, text: text.into() }
 }

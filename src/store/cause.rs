@@ -1,0 +1,64 @@
+//! What servers and libraries say of a failure, in the form of our messages: lowercase fragments, short, on one line.
+
+use std::error::Error;
+use std::io;
+
+/// What a server says, short enough for a log: some servers and proxies send whole pages.
+pub fn in_short(text: &str) -> String {
+    const MOST: usize = 400;
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let line = words.collect::<Vec<_>>().join(" ");
+    let line = line.trim_end_matches('.');
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+/// The error and what it wraps, from the outside in.
+pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    fn next<'a>(error: &&'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+        // Not a reference to it, which would be an error of its own.
+        let error = *error;
+        // It hides from `source` what it wraps.
+        match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(within) => Some(within),
+            None => error.source(),
+        }
+    }
+    std::iter::successors(Some(error), next)
+}
+
+/// What went wrong at the bottom of it; what stands above repeats that.
+pub fn innermost(error: &(dyn Error + 'static)) -> String {
+    let bottom = causes(error).last().unwrap_or(error).to_string();
+    // An `io::Error` ends in " (os error 111)", which tells people nothing.
+    let bottom = bottom.split(" (os error ").next().unwrap_or_default();
+    let mut letters: Vec<char> = in_short(bottom).chars().collect();
+    // But not an acronym.
+    if letters.get(1).is_some_and(|second| second.is_lowercase()) {
+        letters[0] = letters[0].to_ascii_lowercase();
+    }
+    letters.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_becomes_one_short_line() {
+        for page in ["<html>\n", "words\n\u{7}"].map(|line| line.repeat(500)) {
+            let line = in_short(&page);
+            assert!(line.len() < 410 && !line.contains(char::is_control), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_innermost_cause_is_a_lowercase_fragment() {
+        let refused = || io::Error::from_raw_os_error(111);
+        assert_eq!(innermost(&refused()), "connection refused");
+        assert_eq!(innermost(&io::Error::other(refused())), "connection refused");
+        assert_eq!(innermost(&io::Error::other("TLS is not spoken here.")), "TLS is not spoken here");
+    }
+}
