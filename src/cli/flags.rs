@@ -19,6 +19,8 @@ use std::time::Duration;
 const CREDENTIAL: &str = "leaderrun.store";
 /// A store URL in a file is one line; nobody writes a longer one.
 const LONGEST_URL: u64 = 64 * 1024;
+/// A thousand million of humantime's years: longer is nothing that anybody waits for.
+const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_600 - 1);
 
 /// Which store: the same in both programs.
 #[derive(Debug, clap::Args)]
@@ -130,12 +132,16 @@ fn one_line(rendered: &str) -> String {
 /// One fragment that says what to write.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    // Humantime panics where the parts of a text are a duration each, and too long together.
+    let digits = |c: char| c.is_ascii_digit();
+    let short = text.len() <= 100 && text.split(|c| !digits(c)).all(|number| number.len() <= 9);
     let read = if bare {
         text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     } else {
-        humantime::parse_duration(text).ok()
+        Some(text).filter(|_| short).and_then(|text| humantime::parse_duration(text).ok())
     };
-    read.ok_or_else(|| "write a duration like 15s, 1m30s, 500ms, or a bare number of seconds".to_owned())
+    read.filter(|&read| read <= LONGEST_DURATION)
+        .ok_or_else(|| "write a duration like 15s, 1m30s, 500ms, or a bare number of seconds".to_owned())
 }
 
 #[cfg(test)]
@@ -149,6 +155,7 @@ mod tests {
         {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
+        assert_eq!(duration("584542046090y 500ms 18446744073709551615.5s").ok(), None);
         for bad in ["", "-1", "1e3", "abc", ".", "1.5.2", "99999999999999999999999", "5 parsecs", "nan", "inf"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
