@@ -85,7 +85,7 @@ fn is_path(name: &str) -> bool {
 }
 
 /// A random number that tells this process from every other one, also from one with the same owner.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Session(String);
 
@@ -324,6 +324,12 @@ impl<'de> Deserialize<'de> for BootInstant {
 pub fn show(duration: Duration) -> String {
     let rounded = u64::try_from(duration.as_millis()).map_or(duration, Duration::from_millis);
     humantime::format_duration(rounded).to_string()
+}
+
+/// The same, rounded up to the second, where nobody reads milliseconds.
+#[must_use]
+pub fn show_seconds(duration: Duration) -> String {
+    show(Duration::from_secs(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))))
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod many;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
+pub mod notes;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -34,13 +35,14 @@ mod round_trip;
 pub mod tls;
 pub mod url;
 
+pub use notes::{Note, Notes, Page};
 pub use open::{Location, SCHEMES};
 
 /// What can be done with the leases of a store, on behalf of one [`Candidate`].
 ///
 /// Cancelling any of these (dropping its future) may leave the request applied, as a lost answer does.
 #[async_trait::async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: Notes {
     /// Takes the lease if nobody holds it, or if the candidate's own session does.
     ///
     /// A grant counts from the instant before this call.
@@ -78,6 +80,12 @@ pub trait Store: Send + Sync {
     /// a holder, for it keeps everybody from leading.
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
 
+    /// Ends the lease of `term`, whoever holds it, as if somebody had deleted its record by hand: its holder is told that
+    /// it is lost, and whoever is granted the next one may not start before the tree is dead that may be alive.
+    ///
+    /// Misconfigured where the kernel keeps leases for as long as processes hold them open.
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError>;
+
     /// Makes what the store needs (a table, a bucket, a directory), harmless when it exists.
     /// Answers what was done, a line each.
     async fn prepare(&self) -> Result<Vec<String>, StoreError>;
@@ -91,6 +99,16 @@ pub trait Store: Send + Sync {
     /// False where a lease lasts for as long as somebody holds it open.
     fn expires(&self) -> bool {
         true
+    }
+
+    /// True where each request costs money.
+    fn is_metered(&self) -> bool {
+        false
+    }
+
+    /// What makes a takeover slow here, for people: a fragment.
+    fn hindrance(&self) -> Option<String> {
+        None
     }
 
     /// Calls `act` with the descriptors that must stay open for as long as the tree lives: the guard inherits them.

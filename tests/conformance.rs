@@ -4,7 +4,9 @@
 mod support;
 
 use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::store::{Claim, Grant, Holder, Observation, Release, Renewal, Report, Store};
+use leaderrun::store::{
+    Claim, Conclusion, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, notes,
+};
 use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -292,6 +294,189 @@ async fn a_list_of_hundreds_of_shards_has_each_once(bench: &Bench) {
     assert!(list.iter().all(|(_, report)| report.holder.is_some() && report.last_term.is_some()));
 }
 
+/// Written by nobody else.
+async fn write(store: &dyn Store, shard: &str, page: &Page, draft: &Note) {
+    let written = store.replace(&shard.parse().unwrap(), page, None, Some(draft)).await;
+    assert_eq!(written, Ok(true), "{shard} {page:?}");
+}
+
+async fn text(store: &dyn Store, shard: &str, page: &Page) -> Option<String> {
+    store.read(&shard.parse().unwrap(), page).await.expect("the store answers").map(|note| note.text)
+}
+
+fn standby() -> Page {
+    Page::Standby(Session::random().unwrap())
+}
+
+async fn a_note_is_read_by_others_as_it_was_written(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let longest = "é".repeat(notes::LONGEST / 2);
+    let shards = ["noted", "noted/a", "noted:b", "NOTED"];
+    for (number, shard) in shards.into_iter().enumerate() {
+        for page in [Page::Orders, Page::History, standby()] {
+            assert_eq!(text(&*other, shard, &page).await, None);
+            for wanted in [format!("{{\"{number}\": \"\u{7}\\\"'\n%*?${{}} {page:?}\"}}"), longest.clone()] {
+                let before = text(&*store, shard, &page).await;
+                let (name, draft) = (shard.parse().unwrap(), Note::for_ever(wanted.clone()));
+                let written = store.replace(&name, &page, before.as_deref(), Some(&draft)).await;
+                assert_eq!(written, Ok(true));
+                assert_eq!(other.read(&name, &page).await, Ok(Some(Note::for_ever(wanted))));
+            }
+        }
+    }
+}
+
+async fn a_note_is_replaced_only_where_the_expected_text_stands(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let shard: Shard = "replaced".parse().unwrap();
+    let (one, two) = (Note::for_ever("one"), Note::for_ever("two"));
+    for page in [Page::Orders, Page::History, standby()] {
+        let replace = async |expected, draft| other.replace(&shard, &page, expected, draft).await;
+        assert_eq!(replace(Some("one"), Some(&two)).await, Ok(false));
+        assert_eq!(replace(Some("one"), None).await, Ok(false));
+        assert_eq!(replace(None, None).await, Ok(true));
+        write(&*store, "replaced", &page, &one).await;
+        assert_eq!(replace(None, Some(&two)).await, Ok(false));
+        assert_eq!(replace(None, None).await, Ok(false));
+        assert_eq!(replace(Some("two"), Some(&two)).await, Ok(false));
+        assert_eq!(replace(Some("on"), Some(&two)).await, Ok(false));
+        assert_eq!(text(&*store, "replaced", &page).await.as_deref(), Some("one"));
+        assert_eq!(replace(Some("one"), Some(&two)).await, Ok(true));
+        assert_eq!(text(&*store, "replaced", &page).await.as_deref(), Some("two"));
+        assert_eq!(replace(Some("two"), None).await, Ok(true));
+        assert_eq!(text(&*store, "replaced", &page).await, None);
+        assert_eq!(replace(Some("two"), None).await, Ok(false));
+        write(&*store, "replaced", &page, &one).await;
+    }
+}
+
+async fn of_eight_writers_of_a_note_one_wins_every_one_of_50_races(bench: &Bench) {
+    let stores: Vec<_> = (0..8).map(|_| bench.store()).collect();
+    let mut standing: Option<String> = None;
+    for race in 0..50 {
+        let mut writers = tokio::task::JoinSet::new();
+        for (number, store) in stores.iter().enumerate() {
+            let (store, standing) = (Arc::clone(store), standing.clone());
+            writers.spawn(async move {
+                let (shard, draft) = ("races".parse().unwrap(), Note::for_ever(format!("{race} {number}")));
+                let written = store.replace(&shard, &Page::Orders, standing.as_deref(), Some(&draft)).await;
+                // Where the store cannot tell, it says so.
+                match written {
+                    Ok(won) => won.then_some(draft.text),
+                    Err(error) if error.conclusion == Conclusion::Unknown => None,
+                    Err(error) => panic!("{error}"),
+                }
+            });
+        }
+        let winners: Vec<String> = writers.join_all().await.into_iter().flatten().collect();
+        standing = text(&*stores[0], "races", &Page::Orders).await;
+        assert!(winners.len() <= 1, "race {race}: {winners:?}");
+        assert!(winners.is_empty() || winners.first() == standing.as_ref(), "race {race}: {winners:?}");
+        assert!(standing.as_ref().is_some_and(|text| text.starts_with(&format!("{race} "))), "race {race}");
+    }
+}
+
+async fn a_note_vanishes_after_its_time_and_not_before(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let shard: Shard = "vanishing".parse().unwrap();
+    let lasting = |text: &str, lasts| Note::lasting(text.to_owned(), Some(lasts));
+    write(&*store, "vanishing", &Page::History, &lasting("later", LEASE * 60)).await;
+    let left = other.read(&shard, &Page::History).await.unwrap().expect("it stands").lasts.expect("not for ever");
+    assert!(left > LEASE * 50 && left < LEASE * 61, "{left:?}");
+    let soon = standby();
+    for page in [&Page::Orders, &soon] {
+        let sent = Instant::now();
+        write(&*store, "vanishing", page, &lasting("soon", LEASE)).await;
+        while text(&*other, "vanishing", page).await.is_some() {
+            assert!(sent.elapsed() < PATIENCE, "it never vanishes");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(sent.elapsed() >= LEASE, "vanished after {:?}", sent.elapsed());
+        assert_eq!(other.replace(&shard, page, Some("soon"), None).await, Ok(false));
+        // What has vanished is not in the way.
+        write(&*other, "vanishing", page, &lasting("again", LEASE * 60)).await;
+        // A new time begins, or none.
+        assert_eq!(store.replace(&shard, page, Some("again"), Some(&Note::for_ever("ever"))).await, Ok(true));
+        assert_eq!(other.read(&shard, page).await, Ok(Some(Note::for_ever("ever"))));
+    }
+}
+
+async fn standbys_are_found_by_the_beginning_of_their_shard(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    assert_eq!(other.standbys("").await, Ok(Vec::new()));
+    for (shard, text) in [("wait/a", "1"), ("wait/a", "2"), ("wait/a/b", "3"), ("wait", "4"), ("wait_b", "5")] {
+        write(&*store, shard, &standby(), &Note::for_ever(text)).await;
+        write(&*store, shard, &standby(), &Note::lasting(format!("x{text}"), Some(LEASE))).await;
+    }
+    for page in [Page::Orders, Page::History] {
+        write(&*store, "wait/a", &page, &Note::for_ever("no standby")).await;
+    }
+    granted(&*store, &candidate("wait/a", "one")).await;
+    let begun = Instant::now();
+    while other.standbys("").await.unwrap().len() > 5 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", other.standbys("").await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (prefix, wanted) in [
+        ("", &["wait 4", "wait/a 1", "wait/a 2", "wait/a/b 3", "wait_b 5"][..]),
+        ("wait/", &["wait/a 1", "wait/a 2", "wait/a/b 3"]),
+        ("wait/a/", &["wait/a/b 3"]),
+        ("wait_", &["wait_b 5"]),
+        ("wai_", &[]),
+        ("WAIT", &[]),
+        ("wait%", &[]),
+        ("wait*", &[]),
+    ] {
+        let mut found: Vec<_> = other
+            .standbys(prefix)
+            .await
+            .unwrap()
+            .iter()
+            .map(|(shard, note)| format!("{shard} {}", note.text))
+            .collect();
+        found.sort();
+        assert_eq!(found, wanted, "{prefix}");
+    }
+    // Notes are no leases.
+    let list = other.list("wait").await.unwrap();
+    assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["wait/a"]);
+}
+
+async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("revoked", "one"), candidate("revoked", "two"));
+    assert_eq!(other.revoke(&one.shard, Term(1)).await, Ok(Release::NotHeld));
+    let term = granted(&*store, &one).await.term;
+    if !store.expires() {
+        let error = other.revoke(&one.shard, term).await.unwrap_err();
+        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+        assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+        return;
+    }
+    assert_eq!(other.revoke(&one.shard, Term(term.0 + 1)).await, Ok(Release::NotHeld));
+    assert_eq!(other.revoke(&one.shard, Term(1)).await, Ok(Release::NotHeld));
+    let sent = leaderrun::time::BootInstant::now();
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::Released));
+    let start_after = loop {
+        match other.claim(&two).await.expect("the store answers") {
+            Claim::Granted(grant) => {
+                assert!(grant.term > term, "{grant:?}");
+                break grant.start_after.unwrap_or_else(leaderrun::time::BootInstant::now);
+            }
+            Claim::Refused(holder) => {
+                assert_ne!(holder.session, Some(one.session.clone()), "it is not revoked");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        assert!(leaderrun::time::BootInstant::now().since(sent) < PATIENCE, "never granted again");
+    };
+    assert!(start_after.since(sent) >= LEASE - LEASE / 50, "started {:?} after", start_after.since(sent));
+    let lost = store.renew(&one, term, 2).await;
+    assert!(matches!(lost, Ok(Renewal::Lost(_))), "{lost:?}");
+    assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::NotHeld));
+}
+
 /// The suite, a test for each case and store.
 macro_rules! suite {
     ($store:ident, $bench:expr, [$($case:ident),* $(,)?]) => {
@@ -343,6 +528,12 @@ everywhere!(
     a_list_tells_of_each_shard_what_a_look_at_it_tells,
     a_list_shows_a_lease_that_has_expired_as_free,
     a_list_of_hundreds_of_shards_has_each_once,
+    a_note_is_read_by_others_as_it_was_written,
+    a_note_is_replaced_only_where_the_expected_text_stands,
+    of_eight_writers_of_a_note_one_wins_every_one_of_50_races,
+    a_note_vanishes_after_its_time_and_not_before,
+    standbys_are_found_by_the_beginning_of_their_shard,
+    a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended,
 );
 
 fn memory_bench() -> Ready<(Bench, ())> {

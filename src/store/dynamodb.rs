@@ -11,7 +11,8 @@
 //!   however little, refuses it. That is why standbys may look with eventually consistent reads.
 //! - Whether a record has expired is judged by the server's clock as far as it can be known (`clock`), and by how
 //!   long the record stood unchanged on our own.
-//! - A record that vanished without a release leaves a tree behind that may still run (`term`).
+//! - A record that vanished without a release leaves a tree behind that may still run (`term`). To revoke a lease is to
+//!   make its record vanish.
 //!
 //! Other programs may use the same table by the same four attributes (`record`). No transactions: multi-region
 //! strongly consistent tables do not have them.
@@ -19,6 +20,7 @@
 mod client;
 mod clock;
 mod failure;
+mod notes;
 mod provision;
 mod record;
 mod table;
@@ -180,6 +182,28 @@ impl DynamoDb {
     fn holder(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Option<Holder> {
         let left = self.notice(shard, record, read_sent);
         (!left.is_zero()).then(|| record.holder(Some(left)))
+    }
+
+    /// Whether a record that a read sent at `read_sent` has shown is the lease of `term`, and may go: whoever finds it
+    /// gone will know of its tree.
+    async fn may_go(
+        &self,
+        shard: &Shard,
+        record: &Record,
+        term: Term,
+        read_sent: BootInstant,
+    ) -> Result<bool, StoreError> {
+        let holder = self.holder(shard, record, read_sent);
+        let (Some(holder), Some(ours)) = (holder, record.ours.as_ref()) else { return Ok(false) };
+        let last = term::last(&self.table, shard).await?;
+        let forgotten = last.is_none();
+        if report(Some(holder), last).holder.is_none_or(|holder| holder.term != Some(term)) {
+            return Ok(false);
+        }
+        if forgotten {
+            term::remember(&self.table, shard, term, ours).await?;
+        }
+        Ok(true)
     }
 
     fn forget(&self, shard: &Shard) {
@@ -476,6 +500,34 @@ impl Store for DynamoDb {
             }
         }
         Ok(found.into_iter().map(|(shard, (holder, last))| (shard, report(holder, last))).collect())
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let mut found = None;
+        for _ in 0..MOST_ATTEMPTS {
+            let sent = BootInstant::now();
+            let item = match found.take() {
+                Some(item) => item,
+                None => match self.table.get(lock_key(shard), true).await? {
+                    Some(item) => item,
+                    None => return Ok(Release::NotHeld),
+                },
+            };
+            let record = self.read(shard, &item)?;
+            if !self.may_go(shard, &record, term, sent).await? {
+                return Ok(Release::NotHeld);
+            }
+            // The term item stays as it is: it names a holder who did not say goodbye, and for how long its tree may run.
+            match self.table.delete(lock_key(shard), unchanged(&record)).await? {
+                Outcome::Done(_) => {
+                    self.forget(shard);
+                    return Ok(Release::Released);
+                }
+                // Renewed meanwhile, or gone, or the server does not return it.
+                Outcome::Refused(item) => found = item,
+            }
+        }
+        Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be revoked")))
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

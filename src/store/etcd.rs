@@ -22,6 +22,8 @@
 //! - **etcd may forget everything** (its data lost, the prefix deleted). Whoever finds no `PREFIX/base` makes it, and a
 //!   mark of youth beside it that an etcd lease of a day ends. The first leader of a shard waits until the prefix is one
 //!   of its leases old, judged by what is left of that day.
+//! - **A lease may be revoked by who does not hold it.** That is as if its lock were deleted by hand: the record of the
+//!   last leadership stays as it was, not released, and so does the etcd lease, which tells the next leader to wait.
 //! - **Terms** are revisions, counted from the birth of the prefix, upon the microseconds since 1970 at that birth: they
 //!   rise over a wipe, unless the clock of whoever makes the next base is far behind. And they rise over the last term
 //!   of the shard, whatever the base says, for as long as its record is there.
@@ -34,6 +36,7 @@ mod claim;
 mod link;
 mod list;
 mod news;
+mod notes;
 mod proto;
 mod provision;
 mod record;
@@ -286,6 +289,10 @@ impl Store for Etcd {
 
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
         list::list(self, prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        self.link.operate(|connection| Box::pin(self.revoke_on(connection, shard, term))).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

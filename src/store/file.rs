@@ -15,6 +15,8 @@
 //! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start
 //!   wait for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 
+mod notes;
+
 use super::{
     Claim, Conclusion, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError,
 };
@@ -343,6 +345,18 @@ impl Store for FileStore {
             }
         }
         Ok(list)
+    }
+
+    async fn revoke(&self, shard: &Shard, _term: Term) -> Result<Release, StoreError> {
+        if !self.is_locked(shard)? {
+            return Ok(Release::NotHeld);
+        }
+        let Holder { owner, pid, .. } = self.holder(shard)?;
+        let process = pid.map_or_else(|| "its process".to_owned(), |pid| format!("process {pid}"));
+        Err(StoreError::misconfigured(format!(
+            "{} is held open by {owner}: the kernel frees it when that has ended, so end {process}",
+            self.path(shard, "lock").display(),
+        )))
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

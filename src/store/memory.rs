@@ -1,14 +1,32 @@
 //! The reference: a store in memory that does exactly what the trait promises, judged by its own clock. For tests.
 
-use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError};
+use super::{
+    Claim, Delivery, Finding, Grant, Holder, Note, Notes, Observation, Page, Release, Renewal, Report, Store,
+    StoreError,
+};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::{BootInstant, wall_clock_millis};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
 pub struct Memory {
     shards: Mutex<HashMap<Shard, Entry>>,
+    notes: Mutex<BTreeMap<(Shard, Page), Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    text: String,
+    until: BootInstant,
+}
+
+impl Kept {
+    /// None when it has ended.
+    fn note(&self, now: BootInstant) -> Option<Note> {
+        let lasts = (self.until != BootInstant::NEVER).then(|| self.until.since(now));
+        (now < self.until).then(|| Note::lasting(self.text.clone(), lasts))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -16,6 +34,8 @@ struct Entry {
     /// Of every leadership there was, the last one's.
     term: u64,
     lease: Option<Lease>,
+    /// A tree may be alive until then whose lease was revoked.
+    vacant_from: Option<BootInstant>,
 }
 
 #[derive(Debug)]
@@ -29,6 +49,48 @@ struct Lease {
 impl Memory {
     fn shards(&self) -> MutexGuard<'_, HashMap<Shard, Entry>> {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notes(&self) -> MutexGuard<'_, BTreeMap<(Shard, Page), Kept>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait::async_trait]
+impl Notes for Memory {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        Ok(self.notes().get(&(shard.clone(), page.clone())).and_then(|kept| kept.note(BootInstant::now())))
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let now = BootInstant::now();
+        let mut notes = self.notes();
+        let place = (shard.clone(), page.clone());
+        if notes.get(&place).and_then(|kept| kept.note(now)).map(|note| note.text).as_deref() != expected {
+            return Ok(false);
+        }
+        match draft {
+            Some(Note { text, lasts }) => {
+                let until = lasts.map_or(BootInstant::NEVER, |lasts| now.plus(lasts));
+                notes.insert(place, Kept { text: text.clone(), until });
+            }
+            None => drop(notes.remove(&place)),
+        }
+        Ok(true)
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let now = BootInstant::now();
+        let notes = self.notes();
+        let standbys = notes.iter().filter(|((_, page), _)| matches!(page, Page::Standby(_)));
+        let found = standbys.filter(|((shard, _), _)| shard.as_str().starts_with(prefix));
+        Ok(found.filter_map(|((shard, _), kept)| Some((shard.clone(), kept.note(now)?))).collect())
     }
 }
 
@@ -60,7 +122,8 @@ impl Store for Memory {
                 let expires = BootInstant::now().plus(candidate.lease);
                 let (owner, session) = (candidate.owner.clone(), candidate.session.clone());
                 entry.lease = Some(Lease { owner, session, beat: 0, expires });
-                Ok(Claim::Granted(Grant { term: Term(entry.term), start_after: None }))
+                let start_after = entry.vacant_from.filter(|&vacant| BootInstant::now() < vacant);
+                Ok(Claim::Granted(Grant { term: Term(entry.term), start_after }))
             }
         }
     }
@@ -114,6 +177,14 @@ impl Store for Memory {
         let mut list: Vec<_> = known.map(|(shard, entry)| (shard.clone(), report(entry))).collect();
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(list)
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let mut shards = self.shards();
+        let entry = shards.entry(shard.clone()).or_default();
+        let Some(lease) = entry.lease.take_if(|_| term == Term(entry.term)) else { return Ok(Release::NotHeld) };
+        entry.vacant_from = Some(lease.expires);
+        Ok(Release::Released)
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

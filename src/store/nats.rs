@@ -27,13 +27,14 @@ mod address;
 mod bucket;
 mod link;
 mod list;
+mod notes;
 mod provision;
 mod record;
 mod watch;
 
 pub use address::{Address, Login};
 
-use super::{Claim, Delivery, Finding, Grant, Observation, Release, Renewal, Report, Store, StoreError};
+use super::{Claim, Delivery, Finding, Grant, Observation, Release, Renewal, Report, Store, StoreError, many};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::Conclusion;
 use crate::time::BootInstant;
@@ -474,6 +475,27 @@ impl Store for Nats {
 
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
         list::list(self, prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let Some(sight) = self.look(shard).await? else { return Ok(Release::NotHeld) };
+            if sight.content == Content::Foreign {
+                return Err(self.foreign(shard));
+            }
+            if sight.term() != Some(term.0) || sight.left(BootInstant::now()).is_zero() {
+                return Ok(Release::NotHeld);
+            }
+            let sight = self.dated(shard, sight).await?;
+            if sight.left(BootInstant::now()).is_zero() {
+                return Ok(Release::NotHeld);
+            }
+            // Like a deletion by hand: what it leaves makes the next leader wait.
+            if self.bucket.delete(&key_of(shard), sight.revision).await? != Put::Conflict {
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be deleted")))
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

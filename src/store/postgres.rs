@@ -17,6 +17,8 @@
 //! - Somebody deletes the row of a lease that is held. A rule on the table has it not happen (`provision`).
 //! - The server's clock is set. Leases end by it, so they end early or late by that much. Nothing here can tell; a
 //!   server whose clock is slewed, not set, has not the problem.
+//! - Somebody ends a lease who does not hold it (`revoke`). Its row goes on as nobody's until the lease would have ended
+//!   (`statement`), and only then is the next one granted.
 //! - A pooler stands before the server (`session`, `listen`), or the connection is silent (`server`).
 
 mod address;
@@ -24,6 +26,7 @@ mod advisory;
 mod failure;
 mod grants;
 mod listen;
+mod notes;
 mod provision;
 mod secure;
 mod server;
@@ -356,6 +359,21 @@ impl Store for Postgres {
         }
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(list)
+    }
+
+    /// The row stays: see `statement`. A session that holds the advisory lock keeps that until its holder notices.
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let (shard, term_number) = (shard.as_str(), integer(term.0));
+        let parameters = [text(&shard), number(&term_number), text(&self.server.channel)];
+        let answer = self.server.ask(|_| self.server.statements.revoke(), &parameters, self.server.deadline()).await?;
+        let row = self.first(&answer)?;
+        let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
+        let before = match Seen::read(row) {
+            // It went twice, and was applied the first time.
+            Seen::Record(record) => answer.again && record.is_revoked() && record.term == term,
+            Seen::Absent | Seen::Garbage => false,
+        };
+        Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

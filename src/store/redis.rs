@@ -9,7 +9,8 @@
 //!   new at each start, and `master_replid`, which is new at each promotion of a replica. When either differs from
 //!   what the server says of itself, or the key is gone, the server may have forgotten everything until now.
 //! - `last` tells of the last leadership of a shard: its term, when it would end, and whether it was released. A lock
-//!   that vanished before that was deleted by hand, and its tree may live until then.
+//!   that vanished before that was deleted by hand, and its tree may live until then. Where an operator revoked it,
+//!   `last` says so, for a renewal must not make that lease anew.
 //!
 //! While the server may have forgotten a lease, which is until one lease after it was first spoken to, **nobody is
 //! granted one**, and a **renewal makes the lease anew** that was forgotten. Why that is safe: until then one tree runs
@@ -30,6 +31,7 @@ mod failure;
 mod link;
 mod list;
 mod news;
+mod notes;
 mod provision;
 mod record;
 mod script;
@@ -357,6 +359,16 @@ impl Store for Redis {
         list.retain(|(_, report)| *report != Report::default());
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(list)
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let channel = self.channel(shard);
+        let reply = self.run(&self.scripts.revoke, shard, &[&term.to_string(), &channel], None).await?;
+        match reply.kind() {
+            "released" => Ok(Release::Released),
+            "not held" => Ok(Release::NotHeld),
+            _ => Err(reply.not_understood()),
+        }
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

@@ -9,8 +9,10 @@ mod support;
 mod faults;
 mod forgotten;
 mod neighbours;
+mod notes;
 mod protocol;
 mod provision;
+mod revoked;
 mod skew;
 
 use aws_sdk_dynamodb::Client;

@@ -1,7 +1,8 @@
 //! Users, roles and passwords.
 
 use super::*;
-use leaderrun::store::{Conclusion, Release, Renewal, StoreError};
+use leaderrun::lease::Session;
+use leaderrun::store::{Conclusion, Note, Page, Release, Renewal, StoreError};
 
 const ROOT: [&str; 2] = ["--user", "root:root"];
 
@@ -55,6 +56,37 @@ async fn readwrite_on_the_prefix_is_all_that_a_life_of_leaderships_needs() {
     granted_in_time(&*first, &one).await;
     server.etcdctl(&[&ROOT[..], &["del", LOCK]].concat());
     assert!(granted(second.claim(&two).await.unwrap()).start_after.is_some());
+}
+
+#[tokio::test]
+async fn readwrite_on_the_prefix_is_all_that_notes_and_a_revocation_need() {
+    let server = guarded();
+    let store = open(&url(&server, "app:hunter2")).await;
+    store.prepare().await.unwrap();
+    let one = candidate("one");
+    for page in [Page::Orders, Page::Standby(Session::random().unwrap())] {
+        let lasting = |lasts: Duration| Note::lasting(lasts.as_secs().to_string(), Some(lasts));
+        let (short, long) = (lasting(LEASE), lasting(LEASE * 2));
+        assert_eq!(store.replace(&one.shard, &page, None, Some(&short)).await, Ok(true));
+        assert_eq!(store.replace(&one.shard, &page, Some("15"), Some(&long)).await, Ok(true));
+        assert!(store.read(&one.shard, &page).await.unwrap().is_some_and(|note| note.lasts > Some(LEASE)));
+    }
+    assert_eq!(store.standbys("").await.unwrap().len(), 1);
+    // Of the notes, and of the mark of youth.
+    let leases = || server.etcdctl(&[&ROOT[..], &["lease", "list"]].concat());
+    eventually("what was replaced has left no etcd lease", || leases().starts_with("found 3 leases")).await;
+    assert_eq!(store.replace(&one.shard, &Page::Orders, Some("30"), None).await, Ok(true));
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    let reader = open(&url(&server, "reader:hunter2")).await;
+    assert_eq!(reader.standbys("db").await.unwrap().len(), 1);
+    assert_eq!(reader.read(&one.shard, &Page::Orders).await, Ok(None));
+    let note = Note::for_ever("pause");
+    denied(reader.replace(&one.shard, &Page::Orders, None, Some(&note)).await, "denied user reader a Txn");
+    denied(reader.revoke(&one.shard, term).await, "denied user reader a Txn");
+    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
+    let nobody = open(&url(&server, "nobody:hunter2")).await;
+    denied(nobody.read(&one.shard, &Page::Orders).await, "denied user nobody a Range");
+    denied(nobody.standbys("").await, "--prefix=true readwrite leaderrun/");
 }
 
 #[tokio::test]

@@ -12,7 +12,9 @@ mod faults;
 mod forgotten;
 mod late;
 mod news;
+mod notes;
 mod records;
+mod revoked;
 mod tls;
 mod valve;
 

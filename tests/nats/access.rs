@@ -1,6 +1,7 @@
 //! Who is let in, and what it may do there.
 
 use super::*;
+use leaderrun::store::{Note, Page};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -125,7 +126,7 @@ async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
 }
 
 /// What an election needs, as the manual has it.
-const NEEDED: [&str; 4] = [
+pub const NEEDED: [&str; 4] = [
     "$KV.locks.>",
     "$JS.API.STREAM.INFO.KV_locks",
     "$JS.API.STREAM.MSG.GET.KV_locks",
@@ -133,7 +134,7 @@ const NEEDED: [&str; 4] = [
 ];
 
 /// With a user `u` that may publish to these, and hear `_INBOX.>` or something else.
-fn restricted(publish: &[&str], hear: &str) -> Server {
+pub fn restricted(publish: &[&str], hear: &str) -> Server {
     let publish = publish.iter().map(|subject| format!("'{subject}'")).collect::<Vec<_>>().join(", ");
     let lines = format!(
         "jetstream: enabled\nauthorization {{ timeout: 60, users = [\n{{user: admin, password: admin}}\n{{user: u, password: u, \
@@ -144,7 +145,7 @@ fn restricted(publish: &[&str], hear: &str) -> Server {
     server
 }
 
-fn as_admin(server: &Server) -> String {
+pub fn as_admin(server: &Server) -> String {
     format!("nats://admin:admin@{}/{BUCKET}", server.address())
 }
 
@@ -165,6 +166,18 @@ async fn the_permissions_in_the_manual_suffice() {
     assert!(leader.inspect(&shard()).await.unwrap().holder.is_some());
     assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
     in_time(news).await.unwrap().unwrap();
+    let (text, minute) = ("x".to_owned(), Some(Duration::from_mins(1)));
+    for draft in [Note::for_ever("x"), Note::lasting(text, minute)] {
+        for page in [Page::Orders, Page::Standby(one.session.clone())] {
+            assert_eq!(leader.replace(&shard(), &page, None, Some(&draft)).await, Ok(true));
+            assert!(standby.read(&shard(), &page).await.unwrap().is_some());
+            assert_eq!(leader.replace(&shard(), &page, Some("x"), None).await, Ok(true));
+        }
+    }
+    assert_eq!(standby.standbys("").await, Ok(Vec::new()));
+    let one = candidate("one");
+    let term = granted(leader.claim(&one).await.unwrap()).term;
+    assert_eq!(standby.revoke(&shard(), term).await, Ok(Release::Released));
     let findings = standby.check().await.unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
     // But not to make the bucket.

@@ -8,6 +8,7 @@ mod support;
 
 mod access;
 mod forgotten;
+mod notes;
 mod protocol;
 mod provision;
 

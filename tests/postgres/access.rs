@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::fleet::leaderctl;
-use leaderrun::store::{Conclusion, Release, Renewal, Verdict};
+use leaderrun::store::{Conclusion, Note, Notes as _, Page, Release, Renewal, Verdict};
 use std::os::unix::fs::PermissionsExt;
 
 /// A role of one's own, without any grant.
@@ -20,7 +20,10 @@ fn url_as(table: &Table, role: &str) -> String {
 async fn the_listed_grants_are_all_that_an_election_needs() {
     let table = Table::new().await;
     let role = role(&table);
-    table.sql(&format!("GRANT SELECT, INSERT, UPDATE ON TABLE $T TO {role}"));
+    let said = table.store().await.prepare().await.unwrap().join("\n");
+    for (_, grant) in said.lines().filter_map(|line| line.split_once("needs: ")) {
+        table.sql(&grant.replace("...", &role));
+    }
     let store = open(&url_as(&table, &role)).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
@@ -32,8 +35,14 @@ async fn the_listed_grants_are_all_that_an_election_needs() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
     tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
+    let note = Note::for_ever("pause");
+    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note)).await, Ok(true));
+    assert_eq!(store.read(&shard(), &Page::Orders).await, Ok(Some(note)));
+    assert_eq!(store.replace(&shard(), &Page::Orders, Some("pause"), None).await, Ok(true));
+    let term = lead(&store, &one).await;
+    assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
     let findings = store.check().await.unwrap();
-    let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).collect();
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict != Verdict::Good).collect();
     // The server of the tests does not wait for its disk.
     assert!(bad.iter().all(|finding| finding.text.starts_with("fsync is off")), "{bad:?}");
     // Prepared already, it has nothing to make; what only the owner may is said.

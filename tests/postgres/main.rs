@@ -13,8 +13,10 @@ mod faults;
 mod forgotten;
 mod late;
 mod news;
+mod notes;
 mod pooler;
 mod provision;
+mod revoked;
 mod rows;
 
 use leaderrun::lease::{Candidate, Term};

@@ -43,7 +43,8 @@ async fn a_rule_that_is_missing_or_off_is_named_and_mended() {
 async fn who_does_not_own_the_table_is_told_that_the_rule_is_missing() {
     let table = Table::new().await;
     table.sql(
-        "DROP RULE leaderrun_keep ON $T; CREATE ROLE tenant LOGIN; GRANT SELECT, INSERT, UPDATE ON TABLE $T TO tenant",
+        "DROP RULE leaderrun_keep ON $T; CREATE ROLE tenant LOGIN; GRANT SELECT, INSERT, UPDATE ON TABLE $T TO tenant; \
+         GRANT SELECT ON TABLE $T_notes TO tenant",
     );
     let store = open(&table.url().replace("//postgres@", "//tenant@")).await;
     assert!(store.prepare().await.unwrap().join("\n").contains("left it possible"));

@@ -1,7 +1,7 @@
 //! Passwords, ACL users, and TLS.
 
 use super::*;
-use leaderrun::store::{Conclusion, Renewal, Verdict};
+use leaderrun::store::{Conclusion, Note, Notes, Page, Release, Renewal, Verdict};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -39,6 +39,14 @@ async fn the_minimal_user_may_do_all_that_an_election_needs() {
     store.release(&one, term).await.unwrap();
     tokio::time::timeout(LEASE / 2, news).await.expect("it is heard at once").unwrap().unwrap();
     other.inspect(&shard()).await.unwrap();
+    let (text, minute) = ("x".to_owned(), Some(Duration::from_mins(1)));
+    for draft in [Note::for_ever("x"), Note::lasting(text, minute)] {
+        assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&draft)).await, Ok(true));
+        assert!(store.read(&shard(), &Page::Orders).await.unwrap().is_some());
+        assert_eq!(store.replace(&shard(), &Page::Orders, Some("x"), None).await, Ok(true));
+    }
+    let term = lead(&store, &one).await;
+    assert_eq!(other.revoke(&shard(), term).await, Ok(Release::Released));
     let findings = store.check().await.unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
     assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was denied");
@@ -245,4 +253,53 @@ async fn a_list_needs_scan_and_nothing_that_writes() {
     let error = open(&url(&server)).await.unwrap().list("").await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::Denied);
     assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
+}
+
+#[tokio::test]
+async fn who_may_list_may_read_notes_and_standbys_and_neither_write_nor_revoke() {
+    let server = old_server();
+    let store = store(&server).await;
+    let term = lead(&store, &candidate("one")).await;
+    let (standby, draft) = (Page::Standby(candidate("two").session), Note::for_ever("x"));
+    assert_eq!(store.replace(&shard(), &standby, None, Some(&draft)).await, Ok(true));
+    allow(&server, LISTING);
+    let operator = open(&url(&server)).await.unwrap();
+    assert_eq!(operator.standbys("db/").await, Ok(vec![(shard(), draft.clone())]));
+    assert_eq!(operator.read(&shard(), &standby).await, Ok(Some(draft.clone())));
+    assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was denied");
+    for (error, command) in [
+        (operator.replace(&shard(), &Page::Orders, None, Some(&draft)).await.unwrap_err(), "the command SET"),
+        (operator.replace(&shard(), &standby, Some("x"), None).await.unwrap_err(), "the command DEL"),
+        (operator.revoke(&shard(), term).await.unwrap_err(), "the command HSET"),
+    ] {
+        assert_eq!(error.conclusion, Conclusion::Denied);
+        assert!(error.message.contains(&format!("denied user leaderrun {command}")), "{error}");
+    }
+    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
+
+    allow(&server, MINIMAL);
+    let error = open(&url(&server)).await.unwrap().standbys("").await.unwrap_err();
+    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
+}
+
+#[tokio::test]
+async fn who_may_not_touch_notes_is_told_so_and_leads_all_the_same() {
+    let server = old_server();
+    let keys = ["lock", "last", "leader"].map(|kind| format!("~leaderrun:{{leases}}:{kind}:*")).join(" ");
+    allow(&server, &MINIMAL.replace("~leaderrun:*", &format!("{keys} ~leaderrun:{{leases}}:store +scan")));
+    let store = open(&url(&server)).await.unwrap();
+    let term = lead(&store, &candidate("one")).await;
+    let draft = Note::for_ever("x");
+    for page in [Page::Orders, Page::History, Page::Standby(candidate("two").session)] {
+        for error in [
+            store.read(&shard(), &page).await.unwrap_err(),
+            store.replace(&shard(), &page, None, Some(&draft)).await.unwrap_err(),
+            store.replace(&shard(), &page, None, None).await.unwrap_err(),
+        ] {
+            assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+            assert!(error.message.contains("denied user leaderrun") && error.message.contains("key"), "{error}");
+        }
+    }
+    assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
 }

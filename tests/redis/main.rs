@@ -12,8 +12,10 @@ mod forgotten;
 mod late;
 mod link;
 mod news;
+mod notes;
 mod provision;
 mod replicas;
+mod revoked;
 
 use leaderrun::lease::{Candidate, Term};
 use leaderrun::store::redis::{Address, Redis};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::fleet::{Fleet, wait_until};
 use crate::support::redis::Sentinel;
-use leaderrun::store::{Conclusion, Renewal, Verdict};
+use leaderrun::store::{Conclusion, Note, Notes, Page, Renewal, Verdict};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
@@ -67,6 +67,9 @@ async fn a_replica_takes_no_leases() {
         store.renew(&one, Term(1), 1).await.unwrap_err(),
         store.release(&one, Term(1)).await.unwrap_err(),
         store.observe(&shard()).await.unwrap_err(),
+        store.revoke(&shard(), Term(1)).await.unwrap_err(),
+        store.read(&shard(), &Page::Orders).await.unwrap_err(),
+        store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("x"))).await.unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.conclusion, Conclusion::NotApplied);

@@ -11,7 +11,9 @@ use leaderrun::driver::{self, Host};
 use leaderrun::election::{CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
 use leaderrun::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::lease::{Candidate, Deadline, Session, Shard, Term};
-use leaderrun::store::{Claim, Delivery, Finding, Observation, Release, Renewal, Report, Store, StoreError};
+use leaderrun::store::{
+    Claim, Delivery, Finding, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
+};
 use leaderrun::time::BootInstant;
 use leaderrun::will;
 use std::io;
@@ -190,6 +192,27 @@ impl UsedBy {
 }
 
 #[async_trait::async_trait]
+impl Notes for UsedBy {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        self.run(self.store.read(shard, page)).await
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        self.run(self.store.replace(shard, page, expected, draft)).await
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        self.run(self.store.standbys(prefix)).await
+    }
+}
+
+#[async_trait::async_trait]
 impl Store for UsedBy {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         self.run(self.store.claim(candidate)).await
@@ -217,6 +240,10 @@ impl Store for UsedBy {
 
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
         self.run(self.store.list(prefix)).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        self.run(self.store.revoke(shard, term)).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

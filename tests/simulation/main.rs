@@ -30,6 +30,7 @@ mod host;
 mod network;
 #[path = "../support/note.rs"]
 mod note;
+mod notes;
 #[path = "../support/random.rs"]
 mod random;
 mod reference;

@@ -5,7 +5,10 @@ use crate::watched::Watched;
 use crate::world::World;
 use leaderrun::lease::{Candidate, Shard, Term};
 use leaderrun::store::memory::Memory;
-use leaderrun::store::{Claim, Delivery, Finding, Observation, Release, Renewal, Report, Store, StoreError};
+use leaderrun::store::{
+    Claim, Delivery, Finding, Grant, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
+};
+use leaderrun::time::BootInstant;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -58,10 +61,53 @@ impl Link {
 }
 
 #[async_trait::async_trait]
+impl Notes for Link {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        let (shard, page) = (shard.clone(), page.clone());
+        self.call(false, move |reference| at_once(reference.memory.read(&shard, &page))).await
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let (shard, page) = (shard.clone(), page.clone());
+        let (expected, draft) = (expected.map(str::to_owned), draft.cloned());
+        self.call(true, move |reference| {
+            at_once(reference.memory.replace(&shard, &page, expected.as_deref(), draft.as_ref()))
+        })
+        .await
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let prefix = prefix.to_owned();
+        self.call(false, move |reference| at_once(reference.memory.standbys(&prefix))).await
+    }
+}
+
+#[async_trait::async_trait]
 impl Store for Link {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let candidate = candidate.clone();
-        self.call(true, move |reference| at_once(reference.memory.claim(&candidate))).await
+        let claim = self.call(true, move |reference| {
+            let claim = at_once(reference.memory.claim(&candidate))?;
+            // How long to wait, for an instant of the server's clock means nothing to others.
+            let wait = match &claim {
+                Claim::Granted(grant) => grant.start_after.map(|until| until.since(BootInstant::now())),
+                Claim::Refused(_) => None,
+            };
+            Ok((claim, wait))
+        });
+        Ok(match claim.await? {
+            (Claim::Granted(grant), Some(wait)) => {
+                let start_after = Some(BootInstant::now().plus(wait + wait / 100));
+                Claim::Granted(Grant { start_after, ..grant })
+            }
+            (claim, _) => claim,
+        })
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -103,6 +149,11 @@ impl Store for Link {
 
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
         self.reference.memory.list(prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let shard = shard.clone();
+        self.call(true, move |reference| at_once(reference.memory.revoke(&shard, term))).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

@@ -156,8 +156,11 @@ impl Table {
             }
             other => panic!("what is {other}?"),
         };
+        // By its holder, whose condition says so. To revoke a lease is no release.
+        let by_its_holder = !request["ExpressionAttributeValues"][":me"].is_null();
         if key.1 == "LOCK"
             && new.is_none()
+            && by_its_holder
             && let Some(session) = present.as_ref().and_then(|item| item["session"]["S"].as_str())
         {
             link.world.released(session);

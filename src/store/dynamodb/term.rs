@@ -11,7 +11,7 @@
 //! by the same update that takes the term, and every successor keeps it, whatever happened in between.
 
 use super::clock::{Clock, with_drift};
-use super::record::{Item, millis, n, number, text};
+use super::record::{Item, Ours, millis, n, number, text};
 use super::table::{Expression, Outcome, Table, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::{Grant, StoreError};
@@ -91,6 +91,19 @@ pub async fn last(table: &Table, shard: &Shard) -> Result<Option<(Term, Option<S
 /// As [`last`] tells, of an item that was read already. None where it cannot be read.
 pub fn told(table: &Table, shard: &Shard, item: &Item) -> Option<(Term, Option<Session>)> {
     LastTerm::read(&table.name, shard, item).ok().map(|last| (Term(last.term), last.holder))
+}
+
+/// Writes the term item of a leadership that goes on and has lost it: else its lock item alone would tell of its tree.
+pub async fn remember(table: &Table, shard: &Shard, term: Term, ours: &Ours) -> Result<(), StoreError> {
+    let (pk, sk) = term_key(shard);
+    let item = Item::from([
+        ("pk".to_owned(), pk),
+        ("sk".to_owned(), sk),
+        ("term".to_owned(), n(term)),
+        ("holder".to_owned(), AttributeValue::S(ours.session.as_str().to_owned())),
+        ("leaseMs".to_owned(), n(millis(ours.lease))),
+    ]);
+    table.put(item, Expression::new("attribute_not_exists(#pk)")).await.map(drop)
 }
 
 /// Writes down that the table remembers from now on. False when it did so before.

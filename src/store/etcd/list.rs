@@ -17,7 +17,7 @@ pub async fn list(etcd: &Etcd, prefix: &str) -> Result<Vec<(Shard, Report)>, Sto
     let (locks, lasts) = (etcd.keys.locks(), etcd.keys.lasts());
     // In this order: whoever releases in between is found free.
     let (found, server) = below(etcd, &locks, prefix).await?;
-    let held = found.into_iter().map(|(shard, kv)| {
+    let held = of_shards(found).map(|(shard, kv)| {
         let server = &server;
         async move {
             let holder = match record::read_lock(server, &kv) {
@@ -29,7 +29,7 @@ pub async fn list(etcd: &Etcd, prefix: &str) -> Result<Vec<(Shard, Report)>, Sto
     });
     let mut reports: BTreeMap<Shard, Report> = many::answers(held).await?.into_iter().collect();
     let (found, server) = below(etcd, &lasts, prefix).await?;
-    for (shard, kv) in found {
+    for (shard, kv) in of_shards(found) {
         let last = record::read::<Last>(&server, &kv).ok();
         reports.entry(shard).or_default().last_term = last.as_ref().map(Entry::<Last>::term);
     }
@@ -41,8 +41,13 @@ async fn holder(etcd: &Etcd, lock: Entry<Lock>) -> Result<Holder, StoreError> {
     etcd.link.operate(|connection| Box::pin(async move { etcd.holder(&connection, lock).await })).await
 }
 
-/// The keys of all shards that begin with `prefix`, below `root`, and the server that told the last of them.
-async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(Shard, KeyValue)>, String), StoreError> {
+/// What is no name of a shard is nobody's lock.
+fn of_shards(found: Vec<(String, KeyValue)>) -> impl Iterator<Item = (Shard, KeyValue)> {
+    found.into_iter().filter_map(|(name, kv)| Some((name.parse().ok()?, kv)))
+}
+
+/// All keys whose names below `root` begin with `prefix`, and the server that told the last of them.
+pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String, KeyValue)>, String), StoreError> {
     let mut key = format!("{root}{prefix}").into_bytes();
     let range_end = after_all(&key);
     let mut found = Vec::new();
@@ -60,9 +65,8 @@ async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(Shard, Key
         let next = answer.kvs.last().map(|last| [&last.key[..], b"\0"].concat());
         for kv in answer.kvs {
             let name = std::str::from_utf8(&kv.key).ok().and_then(|key| key.strip_prefix(root));
-            // What is no name of a shard is nobody's lock.
-            if let Some(shard) = name.and_then(|name| name.parse().ok()) {
-                found.push((shard, kv));
+            if let Some(name) = name.map(str::to_owned) {
+                found.push((name, kv));
             }
         }
         match next {

@@ -127,12 +127,12 @@ pub enum Outcome {
 /// The result that is asked for is always equality, which is the default.
 #[derive(Clone, PartialEq, Message)]
 pub struct Compare {
-    /// 1: the create revision, 2: the revision of the last change.
+    /// 1: the create revision, 2: the revision of the last change, 3: the value.
     #[prost(int32, tag = "2")]
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
-    #[prost(oneof = "Compared", tags = "5, 6")]
+    #[prost(oneof = "Compared", tags = "5, 6, 7")]
     pub compared: Option<Compared>,
 }
 
@@ -142,6 +142,8 @@ pub enum Compared {
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
     ModRevision(i64),
+    #[prost(bytes, tag = "7")]
+    Value(Vec<u8>),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -301,6 +303,11 @@ pub fn is_absent(key: &[u8]) -> Compare {
 /// The key was last changed at that revision; zero: it is absent.
 pub fn is_unchanged(key: &[u8], mod_revision: i64) -> Compare {
     Compare { target: 2, key: key.to_vec(), compared: Some(Compared::ModRevision(mod_revision)) }
+}
+
+/// The key is there, with this value.
+pub fn is_value(key: &[u8], value: &[u8]) -> Compare {
+    Compare { target: 3, key: key.to_vec(), compared: Some(Compared::Value(value.to_vec())) }
 }
 
 impl TxnResponse {

@@ -6,13 +6,16 @@
 //! | `PREFIX/young` | there for a day from then on, or longer: an etcd lease ends it |
 //! | `PREFIX/lock/SHARD` | who leads, attached to the leader's etcd lease |
 //! | `PREFIX/last/SHARD` | who led last, and how that ended; attached to nothing |
+//! | `PREFIX/note/orders/SHARD` | what operators want of its candidates; a note's etcd lease ends it |
+//! | `PREFIX/note/history/SHARD` | how its last leaderships went |
+//! | `PREFIX/note/standby/SHARD=SESSION` | that a candidate waits for it |
 //!
 //! The hazard: anybody can put anything under a key. What cannot be read here is an error that names the key, and
 //! nothing is ever put over it. Numbers are bounded, so that no sum with them overflows.
 
 use super::proto::{KeyValue, TxnResponse};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Holder, StoreError};
+use crate::store::{Holder, Page, StoreError};
 use crate::time::wall_clock_millis;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,6 +23,9 @@ use std::time::Duration;
 
 /// No term, revision or time comes near it, and JSON's numbers go as far.
 const MOST: u64 = 1 << 53;
+
+/// Ends the name of the shard in the key of a standby's note; not in the alphabet of shards.
+pub const STANDBY_MARK: char = '=';
 
 /// The keys under one prefix.
 #[derive(Clone, Debug)]
@@ -52,6 +58,21 @@ impl Keys {
     /// What the keys of the last leaderships begin with.
     pub fn lasts(&self) -> String {
         format!("{}/last/", self.prefix)
+    }
+
+    pub fn note(&self, shard: &Shard, page: &Page) -> Vec<u8> {
+        let (prefix, shard) = (&self.prefix, shard.as_str());
+        let key = match page {
+            Page::Orders => format!("{prefix}/note/orders/{shard}"),
+            Page::History => format!("{prefix}/note/history/{shard}"),
+            Page::Standby(session) => format!("{}{shard}{STANDBY_MARK}{}", self.standbys(), session.as_str()),
+        };
+        key.into_bytes()
+    }
+
+    /// What the keys of standbys' notes begin with.
+    pub fn standbys(&self) -> String {
+        format!("{}/note/standby/", self.prefix)
     }
 
     pub fn scratch(&self, session: &Session) -> Vec<u8> {
@@ -259,7 +280,7 @@ pub fn written(record: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(record).expect("a record is plain data")
 }
 
-fn unreadable(server: &str, key: &[u8]) -> StoreError {
+pub fn unreadable(server: &str, key: &[u8]) -> StoreError {
     StoreError::misconfigured(format!(
         "the key {} in etcd at {server} was written by something else: delete it once no leaderrun uses it, or use \
          another prefix",

@@ -1,11 +1,11 @@
-//! How a lock is kept, and given back.
+//! How a lock is kept, given back, and taken away.
 
 use super::link::{Connection, Failure};
 use super::proto::{
     KeyValue, LEASE_KEEP_ALIVE, LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeResponse, ResponseHeader, TXN,
     TxnRequest, TxnResponse, delete, get, is_unchanged, put,
 };
-use super::record::{self, Entry, Hold, Last, Lock, written};
+use super::record::{self, Entry, Hold, Last, Lock, View, written};
 use super::strays::Strays;
 use super::{Etcd, MOST_ATTEMPTS};
 use crate::lease::{Candidate, Session, Shard, Term};
@@ -35,6 +35,24 @@ fn is_proof(kept: &LeaseKeepAliveResponse, found: &RangeResponse) -> bool {
     let term = |header: &Option<ResponseHeader>| header.as_ref().map(|header| header.raft_term);
     // A lease that is gone takes its lock with it, which the read may have been too early to see.
     kept.ttl_seconds > 0 && term(&kept.header).is_some() && term(&kept.header) == term(&found.header)
+}
+
+/// What has to stand beside a lock once that is gone, so that its tree is waited for. None: that stands there already.
+fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
+    let hold = Hold { etcd_lease: lock.lease, lease_ms: lock.record.lease_ms };
+    let (mut young, mut before) = (false, Vec::new());
+    if let Some(Entry { record: last, .. }) = last {
+        if last.hold.etcd_lease == hold.etcd_lease && !last.released {
+            return None;
+        }
+        // Somebody's hand was there. Whom it speaks of is waited for as well.
+        (young, before) = (last.young, last.before);
+        if !last.released {
+            before.push(last.hold);
+        }
+    }
+    let Lock { session, term_offset, .. } = lock.record.clone();
+    Some(Last { session, hold, term_offset, term: Some(lock.term().0), released: false, young, before })
 }
 
 impl Etcd {
@@ -182,6 +200,36 @@ impl Etcd {
         Ok(released)
     }
 
+    /// The etcd lease is left alone: for as long as it lives, whoever is granted the lock waits for the tree that it was
+    /// for. So is the record that leads there, unless it is not the one that was written with this lock.
+    pub(super) async fn revoke_on(
+        &self,
+        connection: Arc<Connection>,
+        shard: &Shard,
+        term: Term,
+    ) -> Result<Release, StoreError> {
+        let (lock_key, last_key) = (self.keys.lock(shard), self.keys.last(shard));
+        for _ in 0..MOST_ATTEMPTS {
+            let View { lock, last, .. } = self.look(&connection, shard).await?;
+            let Some(lock) = lock.filter(|lock| lock.term() == term) else { return Ok(Release::NotHeld) };
+            let mut success = vec![delete(&lock_key)];
+            let last_revision = last.as_ref().map_or(0, |last| last.mod_revision);
+            if let Some(last) = unreleased(&lock, last) {
+                success.push(put(&last_key, written(&last), 0));
+            }
+            let request = TxnRequest {
+                compare: vec![is_unchanged(&lock_key, lock.mod_revision), is_unchanged(&last_key, last_revision)],
+                success,
+                failure: Vec::new(),
+            };
+            let answer: TxnResponse = self.link.call(&connection, TXN, request).await?;
+            if answer.succeeded {
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be taken away")))
+    }
+
     /// Our lock and the record beside it, as they are now.
     async fn find_own(
         &self,
@@ -204,6 +252,34 @@ impl Etcd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_beside_a_lock_that_is_taken_away_speaks_of_it() {
+        let hold = |etcd_lease| Hold { etcd_lease, lease_ms: 15_000 };
+        let lock = Lock {
+            owner: "o".to_owned(),
+            session: Session::from_record("s"),
+            host: "h".to_owned(),
+            pid: 1,
+            lease_ms: 15_000,
+            since_ms: 1,
+            term_offset: 3,
+        };
+        let lock = Entry { record: lock, create_revision: 9, mod_revision: 9, lease: 7 };
+        let last = |etcd_lease, released| {
+            let session = Session::from_record("s");
+            let (hold, before) = (hold(etcd_lease), vec![hold(1)]);
+            let record = Last { session, hold, term_offset: 3, term: None, released, young: true, before };
+            Some(Entry { record, create_revision: 9, mod_revision: 9, lease: 0 })
+        };
+        assert!(unreleased(&lock, last(7, false)).is_none(), "it is left alone");
+        let absent = unreleased(&lock, None).expect("it is written");
+        assert_eq!((absent.hold, absent.term, absent.released, absent.before), (hold(7), Some(12), false, Vec::new()));
+        let released = unreleased(&lock, last(7, true)).expect("it is written");
+        assert_eq!((released.released, released.young, released.before), (false, true, vec![hold(1)]));
+        let other = unreleased(&lock, last(5, false)).expect("it is written");
+        assert_eq!((other.hold, other.before), (hold(7), vec![hold(1), hold(5)]));
+    }
 
     #[test]
     fn a_renewal_over_a_change_of_etcds_leader_proves_nothing() {

@@ -1,6 +1,7 @@
 //! What `nats://` URLs say, and under which key a shard is kept.
 
-use crate::lease::Shard;
+use crate::lease::{Session, Shard};
+use crate::store::Page;
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -184,6 +185,26 @@ pub fn ledger_of(shard: &Shard) -> String {
     format!("=led.{}", key_of(shard))
 }
 
+/// What the keys of all that wait begin with.
+const STANDBY: &str = "=note.standby.";
+
+/// The key of a note.
+pub fn note_of(shard: &Shard, page: &Page) -> String {
+    let key = key_of(shard);
+    match page {
+        Page::Orders => format!("=note.orders.{key}"),
+        Page::History => format!("=note.history.{key}"),
+        Page::Standby(session) => format!("{STANDBY}{}.{key}", session.as_str()),
+    }
+}
+
+/// Who waits for what, as the key of a note tells. None for other keys.
+pub fn standby_of(key: &str) -> Option<(Shard, Session)> {
+    // A shard may have dots, a session has none.
+    let (session, key) = key.strip_prefix(STANDBY)?.split_once('.')?;
+    Some((shard_of(key)?, Session::from_record(session)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,8 +303,23 @@ mod tests {
 
     #[test]
     fn a_key_that_no_shard_has_is_nobodys() {
-        for key in [MARKER, SCRATCH, "=led.a", "", "a b", "=61", "a=2F", "a=2", "a=C3=A4", "a=xy", "x=3a", "..", "a..b"]
-        {
+        for key in [
+            MARKER,
+            SCRATCH,
+            "=led.a",
+            "=note.orders.a",
+            "=note.standby.s.a",
+            "",
+            "a b",
+            "=61",
+            "a=2F",
+            "a=2",
+            "a=C3=A4",
+            "a=xy",
+            "x=3a",
+            "..",
+            "a..b",
+        ] {
             assert_eq!(shard_of(key), None, "{key}");
         }
     }
@@ -296,6 +332,14 @@ mod tests {
                 prop_assert!(is_key(&key) && is_key(&ledger_of(&shard)), "{}", key);
                 prop_assert_eq!(unescaped(&key), shard.as_str());
                 prop_assert_eq!(shard_of(&ledger_of(&shard)), None);
+                let session = Session::random().unwrap();
+                for page in [Page::Orders, Page::History, Page::Standby(session.clone())] {
+                    let note = note_of(&shard, &page);
+                    prop_assert!(is_key(&note), "{}", note);
+                    prop_assert_eq!(shard_of(&note), None);
+                    let standby = matches!(page, Page::Standby(_)).then(|| (shard.clone(), session.clone()));
+                    prop_assert_eq!(standby_of(&note), standby);
+                }
                 prop_assert_eq!(shard_of(&key), Some(shard));
             }
         }

@@ -200,7 +200,20 @@ impl Bucket {
     /// # Errors
     /// Unknown where it may have been written.
     pub async fn put(&self, key: &str, value: Vec<u8>, expected: u64) -> Result<Put, StoreError> {
+        self.store(key, HeaderMap::new(), value, expected).await
+    }
+
+    /// Puts the mark of a deletion in the place of revision `expected`.
+    ///
+    /// # Errors
+    /// Unknown where it may have been written.
+    pub async fn delete(&self, key: &str, expected: u64) -> Result<Put, StoreError> {
         let mut headers = HeaderMap::new();
+        headers.insert("KV-Operation", "DEL");
+        self.store(key, headers, Vec::new(), expected).await
+    }
+
+    async fn store(&self, key: &str, mut headers: HeaderMap, value: Vec<u8>, expected: u64) -> Result<Put, StoreError> {
         headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
         // The subject may be caught by a stream that is no bucket.
         headers.insert("Nats-Expected-Stream", self.address().stream());
@@ -272,12 +285,37 @@ impl Bucket {
         }
     }
 
+    /// Leaves nothing of the key, not even the mark of a deletion, if that is still of `revision`.
+    ///
+    /// # Errors
+    /// What the server says; candidates need not be permitted to do this.
+    pub async fn sweep(&self, key: &str, revision: u64) -> Result<(), StoreError> {
+        let name = format!("STREAM.PURGE.{}", self.address().stream());
+        let request = json!({ "filter": self.address().subject(key), "seq": revision + 1 });
+        match self.ask(&name, &request).await {
+            Ok(_) => Ok(()),
+            Err(Refusal::Api(error)) => Err(self.refused(&name, &error)),
+            Err(Refusal::Error(error)) => Err(error),
+        }
+    }
+
+    /// The server's time. Stores nothing.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub async fn time(&self, info: &Info) -> Result<Stamp, StoreError> {
+        match info.time() {
+            Some(time) => Ok(time),
+            None => self.time_without_writing().await,
+        }
+    }
+
     /// The time at which a consumer was made, which the server forgets again: for servers that do not tell it
     /// otherwise, and where nothing is to be stored.
     ///
     /// # Errors
     /// What the server says.
-    pub async fn time_without_writing(&self) -> Result<Stamp, StoreError> {
+    async fn time_without_writing(&self) -> Result<Stamp, StoreError> {
         let stream = self.address().stream();
         let name = format!("CONSUMER.CREATE.{stream}");
         let request = json!({

@@ -12,10 +12,7 @@ use crate::time::BootInstant;
 
 pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
     let (info, keys) = store.bucket.keys().await?;
-    let time = match info.time() {
-        Some(time) => time,
-        None => store.bucket.time_without_writing().await?,
-    };
+    let time = store.bucket.time(&info).await?;
     let told = BootInstant::now();
     let mut shards: Vec<_> = keys.iter().filter_map(|key| shard_of(key)).collect();
     shards.retain(|shard| shard.as_str().starts_with(prefix));

@@ -12,7 +12,7 @@ const DEFAULT_PORT: u16 = 5432;
 /// Where Debian's server and client look for each other.
 const DEFAULT_SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 /// PostgreSQL cuts longer names off, so that two of them may be one.
-const LONGEST_NAME: usize = 63;
+pub(super) const LONGEST_NAME: usize = 63;
 
 const OPTIONS: [&str; 10] = [
     "schema",

@@ -4,6 +4,7 @@
 //! a connection is being made nothing was asked for. After that only an ERROR that the server sent shows that the
 //! statement was rolled back; a FATAL may have come after the commit, and of a broken connection nothing is known.
 
+use super::grants::Relation;
 use crate::store::StoreError;
 use crate::store::cause::{causes, in_short, innermost};
 use tokio_postgres::Error;
@@ -16,8 +17,8 @@ pub struct Site {
     pub server: String,
     pub user: String,
     pub database: String,
-    /// `public.leaderrun`, quoted where it needs to be.
-    pub table: String,
+    /// What the request is about.
+    pub table: Relation,
 }
 
 impl Site {
@@ -155,7 +156,7 @@ mod tests {
             server: "PostgreSQL at h:5432".to_owned(),
             user: "app".to_owned(),
             database: "db".to_owned(),
-            table: "public.leaderrun".to_owned(),
+            table: Relation { schema: "public".to_owned(), name: "leaderrun".to_owned(), privileges: &[] },
         };
         site.rolled_back(&SqlState::from_code(code), "some words")
     }

@@ -1,34 +1,72 @@
-//! What the role has to be granted, and what of it is missing.
+//! The tables, what the role has to be granted on them, and what of it is missing.
 
 use super::address::Address;
 use super::session::Session;
-use super::statement::{quoted, text};
+use super::statement::{notes_name, quoted, text};
+use std::fmt;
 use tokio_postgres::Error;
 
-const PRIVILEGES: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
+/// A table, and what whoever uses it needs. Shown as SQL and people read it: `public.leaderrun`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relation {
+    pub schema: String,
+    pub name: String,
+    pub privileges: &'static [&'static str],
+}
+
+impl Relation {
+    pub fn leases(address: &Address) -> Self {
+        Self {
+            schema: address.schema.clone(),
+            name: address.table.clone(),
+            privileges: &["SELECT", "INSERT", "UPDATE"],
+        }
+    }
+
+    pub fn notes(address: &Address) -> Self {
+        Self {
+            schema: address.schema.clone(),
+            name: notes_name(&address.table),
+            privileges: &["SELECT", "INSERT", "UPDATE", "DELETE"],
+        }
+    }
+
+    /// The statement that grants all that `user` needs.
+    pub fn grant(&self, user: &str) -> String {
+        format!("GRANT {} ON TABLE {self} TO {user}", self.privileges.join(", "))
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+}
 
 /// The statements that grant what is missing; nothing where there is no such table.
-pub async fn missing(session: &Session, address: &Address) -> Result<Vec<String>, Error> {
+pub async fn missing(session: &Session, table: &Relation) -> Result<Vec<String>, Error> {
+    let privileges = table.privileges.iter().map(|name| format!("has_table_privilege(c.oid, '{name}')"));
     // By number, for a name cannot be looked up in a schema without USAGE.
-    let question = "SELECT has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'SELECT'), \
-                    has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'UPDATE'), quote_ident(current_user) \
-                    FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid \
-                    WHERE n.nspname = $1 AND c.relname = $2";
-    let rows = session.ask(question, &[text(&address.schema), text(&address.table)]).await?;
+    let question = format!(
+        "SELECT quote_ident(current_user), has_schema_privilege(n.oid, 'USAGE'), {} \
+         FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid \
+         WHERE n.nspname = $1 AND c.relname = $2",
+        privileges.collect::<Vec<_>>().join(", ")
+    );
+    let rows = session.ask(&question, &[text(&table.schema), text(&table.name)]).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
-    let user: String = row.try_get(4)?;
+    let user: String = row.try_get(0)?;
     let mut missing = Vec::new();
-    if !row.try_get::<_, bool>(0)? {
-        missing.push(format!("GRANT USAGE ON SCHEMA {} TO {user}", quoted(&address.schema)));
+    if !row.try_get::<_, bool>(1)? {
+        missing.push(format!("GRANT USAGE ON SCHEMA {} TO {user}", quoted(&table.schema)));
     }
     let mut privileges = Vec::new();
-    for (column, privilege) in (1..).zip(PRIVILEGES) {
+    for (column, privilege) in (2..).zip(table.privileges) {
         if !row.try_get::<_, bool>(column)? {
-            privileges.push(privilege);
+            privileges.push(*privilege);
         }
     }
     if !privileges.is_empty() {
-        let table = super::statement::table(address);
         missing.push(format!("GRANT {} ON TABLE {table} TO {user}", privileges.join(", ")));
     }
     Ok(missing)

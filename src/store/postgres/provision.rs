@@ -1,20 +1,22 @@
-//! `leaderctl store init` and `leaderctl store check`: the table, and whether an election can rely on it.
+//! `leaderctl store init` and `leaderctl store check`: the tables, and whether an election can rely on them.
 //!
 //! The hazard: a table that looks right and is not. Without its rule a held lease can be deleted by hand, and two lead;
 //! unlogged, it is empty after a crash; on a server that does not wait for its disk, a lease that was granted may be
-//! forgotten. Permissions are looked up and then tried, in a transaction that is rolled back.
+//! forgotten. Permissions are looked up and then tried, in a transaction that is rolled back. Of the notes no election
+//! depends: what is wrong with their table is told, and is no reason to call the store unfit.
 
 use super::address::{Place, TlsMode};
 use super::advisory::{Advisory, Taken};
 use super::failure::Site;
-use super::grants;
+use super::grants::{self, Relation};
 use super::listen::POLL;
+use super::notes::{self, page_name};
 use super::server::Server;
 use super::session::{Parameters, Session};
 use super::statement::{MARKER, number, quoted, seconds, text};
 use crate::lease::{self, show};
 use crate::store::cause::in_short;
-use crate::store::{Conclusion, Finding, StoreError, round_trip};
+use crate::store::{Conclusion, Finding, Page, StoreError, round_trip};
 use tokio::time::timeout_at;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -25,7 +27,7 @@ const OLDEST: i32 = 120_000;
 const RULE: &str = "leaderrun_keep";
 const NAMES: &str = "shard, term, session, owner, host, pid, beat, sent, lease_ms, since, expires, released";
 
-/// What there is where the table should be.
+/// What there is where a table should be.
 struct Found {
     schema: bool,
     /// pg_class.relkind and relpersistence.
@@ -33,13 +35,13 @@ struct Found {
     rule: bool,
 }
 
-async fn look(server: &Server, session: &Session) -> Result<Found, StoreError> {
+async fn look(server: &Server, session: &Session, table: &Relation) -> Result<Found, StoreError> {
     let question = "SELECT n.oid IS NOT NULL, c.relkind::text, c.relpersistence::text, EXISTS (SELECT FROM pg_rewrite AS r \
                     WHERE r.ev_class = c.oid AND r.rulename = $3 AND r.ev_type = '4' AND r.ev_enabled IN ('O', 'A')) \
                     FROM (SELECT) AS one LEFT JOIN pg_namespace AS n ON n.nspname = $1 \
                     LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2";
-    let address = &server.address;
-    let rows = ask(server, session, question, &[text(&address.schema), text(&address.table), text(&RULE)]).await?;
+    let names = [text(&table.schema), text(&table.name), text(&RULE)];
+    let rows = ask(server, session, question, &names).await?;
     let letter = |row: &Row, column| row.try_get::<_, String>(column).ok()?.chars().next();
     rows.first()
         .and_then(|row| {
@@ -55,9 +57,19 @@ async fn ask(
     statement: &str,
     parameters: &Parameters<'_>,
 ) -> Result<Vec<Row>, StoreError> {
+    ask_about(server, &server.site, session, statement, parameters).await
+}
+
+async fn ask_about(
+    server: &Server,
+    site: &Site,
+    session: &Session,
+    statement: &str,
+    parameters: &Parameters<'_>,
+) -> Result<Vec<Row>, StoreError> {
     match timeout_at(server.deadline(), session.ask(statement, parameters)).await {
         Ok(Ok(rows)) => Ok(rows),
-        Ok(Err(error)) => Err(server.explained(session, server.site.unanswered(&error), server.deadline()).await),
+        Ok(Err(error)) => Err(server.explained(session, site, site.unanswered(&error), server.deadline()).await),
         Err(_) => Err(server.silent()),
     }
 }
@@ -89,8 +101,9 @@ fn creation(server: &Server, schema_exists: bool) -> String {
         "{schema}CREATE TABLE {table} (shard text COLLATE \"C\" PRIMARY KEY, term bigint NOT NULL, session text NOT NULL, \
          owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL, beat bigint NOT NULL, sent bigint NOT NULL, \
          lease_ms bigint NOT NULL, since timestamptz NOT NULL, expires timestamptz NOT NULL, released boolean NOT NULL) \
-         WITH (fillfactor = 50); {}",
-        rule(server)
+         WITH (fillfactor = 50); {}; {}",
+        rule(server),
+        notes::creation(&server.notes.table)
     )
 }
 
@@ -103,14 +116,14 @@ fn rule(server: &Server) -> String {
     )
 }
 
-/// Makes the table where there is none, and what it needs in it.
+/// Makes the tables where there are none, and what they need in them.
 pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
     let Site { server: name, database, user, .. } = &server.site;
     let table = &server.statements.table;
     let mut lines = Vec::new();
     let (session, _) = server.connect(server.deadline()).await?;
     loop {
-        let found = look(server, &session).await?;
+        let found = look(server, &session, &server.site.table).await?;
         match found.table {
             None => {
                 let needs = if found.schema {
@@ -152,8 +165,39 @@ pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
         Some(_) => "the table says since when it remembers".to_owned(),
         None => "wrote down that the table remembers from now on".to_owned(),
     });
-    lines.push(format!("whoever is to use it needs: GRANT SELECT, INSERT, UPDATE ON TABLE {table} TO ..."));
+    prepare_notes(server, &session, &mut lines).await?;
+    for table in [&server.site.table, &server.notes.table] {
+        lines.push(format!("whoever is to use it needs: {}", table.grant("...")));
+    }
     Ok(lines)
+}
+
+/// The table of leases is there already; that of the notes is not where an earlier release has made that one.
+async fn prepare_notes(server: &Server, session: &Session, lines: &mut Vec<String>) -> Result<(), StoreError> {
+    let Site { server: name, database, user, table } = &server.notes;
+    loop {
+        match look(server, session, table).await?.table {
+            None => {
+                let needs = format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&table.schema));
+                if run(server, session, &notes::creation(table), &needs).await? {
+                    lines.push(format!("made table {table} for notes"));
+                    return Ok(());
+                }
+            }
+            Some((kind, _)) if !"rp".contains(kind) => {
+                return Err(StoreError::misconfigured(format!(
+                    "{table} in database {database} of {name} is not a table, and is to be that of the notes: use \
+                     another with table=NAME"
+                )));
+            }
+            Some(_) => {
+                let columns = format!("SELECT {} FROM {table} LIMIT 0", notes::COLUMNS);
+                ask_about(server, &server.notes, session, &columns, &[]).await?;
+                lines.push(format!("table {table} for notes is there"));
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// Looks at everything that an election relies on.
@@ -161,7 +205,7 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
     let mut findings = Vec::new();
     let (session, _) = server.connect(server.deadline()).await?;
     check_server(server, &session, &mut findings).await?;
-    let found = look(server, &session).await?;
+    let found = look(server, &session, &server.site.table).await?;
     let table = &server.statements.table;
     let Some((_, persistence)) = found.table else {
         findings.push(Finding::bad(format!(
@@ -173,7 +217,8 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
     if persistence != 'p' {
         findings.push(Finding::bad(format!("table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init")));
     }
-    let missing = grants::missing(&session, &server.address).await.map_err(|error| server.site.unanswered(&error))?;
+    let missing =
+        grants::missing(&session, &server.site.table).await.map_err(|error| server.site.unanswered(&error))?;
     let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
     let works = matches!(tried, Some(Ok(())));
     match tried {
@@ -199,7 +244,67 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
     if let Some(advisory) = advisory {
         findings.push(check_advisory(server, advisory).await?);
     }
+    check_notes(server, &session, &mut findings).await?;
     Ok(findings)
+}
+
+/// A candidate that cannot read orders starts nothing.
+async fn check_notes(server: &Server, session: &Session, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    let Site { server: name, database, table, .. } = &server.notes;
+    if look(server, session, table).await?.table.is_none() {
+        findings.push(Finding::bad(format!(
+            "no table {table} in database {database} of {name}: make it with leaderctl store init"
+        )));
+        return Ok(());
+    }
+    let missing = grants::missing(session, table).await.map_err(|error| server.notes.unanswered(&error))?;
+    if !missing.is_empty() {
+        findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
+        return Ok(());
+    }
+    findings.push(match try_notes(server).await {
+        Ok(()) => Finding::good(format!("may read and write notes in table {table}")),
+        Err(error) if matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured) => {
+            Finding::bad(error.message)
+        }
+        Err(error) => return Err(error),
+    });
+    Ok(())
+}
+
+/// A note is written, changed, read and removed, in a transaction that is rolled back.
+async fn try_notes(server: &Server) -> Result<(), StoreError> {
+    let (session, _) = server.connect(server.deadline()).await?;
+    let (shard, page, statements) = (scratch_name()?, page_name(&Page::Orders), &server.statements);
+    let (one, two, lasts) = ("one", "two", Some(1000_i64));
+    let steps = [
+        (statements.add_note(), vec![text(&one), number(&lasts)]),
+        (statements.change_note(), vec![text(&one), text(&two), number(&lasts)]),
+        (statements.remove_note(), vec![text(&two)]),
+    ];
+    run(server, &session, "BEGIN", "").await?;
+    let mut kept = true;
+    for (statement, mut parameters) in steps {
+        parameters.splice(0..0, [text(&shard), text(&page)]);
+        let rows = ask_about(server, &server.notes, &session, &statement, &parameters).await?;
+        kept &= rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true);
+    }
+    // Closing the connection rolls back as well.
+    run(server, &session, "ROLLBACK", "").await?;
+    if kept { Ok(()) } else { Err(not_kept(&server.notes.table)) }
+}
+
+fn scratch_name() -> Result<String, StoreError> {
+    let random = lease::Session::random();
+    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
+    Ok(format!("leaderctl-check-{}", random.as_str()))
+}
+
+fn not_kept(table: &Relation) -> StoreError {
+    StoreError::misconfigured(format!(
+        "table {table} takes what is written to it and does not keep it: a trigger, a rule or a policy of row security \
+         stands in the way"
+    ))
 }
 
 /// Version, speed, and settings that say how much the server's word is worth.
@@ -269,11 +374,8 @@ async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Fin
 
 /// All that an election does, with a shard that nobody has, in a transaction that is rolled back.
 async fn try_everything(server: &Server) -> Result<(), StoreError> {
-    let random = lease::Session::random();
-    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
     let (session, _) = server.connect(server.deadline()).await?;
-    let (shard, me, owner, host) =
-        (format!("leaderctl-check-{}", random.as_str()), random.as_str(), "leaderctl store check", "");
+    let (shard, me, owner, host) = (scratch_name()?, scratch_name()?, "leaderctl store check", "");
     let (one, two, lease, none) = (1_i64, 2_i64, 1000_i64, 0_i64);
     run(server, &session, "BEGIN", "").await?;
     let statements = &server.statements;
@@ -292,11 +394,7 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
     if term.is_some() && renewed == Some(true) && released == Some(true) {
         Ok(())
     } else {
-        Err(StoreError::misconfigured(format!(
-            "table {} takes what is written to it and does not keep it: a trigger, a rule or a policy of row security \
-             stands in the way",
-            statements.table
-        )))
+        Err(not_kept(&server.site.table))
     }
 }
 

@@ -13,10 +13,11 @@
 
 use super::address::Address;
 use super::failure::{Site, is_broken};
+use super::grants::{self, Relation};
 use super::listen::Known;
+use super::secure;
 use super::session::{Backend, Login, Parameters, Refusal, Session};
 use super::statement::{self, Statements};
-use super::{grants, secure};
 use crate::store::{Conclusion, StoreError};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -31,6 +32,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 pub struct Server {
     pub address: Address,
     pub site: Site,
+    /// The same, for requests about notes.
+    pub notes: Site,
     pub statements: Statements,
     tls: Option<MakeRustlsConnect>,
     /// The most that one request may take, the making of a connection included.
@@ -100,14 +103,16 @@ impl Server {
             server: format!("PostgreSQL at {}", places.join(",")),
             user,
             database: address.database.clone(),
-            table: statement::table(address),
+            table: Relation::leases(address),
         };
+        let notes = Site { table: Relation::notes(address), ..site.clone() };
         // The caller's own bound says nothing of what was waited for, so ours comes first.
         let bound = request_timeout - (request_timeout / 20).min(Duration::from_millis(100));
         // And the server's before that: when it gives up, that is a definite answer.
         let server_bound = bound - bound / 10;
         let statements = Statements {
-            table: statement::table(address),
+            table: site.table.to_string(),
+            notes: notes.table.to_string(),
             lock_timeout: server_bound,
             advisory_lock: address.advisory_lock,
         };
@@ -124,6 +129,7 @@ impl Server {
             current: Mutex::default(),
             address: address.clone(),
             site,
+            notes,
         })
     }
 
@@ -232,10 +238,21 @@ impl Server {
         parameters: &Parameters<'_>,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
+        self.ask_about(&self.site, statement, parameters, deadline).await
+    }
+
+    /// As [`Server::ask`], about the table of that site.
+    pub async fn ask_about(
+        &self,
+        site: &Site,
+        statement: impl Fn(&Session) -> String + Send,
+        parameters: &Parameters<'_>,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
         let loan = self.borrow(deadline).await?;
         let text = statement(&loan.session);
         let reused = loan.reused;
-        match self.ask_over(loan, &text, parameters, deadline).await {
+        match self.ask_over(site, loan, &text, parameters, deadline).await {
             Ok(rows) => Ok(Answer { rows, again: false }),
             Err(Failure::Broken(_)) if reused => {
                 // It may have been applied, whatever becomes of it now.
@@ -245,7 +262,7 @@ impl Server {
                 };
                 let loan = self.borrow_new(deadline).await.map_err(unknown)?;
                 let text = statement(&loan.session);
-                let rows = self.ask_over(loan, &text, parameters, deadline).await;
+                let rows = self.ask_over(site, loan, &text, parameters, deadline).await;
                 Ok(Answer { rows: rows.map_err(|failure| unknown(failure.into()))?, again: true })
             }
             Err(failure) => Err(failure.into()),
@@ -263,10 +280,10 @@ impl Server {
         let busy = self.current().clone().filter(|session| session.is_open() && !session.is_idle());
         let Some(busy) = busy else { return self.ask(|_| statement.to_owned(), parameters, deadline).await };
         let loan = Loan::of(self, busy, true);
-        let behind = async { Ok(self.ask_over(loan, statement, parameters, deadline).await?) };
+        let behind = async { Ok(self.ask_over(&self.site, loan, statement, parameters, deadline).await?) };
         let beside = async {
             let loan = self.borrow_new(deadline).await?;
-            Ok(self.ask_over(loan, statement, parameters, deadline).await?)
+            Ok(self.ask_over(&self.site, loan, statement, parameters, deadline).await?)
         };
         let (mut behind, mut beside) = (pin!(behind), pin!(beside));
         let (failure, other): (StoreError, _) = tokio::select! {
@@ -290,6 +307,7 @@ impl Server {
 
     async fn ask_over(
         &self,
+        site: &Site,
         loan: Loan<'_>,
         statement: &str,
         parameters: &Parameters<'_>,
@@ -300,9 +318,9 @@ impl Server {
                 loan.give_back();
                 Ok(rows)
             }
-            Ok(Err(error)) if is_broken(&error) => Err(Failure::Broken(self.site.unanswered(&error))),
+            Ok(Err(error)) if is_broken(&error) => Err(Failure::Broken(site.unanswered(&error))),
             Ok(Err(error)) => {
-                let failure = self.explained(&loan.session, self.site.unanswered(&error), deadline).await;
+                let failure = self.explained(&loan.session, site, site.unanswered(&error), deadline).await;
                 // A primary that became a standby is left for another host.
                 if error.code() != Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
                     loan.give_back();
@@ -314,11 +332,17 @@ impl Server {
     }
 
     /// PostgreSQL says on what something was denied, but not what.
-    pub async fn explained(&self, session: &Session, failure: StoreError, deadline: Instant) -> StoreError {
+    pub async fn explained(
+        &self,
+        session: &Session,
+        site: &Site,
+        failure: StoreError,
+        deadline: Instant,
+    ) -> StoreError {
         if failure.conclusion != Conclusion::Denied {
             return failure;
         }
-        match timeout_at(deadline, grants::missing(session, &self.address)).await {
+        match timeout_at(deadline, grants::missing(session, &site.table)).await {
             Ok(Ok(missing)) if !missing.is_empty() => StoreError::denied(format!(
                 "{} denied user {} what it needs: {}",
                 self.site.server,

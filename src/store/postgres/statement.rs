@@ -10,8 +10,11 @@
 //! - The session may be a pooler's, used by others as well: settings are set for the transaction alone, and no
 //!   statement has a name.
 //! - A row's values may be anything: another program's, or typed by somebody.
+//! - A row that is deleted takes the term with it, and the knowledge of when the tree is dead. So a lease that is revoked
+//!   keeps its row, and its end: only the session in it is nobody's from then on. To every release of leaderrun that is a
+//!   lease of somebody else, who does not renew it.
 
-use super::address::Address;
+use super::address::{Address, LONGEST_NAME};
 use crate::lease::{Candidate, Session, Term};
 use crate::store::Holder;
 use std::time::Duration;
@@ -31,6 +34,9 @@ const BELIEVED: &str = "m.session = m.xmin::text AND m.host = c.timeline";
 /// The number of this transaction, as `xmin` will show it.
 pub const THIS_TRANSACTION: &str = "(txid_current() & 4294967295)::text";
 
+/// The session in the row of a lease that was revoked; none of ours is called that.
+const REVOKED: &str = "revoked";
+
 /// For a row's `l`, at `c.now`.
 const COLUMNS: &str = "l.shard IS NOT NULL, (l.released OR l.expires <= c.now)::boolean, l.released::boolean, \
                        l.term::bigint, l.session::text, l.owner::text, l.host::text, l.pid::bigint, l.beat::bigint, \
@@ -39,35 +45,31 @@ const COLUMNS: &str = "l.shard IS NOT NULL, (l.released OR l.expires <= c.now)::
 /// How many those are.
 const COLUMN_COUNT: usize = 13;
 
-/// `schema.table`, as SQL and people read it.
-pub fn table(address: &Address) -> String {
-    format!("{}.{}", quoted(&address.schema), quoted(&address.table))
-}
+/// Names that need no quotes; PostgreSQL's reserved words (table "user", schema "all") would.
+const PLAIN: [&str; 3] = ["public", "leaderrun", "leaderrun_notes"];
 
 /// A name; quoted where it is not sure that it needs no quotes.
 pub fn quoted(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-    let is_plain =
-        name.bytes().all(|byte| plain(byte) || byte.is_ascii_digit()) && name.bytes().next().is_some_and(plain);
-    // PostgreSQL's reserved words (table "user", schema "all") are short; ours are known not to be any.
-    if is_plain && ["public", "leaderrun"].contains(&name) {
-        name.to_owned()
-    } else {
-        format!("\"{}\"", name.replace('"', "\"\""))
-    }
+    if PLAIN.contains(&name) { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
 /// The channel of a table. Its name has room for 63 bytes; where that is too little, a hash has to do.
 pub fn channel(address: &Address) -> String {
     let whole = format!("leaderrun {}.{}", address.schema, address.table);
-    if whole.len() <= 63 {
-        return whole;
-    }
-    // FNV-1a: it must be the same in every release.
-    let hash = whole
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("leaderrun {hash:016x}")
+    if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun {:016x}", hash(&whole)) }
+}
+
+/// The table of the notes that go with a table of leases.
+pub fn notes_name(table: &str) -> String {
+    let whole = format!("{table}_notes");
+    // PostgreSQL would cut it off, so that it might be the table of leases itself.
+    if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun_notes_{:016x}", hash(table)) }
+}
+
+/// FNV-1a: it must be the same in every release.
+fn hash(text: &str) -> u64 {
+    let bytes = text.bytes();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 pub fn text<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
@@ -78,13 +80,15 @@ pub fn numbers(values: &Vec<i32>) -> (&(dyn ToSql + Sync), Type) {
     (values, Type::INT4_ARRAY)
 }
 
-pub fn number(value: &i64) -> (&(dyn ToSql + Sync), Type) {
+/// Of an `i64`, or an `Option` of one.
+pub fn number<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
     (value, Type::INT8)
 }
 
-/// The statements for one table.
+/// The statements for one table, and the one of notes beside it.
 pub struct Statements {
     pub table: String,
+    pub notes: String,
     /// Bounds the wait for a row that somebody else has locked. A `statement_timeout` cannot be had behind every pooler,
     /// and does not count once the statement has begun.
     pub lock_timeout: Duration,
@@ -94,7 +98,7 @@ pub struct Statements {
 impl Statements {
     /// `c`: the clock, and what holds for this transaction. A server that does not wait for its disk may forget what it
     /// said; that is not for leases.
-    fn context(&self, has_timeline: bool) -> String {
+    pub(super) fn context(&self, has_timeline: bool) -> String {
         let timeline = if has_timeline { TIMELINE } else { "''" };
         format!(
             "c AS MATERIALIZED (SELECT clock_timestamp() AS now, {timeline}::text AS timeline, \
@@ -183,6 +187,21 @@ impl Statements {
              WHERE l.shard = $1 AND l.session = $2 AND ($3 = 0 OR l.term = $3) AND NOT l.released AND l.sent < $4 \
              RETURNING l.shard), \
              n AS (SELECT pg_notify($5, r.shard)::text AS told FROM r) \
+             SELECT (SELECT count(*) FROM r) > 0, (SELECT count(n.told) FROM n), {COLUMNS} \
+             FROM c LEFT JOIN {table} AS l ON l.shard = $1"
+        )
+    }
+
+    /// Parameters: shard, term, channel. Answers: whether it was applied, whether standbys were told, the row as it was
+    /// before.
+    pub fn revoke(&self) -> String {
+        let (context, table) = (self.context(false), &self.table);
+        format!(
+            "WITH {context}, r AS (UPDATE {table} AS l SET session = '{REVOKED}' FROM c \
+             WHERE l.shard = $1 AND l.term = $2 AND l.session <> '{REVOKED}' \
+             AND NOT (l.released OR l.expires <= c.now) \
+             RETURNING l.shard), \
+             n AS (SELECT pg_notify($3, r.shard)::text AS told FROM r) \
              SELECT (SELECT count(*) FROM r) > 0, (SELECT count(n.told) FROM n), {COLUMNS} \
              FROM c LEFT JOIN {table} AS l ON l.shard = $1"
         )
@@ -297,7 +316,15 @@ impl Record {
         self.session == candidate.session
     }
 
+    pub fn is_revoked(&self) -> bool {
+        self.session.as_str() == REVOKED
+    }
+
     pub fn holder(&self) -> Holder {
+        if self.is_revoked() {
+            let owner = format!("nobody, until the lease of {} would have ended that was revoked", self.owner);
+            return Holder { owner, expires_in: Some(seconds(self.left)), ..Holder::default() };
+        }
         Holder {
             owner: self.owner.clone(),
             session: Some(self.session.clone()),
@@ -331,6 +358,7 @@ pub fn integer(number: u64) -> i64 {
 mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
+    use crate::store::postgres::grants::Relation;
 
     #[test]
     fn a_million_rows_of_any_numbers_are_holders() {
@@ -380,7 +408,7 @@ mod tests {
 
             let text = quoted(name);
             if text == name {
-                assert!(["public", "leaderrun"].contains(&name));
+                assert!(PLAIN.contains(&name));
                 return Fate::Refused;
             }
             let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).expect("it has quotes");
@@ -388,6 +416,7 @@ mod tests {
             assert_eq!(inner.replace("\"\"", "\""), name);
             let address = address(name, name);
             assert!(channel(&address).len() <= 63);
+            assert!(notes_name(name).len() <= 63 && notes_name(name) != name);
             Fate::Accepted
         });
     }
@@ -400,8 +429,26 @@ mod tests {
 
     #[test]
     fn names_are_quoted() {
-        assert_eq!(table(&address("public", "leaderrun")), "public.leaderrun");
-        assert_eq!(table(&address("my \"own\"", "user")), "\"my \"\"own\"\"\".\"user\"");
+        let address = address("my \"own\"", "user");
+        assert_eq!(Relation::leases(&address).to_string(), "\"my \"\"own\"\"\".\"user\"");
+        assert_eq!(Relation::notes(&address).to_string(), "\"my \"\"own\"\"\".\"user_notes\"");
+    }
+
+    #[test]
+    fn the_default_tables_need_no_quotes() {
+        let address = address("public", "leaderrun");
+        assert_eq!(Relation::leases(&address).to_string(), "public.leaderrun");
+        assert_eq!(Relation::notes(&address).to_string(), "public.leaderrun_notes");
+    }
+
+    #[test]
+    fn the_notes_of_a_table_with_a_long_name_are_in_another_table_that_is_its_own() {
+        for length in [57, 58, 63] {
+            let (one, other) = ("x".repeat(length), format!("y{}", "x".repeat(length - 1)));
+            assert!(notes_name(&one).len() <= 63);
+            assert!(notes_name(&one) != one && notes_name(&one) != notes_name(&other));
+        }
+        assert_eq!(notes_name("locks"), "locks_notes");
     }
 
     #[test]

@@ -79,11 +79,12 @@ local function lock()
 end
 
 local function last()
-  local found = call('HMGET', LAST, 'session', 'term', 'until', 'lease', 'order', 'released', 'after')
+  local found = call('HMGET', LAST, 'session', 'term', 'until', 'lease', 'order', 'released', 'after',
+    'revoked')
   return {
     session = found[1] or '', term = tonumber(found[2]) or 0, ends = tonumber(found[3]) or 0,
     lease = tonumber(found[4]) or 0, order = tonumber(found[5]) or 0, released = found[6] == '1',
-    after = tonumber(found[7]) or 0,
+    after = tonumber(found[7]) or 0, revoked = tonumber(found[8]) or 0,
   }
 end
 

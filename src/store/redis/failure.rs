@@ -163,12 +163,16 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
             ))
         }
         _ => match foreign_key(about.keys, said) {
-            Some(key) => StoreError::misconfigured(format!(
-                "the key {key} in {place} was written by something else: delete it or use another prefix="
-            )),
+            Some(key) => written_by_something_else(key, place),
             None => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
         },
     }
+}
+
+pub fn written_by_something_else(key: &str, place: &str) -> StoreError {
+    StoreError::misconfigured(format!(
+        "the key {key} in {place} was written by something else: delete it or use another prefix="
+    ))
 }
 
 fn foreign_key<'a>(keys: &'a [String], said: &str) -> Option<&'a str> {

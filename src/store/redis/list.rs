@@ -1,10 +1,11 @@
-//! Which shards there are.
+//! Which shards there are, and who waits for them.
 //!
 //! The hazard: KEYS would stop the server for everybody while it looks at each key there is. SCAN does not, but names a
 //! key twice when it feels like it, and its cursor means nothing to another server: so all of a scan goes over one
 //! connection, and when that breaks it is the end of it.
 
 use super::Redis;
+use super::notes::{SESSION, STANDBY};
 use super::script;
 use crate::lease::Shard;
 use crate::store::StoreError;
@@ -20,19 +21,39 @@ pub async fn shards(store: &Redis, prefix: &str) -> Result<BTreeSet<Shard>, Stor
     let (lock, last) = (store.key("lock:"), store.key("last:"));
     // Nothing else of ours has such a name.
     let pattern = literally(&store.key("l")) + "???:" + &literally(prefix) + "*";
-    let mut talk = store.link.talk(store.link.deadline()).await?;
     let mut shards = BTreeSet::new();
+    for key in keys(store, &pattern).await? {
+        let name = key.strip_prefix(&lock).or_else(|| key.strip_prefix(&last));
+        shards.extend(name.and_then(|name| name.parse::<Shard>().ok()));
+    }
+    Ok(shards)
+}
+
+/// Who waits for which shard, as far as there are notes of that, and where those are.
+pub async fn standbys(store: &Redis, prefix: &str) -> Result<Vec<(Shard, String)>, StoreError> {
+    let beginning = store.key(STANDBY);
+    let found = keys(store, &(literally(&beginning) + &literally(prefix) + "*")).await?;
+    let standbys = found.into_iter().filter_map(|key| {
+        let (name, _) = key.strip_prefix(&beginning)?.split_once(SESSION)?;
+        // A prefix may go beyond the name.
+        let shard = name.parse::<Shard>().ok().filter(|shard| shard.as_str().starts_with(prefix))?;
+        Some((shard, key))
+    });
+    Ok(standbys.collect())
+}
+
+/// All that match, each once.
+async fn keys(store: &Redis, pattern: &str) -> Result<BTreeSet<String>, StoreError> {
+    let mut talk = store.link.talk(store.link.deadline()).await?;
+    let mut found = BTreeSet::new();
     let mut cursor = b"0".to_vec();
     loop {
-        let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_PAGE)).await;
+        let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
         let answer = answer.map_err(|failure| failure.conclude(store.link.about(talk.place(), &[])))?;
         let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
-        for key in keys {
-            let name = key.strip_prefix(&lock).or_else(|| key.strip_prefix(&last));
-            shards.extend(name.and_then(|name| name.parse::<Shard>().ok()));
-        }
+        found.extend(keys);
         if next == b"0" {
-            return Ok(shards);
+            return Ok(found);
         }
         cursor = next;
         talk.go_on();

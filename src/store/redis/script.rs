@@ -18,6 +18,9 @@ pub struct Scripts {
     pub release: Script,
     pub look: Script,
     pub remember: Script,
+    pub read_note: Script,
+    pub replace_note: Script,
+    pub revoke: Script,
 }
 
 pub struct Script {
@@ -35,6 +38,9 @@ impl Scripts {
             release: Script::new(2, include_str!("release.lua")),
             look: Script::new(3, include_str!("look.lua")),
             remember: Script::new(4, include_str!("remember.lua")),
+            read_note: Script::new(5, include_str!("read_note.lua")),
+            replace_note: Script::new(6, include_str!("replace_note.lua")),
+            revoke: Script::new(7, include_str!("revoke.lua")),
         }
     }
 }
@@ -56,6 +62,8 @@ impl Script {
 /// What a script answered: words.
 pub struct Reply {
     words: Vec<String>,
+    /// Not all of its bytes were text.
+    pub garbled: bool,
     /// So many replicas have what it wrote. None when that was not asked.
     pub replicas: Option<u32>,
     pub place: String,
@@ -63,7 +71,9 @@ pub struct Reply {
 
 impl Reply {
     fn read(answer: Value, place: &str) -> Result<Self, StoreError> {
-        Ok(Self { words: words(answer).ok_or_else(|| not_understood(place))?, replicas: None, place: place.to_owned() })
+        let garbled = is_garbled(&answer);
+        let words = words(answer).ok_or_else(|| not_understood(place))?;
+        Ok(Self { words, garbled, replicas: None, place: place.to_owned() })
     }
 
     /// What kind of answer it is.
@@ -191,6 +201,11 @@ fn words(answer: Value) -> Option<Vec<String>> {
     values.into_iter().map(word).collect()
 }
 
+fn is_garbled(answer: &Value) -> bool {
+    let Value::Array(values) = answer else { return false };
+    values.iter().any(|value| matches!(value, Value::BulkString(bytes) if std::str::from_utf8(bytes).is_err()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,7 +233,10 @@ mod tests {
             input.show(|| format!("{answer:?}"));
             let read = words(answer.clone());
             if let Some(words) = &read {
-                let reply = Reply { words: words.clone(), replicas: None, place: "redis at h:6379".to_owned() };
+                let garbled = is_garbled(&answer);
+                let place = "redis at h:6379".to_owned();
+                let reply = Reply { words: words.clone(), garbled, replicas: None, place };
+                assert!(!garbled || words.iter().any(|word| word.contains('\u{fffd}')));
                 for (index, word) in words.iter().enumerate() {
                     assert_eq!(reply.word(index), word);
                     assert_eq!(reply.number(index).map_or(0, u128::from), reply.millis(index).as_millis());

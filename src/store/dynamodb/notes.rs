@@ -1,0 +1,209 @@
+//! Notes as items beside the lock: `ORDERS`, `HISTORY` and `STANDBY#SESSION` in the partition of their shard.
+//!
+//! The hazard: DynamoDB compares, and knows no time while it does. So the end of a note is an attribute, written from
+//! the upper end of what is known of the server's clock (`clock`) and judged by the lower: no note goes early, each may
+//! stay for some seconds more, and for so long two hosts may differ on whether it stands. What is written is
+//! compared and swapped all the same. DynamoDB's own TTL deletes by a clock that nobody here has seen, and compares
+//! nothing: what lasts for a time gets a `ttl` of a day more than that, and what lasts for ever gets none.
+
+use super::DynamoDb;
+use super::record::{Item, PARTITION, millis, n, number, partition, shard_of, text, ttl_of};
+use super::table::{Expression, Key, Outcome};
+use crate::lease::Shard;
+use crate::store::{Note, Notes, Page, StoreError};
+use crate::time::BootInstant;
+use aws_sdk_dynamodb::types::AttributeValue;
+use std::time::Duration;
+
+const ORDERS: &str = "ORDERS";
+const HISTORY: &str = "HISTORY";
+/// Before the session.
+const STANDBY: &str = "STANDBY#";
+/// How much later than the note ends DynamoDB may delete it.
+const TTL_SLACK: Duration = Duration::from_hours(24);
+/// So many ended notes go with one look at all: who asked is not to wait for a crowd.
+const MOST_SWEPT: usize = 50;
+
+/// What an item says.
+struct Kept {
+    text: String,
+    /// Server time, in milliseconds since 1970; an upper bound of when the note ends.
+    expires_millis: Option<u64>,
+}
+
+impl Kept {
+    /// None when we cannot have written it.
+    fn read(item: &Item) -> Option<Self> {
+        let expires_millis = match item.get("expiresMs") {
+            Some(_) => Some(number(item, "expiresMs")?),
+            None => None,
+        };
+        let text = text(item, "text").filter(|text| !text.is_empty())?.to_owned();
+        Some(Self { text, expires_millis })
+    }
+
+    /// None when it has ended.
+    fn note(self, now_millis: u64) -> Option<Note> {
+        let left = self.expires_millis.map(|expires| Duration::from_millis(expires.saturating_sub(now_millis)));
+        (left != Some(Duration::ZERO)).then_some(Note { text: self.text, lasts: left })
+    }
+}
+
+fn sort(page: &Page) -> String {
+    match page {
+        Page::Orders => ORDERS.to_owned(),
+        Page::History => HISTORY.to_owned(),
+        Page::Standby(session) => format!("{STANDBY}{}", session.as_str()),
+    }
+}
+
+fn key(shard: &Shard, page: &Page) -> Key {
+    (AttributeValue::S(partition(shard)), AttributeValue::S(sort(page)))
+}
+
+/// Exactly the text `expected` stands in the item (None: nothing) at `now_millis`.
+fn stands(expected: Option<&str>, now_millis: u64) -> Expression {
+    let condition = match expected {
+        Some(expected) => {
+            let standing = "#text = :expected AND (attribute_not_exists(#expiresMs) OR :now < #expiresMs)";
+            Expression::new(standing).text(":expected", expected)
+        }
+        None => Expression::new("attribute_not_exists(#pk) OR #expiresMs <= :now"),
+    };
+    condition.number(":now", now_millis)
+}
+
+impl DynamoDb {
+    /// What the server's clock shows, at least; our wall clock's guess where its answers have no date.
+    fn least_server_millis(&self) -> u64 {
+        let bounds = self.table.watch.clock().bounds(BootInstant::now());
+        bounds.map_or_else(|| self.table.wall_clock_millis(), |bounds| bounds.lower)
+    }
+
+    fn note_item(&self, shard: &Shard, page: &Page, draft: &Note) -> Item {
+        let (pk, sk) = key(shard, page);
+        let text = AttributeValue::S(draft.text.clone());
+        let mut item = Item::from([("pk".to_owned(), pk), ("sk".to_owned(), sk), ("text".to_owned(), text)]);
+        if let Some(lasts) = draft.lasts {
+            let expires_millis = self.expiry(BootInstant::now(), lasts);
+            item.insert("expiresMs".to_owned(), n(expires_millis));
+            item.insert("ttl".to_owned(), n(ttl_of(expires_millis.saturating_add(millis(TTL_SLACK)))));
+        }
+        item
+    }
+
+    fn kept(&self, shard: &Shard, item: &Item) -> Result<Kept, StoreError> {
+        Kept::read(item).ok_or_else(|| {
+            let (table, sort) = (&self.table.name, text(item, "sk").unwrap_or("?"));
+            StoreError::misconfigured(format!(
+                "the note {sort} of shard {shard} in table {table} was written by something else: delete the item \
+                 pk=SHARD#{shard}, sk={sort} or use another table"
+            ))
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl Notes for DynamoDb {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        let Some(item) = self.table.get(key(shard, page), true).await? else { return Ok(None) };
+        // The answer has told what time it is.
+        Ok(self.kept(shard, &item)?.note(self.least_server_millis()))
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        if expected.is_none() && draft.is_none() {
+            return Ok(Notes::read(self, shard, page).await?.is_none());
+        }
+        if self.table.watch.clock().bounds(BootInstant::now()).is_none() {
+            // Nothing was asked of the server yet. Any answer tells what time it is.
+            self.table.get(key(shard, page), true).await?;
+        }
+        let condition = stands(expected, self.least_server_millis());
+        let outcome = match draft {
+            Some(draft) => self.table.put(self.note_item(shard, page, draft), condition).await?,
+            None => self.table.delete(key(shard, page), condition).await?,
+        };
+        Ok(matches!(outcome, Outcome::Done(_)))
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let (mut standbys, mut ended) = (Vec::new(), Vec::new());
+        let mut from = None;
+        loop {
+            let filter = Expression::new("begins_with(#pk, :prefix) AND begins_with(#sk, :standby)")
+                .text(":prefix", &format!("{PARTITION}{prefix}"))
+                .text(":standby", STANDBY);
+            let (items, next) = self.table.scan(filter, from).await?;
+            let now_millis = self.least_server_millis();
+            for item in items {
+                let Some(shard) = shard_of(&item) else { continue };
+                match self.kept(&shard, &item)?.note(now_millis) {
+                    Some(note) => standbys.push((shard, note)),
+                    None => ended.push(item),
+                }
+            }
+            from = next;
+            if from.is_none() {
+                break;
+            }
+        }
+        self.sweep(ended).await;
+        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(standbys)
+    }
+}
+
+impl DynamoDb {
+    /// Deletes what stood there when a note had ended: nobody comes back to it, for a session is used once, and not
+    /// every table has a TTL. Who may only look leaves it to others.
+    async fn sweep(&self, ended: Vec<Item>) {
+        for mut item in ended.into_iter().take(MOST_SWEPT) {
+            let mut part = |name: &str| item.remove(name);
+            let (Some(pk), Some(sk), Some(expires)) = (part("pk"), part("sk"), part("expiresMs")) else { continue };
+            let same = Expression::new("#expiresMs = :expires").with(":expires", expires);
+            if self.table.delete((pk, sk), same).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::bend_item;
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn a_million_items_of_notes_end_at_their_time_or_are_a_strangers() {
+        fuzz::run("item of a note of dynamodb://", |source, input| {
+            let expires = 1_795_268_611_017_u64;
+            let mut item = Item::from([("text".to_owned(), AttributeValue::S("waits".to_owned()))]);
+            if source.one_in(2) {
+                item.insert("expiresMs".to_owned(), n(expires));
+                item.insert("ttl".to_owned(), n(ttl_of(expires)));
+            }
+            bend_item(source, &mut item);
+            input.show(|| format!("{item:?}"));
+            let kept = Kept::read(&item);
+            let fate = (&kept).into();
+            if let Some(kept) = kept {
+                assert_eq!(item["text"], AttributeValue::S(kept.text.clone()));
+                assert_eq!(item.contains_key("expiresMs"), kept.expires_millis.is_some());
+                let (expires, now) = (kept.expires_millis, source.number());
+                let note = kept.note(now);
+                assert_eq!(note.is_some(), expires.is_none_or(|expires| now < expires));
+                let left = expires.map(|expires| Duration::from_millis(expires.saturating_sub(now)));
+                assert!(note.is_none_or(|note| !note.text.is_empty() && note.lasts == left));
+            }
+            fate
+        });
+    }
+}

@@ -1,0 +1,149 @@
+//! Notes as keys, each with its text as it is. One that lasts for a time is attached to an etcd lease of its own.
+//!
+//! The hazards:
+//!
+//! - A write may be applied though nobody heard of it, and then its note has to last as it was promised. So its etcd
+//!   lease is revoked only where etcd said that the write was not applied; else it ends by itself, note or no note.
+//! - A note that is replaced leaves its etcd lease, which would live on for nothing. It is revoked later, and whoever
+//!   has just read that note finds no lease under it: then the note is read again.
+//! - etcd counts in whole seconds, and may be a second late to remove what has ended. So a note lasts longer, never
+//!   shorter; a change of etcd's leader gives it its whole time again.
+
+use super::link::Connection;
+use super::list::below;
+use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse, delete, get, is_absent, is_value, put};
+use super::record::{STANDBY_MARK, unreadable, whole_seconds};
+use super::strays::Strays;
+use super::{Etcd, MOST_ATTEMPTS};
+use crate::lease::Shard;
+use crate::store::{Conclusion, Note, Notes, Page, StoreError, many};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Seconds, more than 200 years. etcd refuses leases that are longer than 285.
+const FOR_EVER: i64 = 7_000_000_000;
+
+/// What became of a note that was found.
+enum Found {
+    Stands(Note),
+    /// It has ended, or was replaced since.
+    Gone,
+}
+
+/// None: for ever.
+fn time_to_grant(draft: &Note) -> Option<Duration> {
+    draft.lasts.filter(|&lasts| whole_seconds(lasts) < FOR_EVER)
+}
+
+impl Etcd {
+    /// After a linearizable read on the same connection.
+    async fn examine(&self, connection: &Arc<Connection>, kv: &KeyValue) -> Result<Found, StoreError> {
+        let text = String::from_utf8(kv.value.clone());
+        let text = text.map_err(|_| unreadable(&connection.server, &kv.key))?;
+        if kv.lease == 0 {
+            return Ok(Found::Stands(Note::for_ever(text)));
+        }
+        let left = self.time_to_live(connection, kv.lease).await?;
+        Ok(left.map_or(Found::Gone, |left| Found::Stands(Note::lasting(text, Some(left.at_most)))))
+    }
+
+    async fn read_on(&self, connection: &Arc<Connection>, key: &[u8]) -> Result<Option<Note>, StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let found = self.get(connection, key.to_vec()).await?;
+            let Some(kv) = found.kvs.first() else { return Ok(None) };
+            if let Found::Stands(note) = self.examine(connection, kv).await? {
+                return Ok(Some(note));
+            }
+        }
+        let key = String::from_utf8_lossy(key);
+        Err(StoreError::not_applied(format!("the note {key} changes faster than it can be read")))
+    }
+
+    async fn replace_on(
+        &self,
+        connection: &Arc<Connection>,
+        key: &[u8],
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let mut etcd_lease = 0;
+        if let Some(lasts) = draft.and_then(time_to_grant) {
+            let stray = Strays::new_lease(&self.strays)?;
+            self.grant(connection, stray.id, lasts).await?;
+            etcd_lease = stray.id;
+            stray.keep();
+        }
+        let written = match draft {
+            Some(draft) => Some(put(key, draft.text.clone().into_bytes(), etcd_lease)),
+            None => expected.map(|_| delete(key)),
+        };
+        let request = TxnRequest {
+            compare: vec![expected.map_or_else(|| is_absent(key), |text| is_value(key, text.as_bytes()))],
+            // In this order: what was there before is found.
+            success: [get(key)].into_iter().chain(written).collect(),
+            failure: Vec::new(),
+        };
+        let answer: Result<TxnResponse, StoreError> =
+            self.link.call(connection, TXN, request).await.map_err(StoreError::from);
+        let useless = match &answer {
+            Ok(answer) => !answer.succeeded,
+            Err(error) => error.conclusion != Conclusion::Unknown,
+        };
+        if useless {
+            self.revoke_later(etcd_lease);
+        }
+        let answer = answer?;
+        let succeeded = answer.succeeded;
+        if let Some(before) = answer.found().next().flatten() {
+            self.revoke_later(before.lease);
+        }
+        Ok(succeeded)
+    }
+
+    fn revoke_later(&self, etcd_lease: i64) {
+        if etcd_lease != 0 {
+            Strays::revoke_later(&self.strays, etcd_lease);
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Notes for Etcd {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        let key = self.keys.note(shard, page);
+        let read = async |connection| self.read_on(&connection, &key).await;
+        self.link.operate(|connection| Box::pin(read(connection))).await
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let key = self.keys.note(shard, page);
+        let replace = async |connection| self.replace_on(&connection, &key, expected, draft).await;
+        self.link.operate(|connection| Box::pin(replace(connection))).await
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let (found, _) = below(self, &self.keys.standbys(), prefix).await?;
+        let notes = found.into_iter().filter_map(|(name, kv)| {
+            // What else is there was written by something else.
+            let shard: Shard = name.split_once(STANDBY_MARK)?.0.parse().ok()?;
+            std::str::from_utf8(&kv.value).ok()?;
+            Some(async move {
+                let ask = async |connection: Arc<Connection>| match self.examine(&connection, &kv).await? {
+                    Found::Stands(note) => Ok(Some(note)),
+                    Found::Gone => self.read_on(&connection, &kv.key).await,
+                };
+                let note = self.link.operate(|connection| Box::pin(ask(connection))).await?;
+                Ok(note.map(|note| (shard, note)))
+            })
+        });
+        let mut standbys: Vec<_> = many::answers(notes).await?.into_iter().flatten().collect();
+        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(standbys)
+    }
+}

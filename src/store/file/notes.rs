@@ -1,0 +1,154 @@
+//! Notes as files beside the leases: `DIR/SHARD+orders`, `DIR/SHARD+history`, `DIR/SHARD+standby+SESSION`.
+//!
+//! The hazard: a process may be frozen while it holds a lock. So nothing waits in the kernel for the lock that makes one
+//! writer of many; reading needs none, for a note is replaced as a whole (rename).
+
+use super::{FileStore, explain, is_named, set_lock};
+use crate::lease::Shard;
+use crate::store::{Note, Notes, Page, StoreError};
+use crate::time::wall_clock_millis;
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Not in the alphabet of shards.
+const MARK: &str = "+";
+const ORDERS: &str = "orders";
+const HISTORY: &str = "history";
+const STANDBY: &str = "standby";
+/// Whoever has this locked writes notes.
+const LOCK: &str = "+lock";
+/// A writer holds it for some system calls.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What a file holds.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    text: String,
+    /// Milliseconds since 1970, by this machine's clock, which all who use the directory share.
+    until_millis: Option<u64>,
+}
+
+impl Kept {
+    fn of(note: &Note) -> Self {
+        let millis = |lasts: Duration| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+        let until_millis = note.lasts.map(|lasts| wall_clock_millis().saturating_add(millis(lasts)));
+        Self { text: note.text.clone(), until_millis }
+    }
+
+    /// None when it has ended.
+    fn note(self) -> Option<Note> {
+        let now = wall_clock_millis();
+        let lasts = self.until_millis.map(|until| Duration::from_millis(until.saturating_sub(now)));
+        (lasts != Some(Duration::ZERO)).then_some(Note { text: self.text, lasts })
+    }
+}
+
+impl FileStore {
+    fn note_path(&self, shard: &Shard, page: &Page) -> PathBuf {
+        let name = match page {
+            Page::Orders => ORDERS.to_owned(),
+            Page::History => HISTORY.to_owned(),
+            Page::Standby(session) => format!("{STANDBY}{MARK}{}", session.as_str()),
+        };
+        self.directory.join(format!("{}{MARK}{name}", shard.as_str().replace('/', "=")))
+    }
+
+    fn read_note(path: &Path) -> Result<Option<Note>, StoreError> {
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) => return Err(explain("cannot read", path, &error)),
+        };
+        let foreign = |error: serde_json::Error| {
+            let path = path.display();
+            StoreError::misconfigured(format!("the note {path} was written by something else ({error}): remove it"))
+        };
+        serde_json::from_slice(&text).map(Kept::note).map_err(foreign)
+    }
+
+    /// Closing it unlocks it.
+    async fn lock_notes(&self) -> Result<File, StoreError> {
+        let path = self.directory.join(LOCK);
+        loop {
+            let open = || File::options().write(true).create(true).truncate(false).mode(0o644).open(&path);
+            let file = match open() {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    self.make_directory()?;
+                    open()
+                }
+                opened => opened,
+            };
+            let file = file.map_err(|error| explain("cannot open", &path, &error))?;
+            match set_lock(&file, false) {
+                Ok(()) if is_named(&file, &path) => return Ok(file),
+                Ok(()) => {}
+                Err(Errno::EAGAIN | Errno::EACCES) => tokio::time::sleep(PAUSE).await,
+                Err(error) => return Err(explain("cannot lock", &path, &error.into())),
+            }
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Notes for FileStore {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        Self::read_note(&self.note_path(shard, page))
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let path = self.note_path(shard, page);
+        let _lock = self.lock_notes().await?;
+        if Self::read_note(&path)?.map(|note| note.text).as_deref() != expected {
+            return Ok(false);
+        }
+        let written = match draft {
+            Some(draft) => {
+                // Only who holds the lock writes, so one name for the draft is enough.
+                let new = self.directory.join(format!("{LOCK}.new"));
+                let text = serde_json::to_vec(&Kept::of(draft)).expect("a note is plain data");
+                fs::write(&new, text).and_then(|()| fs::rename(&new, &path))
+            }
+            None => fs::remove_file(&path).or_else(|error| match error.kind() {
+                ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            }),
+        };
+        written.map_err(|error: io::Error| explain("cannot write", &path, &error))?;
+        Ok(true)
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(unreadable(error)),
+        };
+        let mut standbys = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(unreadable)?.file_name();
+            let parts = name.to_str().and_then(|name| name.split_once(&format!("{MARK}{STANDBY}{MARK}")));
+            let shard = parts.and_then(|(shard, _)| shard.replace('=', "/").parse::<Shard>().ok());
+            let Some(shard) = shard.filter(|shard| shard.as_str().starts_with(prefix)) else { continue };
+            let path = self.directory.join(&name);
+            match Self::read_note(&path)? {
+                Some(note) => standbys.push((shard, note)),
+                // Nobody comes back to it: a session is used once.
+                None => drop(fs::remove_file(&path)),
+            }
+        }
+        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(standbys)
+    }
+}

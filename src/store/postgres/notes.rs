@@ -1,0 +1,176 @@
+//! Notes in a table beside the one of leases, judged by the server's clock.
+//!
+//! The hazards:
+//!
+//! - What is read may be behind (see `statement`). So the expected text stands in the condition of the write, which is
+//!   checked again once the row is locked; an INSERT that meets a row takes it over only if that has ended.
+//! - A candidate that crashed never comes back for its note. So whoever puts a new note of a standby there removes those
+//!   that have ended. It passes over what others have locked, and waits for nothing: two that did this for each other's
+//!   notes would wait for each other.
+//! - The table came later than the other one: a database that was prepared by an earlier release has none.
+
+use super::Postgres;
+use super::grants::Relation;
+use super::server::Answer;
+use super::session::Parameters;
+use super::statement::{Statements, millis, number, seconds, text};
+use crate::lease::Shard;
+use crate::store::{Note, Notes, Page, StoreError};
+use tokio_postgres::Row;
+
+const STANDBY: &str = "standby/";
+/// So many that have ended are removed at once; only one comes for them.
+const MOST_SWEPT: u32 = 100;
+/// Milliseconds, 300 years. PostgreSQL's calendar has an end.
+const FOR_EVER: i64 = 10_000_000_000_000;
+
+/// What `page` is in a row.
+pub fn page_name(page: &Page) -> String {
+    match page {
+        Page::Orders => "orders".to_owned(),
+        Page::History => "history".to_owned(),
+        Page::Standby(session) => format!("{STANDBY}{}", session.as_str()),
+    }
+}
+
+pub fn creation(table: &Relation) -> String {
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} (shard text COLLATE \"C\", page text COLLATE \"C\", \
+         text text COLLATE \"C\" NOT NULL, expires_at timestamptz, PRIMARY KEY (shard, page))"
+    )
+}
+
+pub const COLUMNS: &str = "shard, page, text, expires_at";
+
+/// Of a row `n`, at `c.now`.
+const STANDS: &str = "(n.expires_at IS NULL OR n.expires_at > c.now)";
+const NOTE: &str = "n.text::text, extract(epoch FROM n.expires_at)::float8 - extract(epoch FROM c.now)::float8";
+
+impl Statements {
+    /// Parameters: shard, page. Answers: a row with the note, or none.
+    pub fn read_note(&self) -> String {
+        let (context, notes) = (self.context(false), &self.notes);
+        format!("WITH {context} SELECT {NOTE} FROM c JOIN {notes} AS n ON n.shard = $1 AND n.page = $2 AND {STANDS}")
+    }
+
+    /// Parameters: shard, page, text, and the milliseconds that it lasts. Answers: whether it was applied.
+    pub fn add_note(&self) -> String {
+        let (context, notes) = (self.context(false), &self.notes);
+        // Only after the write, and only if there was one: then nothing is locked while that waits for its row.
+        format!(
+            "WITH {context}, w AS (INSERT INTO {notes} AS n (shard, page, text, expires_at) \
+             SELECT $1, $2, $3, c.now + $4 * interval '1 millisecond' FROM c \
+             ON CONFLICT (shard, page) DO UPDATE SET text = excluded.text, expires_at = excluded.expires_at \
+             WHERE n.expires_at <= (SELECT c.now FROM c) RETURNING n.shard), \
+             ended AS MATERIALIZED (SELECT e.shard, e.page FROM {notes} AS e, c \
+             WHERE starts_with($2, '{STANDBY}') AND EXISTS (SELECT FROM w) \
+             AND starts_with(e.page::text, '{STANDBY}') AND e.expires_at <= c.now AND (e.shard, e.page) <> ($1, $2) \
+             LIMIT {MOST_SWEPT} FOR UPDATE OF e SKIP LOCKED), \
+             swept AS (DELETE FROM {notes} AS o USING ended WHERE o.shard = ended.shard AND o.page = ended.page) \
+             SELECT (SELECT count(*) FROM w) > 0 FROM c"
+        )
+    }
+
+    /// Parameters: shard, page, the text that stands there, the new one, and the milliseconds that it lasts. Answers:
+    /// whether it was applied.
+    pub fn change_note(&self) -> String {
+        let (context, notes) = (self.context(false), &self.notes);
+        format!(
+            "WITH {context}, w AS (UPDATE {notes} AS n SET text = $4, \
+             expires_at = c.now + $5 * interval '1 millisecond' FROM c \
+             WHERE n.shard = $1 AND n.page = $2 AND n.text = $3 AND {STANDS} RETURNING n.shard) \
+             SELECT (SELECT count(*) FROM w) > 0 FROM c"
+        )
+    }
+
+    /// Parameters: shard, page, the text that stands there. Answers: whether it was applied.
+    pub fn remove_note(&self) -> String {
+        let (context, notes) = (self.context(false), &self.notes);
+        format!(
+            "WITH {context}, w AS (DELETE FROM {notes} AS n USING c \
+             WHERE n.shard = $1 AND n.page = $2 AND n.text = $3 AND {STANDS} RETURNING n.shard) \
+             SELECT (SELECT count(*) FROM w) > 0 FROM c"
+        )
+    }
+
+    /// Parameter: what the shards begin with. Answers: a row for each note of a standby, which ends with the shard.
+    fn standbys(&self) -> String {
+        let (context, notes) = (self.context(false), &self.notes);
+        format!(
+            "WITH {context} SELECT {NOTE}, n.shard::text FROM c CROSS JOIN {notes} AS n \
+             WHERE starts_with(n.page::text, '{STANDBY}') AND starts_with(n.shard::text, $1) AND {STANDS} \
+             ORDER BY n.shard, n.page"
+        )
+    }
+}
+
+/// None: for ever.
+fn lasting_millis(draft: &Note) -> Option<i64> {
+    draft.lasts.map(millis).filter(|&millis| millis < FOR_EVER)
+}
+
+impl Postgres {
+    async fn ask_for_notes(&self, statement: &str, parameters: &Parameters<'_>) -> Result<Answer, StoreError> {
+        let Self { server, .. } = self;
+        server.ask_about(&server.notes, |_| statement.to_owned(), parameters, server.deadline()).await
+    }
+
+    /// What the first columns of a row tell.
+    fn note(&self, row: &Row) -> Result<Note, StoreError> {
+        let foreign = |_| {
+            let table = &self.server.statements.notes;
+            StoreError::misconfigured(format!("a row of table {table} was written by something else: delete it"))
+        };
+        let lasts: Option<f64> = row.try_get(1).map_err(foreign)?;
+        Ok(Note::lasting(row.try_get(0).map_err(foreign)?, lasts.map(seconds)))
+    }
+}
+
+#[async_trait::async_trait]
+impl Notes for Postgres {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        let (shard, page) = (shard.as_str(), page_name(page));
+        let answer = self.ask_for_notes(&self.server.statements.read_note(), &[text(&shard), text(&page)]).await?;
+        answer.rows.first().map(|row| self.note(row)).transpose()
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let (shard_name, page_text, statements) = (shard.as_str(), page_name(page), &self.server.statements);
+        let (shard_name, page_text) = (text(&shard_name), text(&page_text));
+        let answer = match (expected, draft) {
+            (None, None) => return Ok(self.read(shard, page).await?.is_none()),
+            (None, Some(draft)) => {
+                let lasts = lasting_millis(draft);
+                let parameters = [shard_name, page_text, text(&draft.text), number(&lasts)];
+                self.ask_for_notes(&statements.add_note(), &parameters).await?
+            }
+            (Some(expected), Some(draft)) => {
+                let lasts = lasting_millis(draft);
+                let parameters = [shard_name, page_text, text(&expected), text(&draft.text), number(&lasts)];
+                self.ask_for_notes(&statements.change_note(), &parameters).await?
+            }
+            (Some(expected), None) => {
+                self.ask_for_notes(&statements.remove_note(), &[shard_name, page_text, text(&expected)]).await?
+            }
+        };
+        self.first(&answer)?.try_get(0).map_err(|_| self.not_understood())
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let answer = self.ask_for_notes(&self.server.statements.standbys(), &[text(&prefix)]).await?;
+        let mut standbys = Vec::with_capacity(answer.rows.len());
+        for row in &answer.rows {
+            // A name that is no shard's was written by something else.
+            let Ok(Ok(shard)) = row.try_get::<_, &str>(2).map(str::parse::<Shard>) else { continue };
+            standbys.push((shard, self.note(row)?));
+        }
+        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(standbys)
+    }
+}

@@ -1,0 +1,83 @@
+//! Notes as strings beside the locks: `note:orders:SHARD`, `note:history:SHARD`, `note:standby:SHARD=SESSION`.
+//!
+//! The hazard: a replica answers with what stood there a moment ago. So a note is read by a script as well, which asks
+//! first whether this is the master.
+
+use super::failure::written_by_something_else;
+use super::record::millis;
+use super::script;
+use super::{Redis, list, many};
+use crate::lease::Shard;
+use crate::store::{Note, Notes, Page, StoreError};
+use std::time::Duration;
+
+const ORDERS: &str = "note:orders:";
+const HISTORY: &str = "note:history:";
+pub const STANDBY: &str = "note:standby:";
+/// What a shard is followed by. Not in the alphabet of shards.
+pub const SESSION: char = '=';
+/// The server adds the time to it, in 63 bits.
+const MOST_MILLIS: u64 = 1 << 62;
+
+impl Redis {
+    fn note_key(&self, shard: &Shard, page: &Page) -> String {
+        match page {
+            Page::Orders => self.key(&format!("{ORDERS}{shard}")),
+            Page::History => self.key(&format!("{HISTORY}{shard}")),
+            Page::Standby(session) => self.key(&format!("{STANDBY}{shard}{SESSION}{}", session.as_str())),
+        }
+    }
+
+    async fn read_note(&self, key: String) -> Result<Option<Note>, StoreError> {
+        let keys = [key];
+        let reply = script::run(&self.link, &self.scripts.read_note, &keys, &[], None).await?;
+        match reply.kind() {
+            "nothing" => Ok(None),
+            "text" if reply.garbled => Err(written_by_something_else(&keys[0], &reply.place)),
+            // A note for ever has less than no time left.
+            "text" => {
+                let lasts = reply.number(2).map(Duration::from_millis);
+                Ok(Some(Note::lasting(reply.word(1).to_owned(), lasts)))
+            }
+            _ => Err(reply.not_understood()),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Notes for Redis {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        self.read_note(self.note_key(shard, page)).await
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let text = draft.map_or("", |draft| draft.text.as_str());
+        // The server knows no time of nothing.
+        let lasts = |lasts| millis(lasts).clamp(1, MOST_MILLIS).to_string();
+        let lasts = draft.and_then(|draft| draft.lasts).map(lasts).unwrap_or_default();
+        let arguments = [expected.unwrap_or_default(), text, &lasts];
+        let keys = [self.note_key(shard, page)];
+        let reply = script::run(&self.link, &self.scripts.replace_note, &keys, &arguments, None).await?;
+        match reply.kind() {
+            "replaced" => Ok(true),
+            "other" => Ok(false),
+            _ => Err(reply.not_understood()),
+        }
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let found = list::standbys(self, prefix).await?;
+        let reads = found.into_iter().map(|(shard, key)| async move { Ok((shard, self.read_note(key).await?)) });
+        let read = many::answers(reads).await?;
+        // What has vanished since it was found waits no more.
+        let mut standbys: Vec<_> = read.into_iter().filter_map(|(shard, note)| Some((shard, note?))).collect();
+        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(standbys)
+    }
+}

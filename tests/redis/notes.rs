@@ -1,0 +1,78 @@
+//! Notes: where they stand, and what something else wrote in their place.
+
+use super::*;
+use leaderrun::lease::Session;
+use leaderrun::store::{Conclusion, Note, Notes, Page};
+
+const ORDERS: &str = "leaderrun:{leases}:note:orders:db/main";
+const STANDBY: &str = "leaderrun:{leases}:note:standby:db/main=11111111-2222-4333-8444-555555555555";
+
+fn standby() -> Page {
+    Page::Standby(Session::from_record("11111111-2222-4333-8444-555555555555"))
+}
+
+fn note(lasts: Option<Duration>) -> Note {
+    Note::lasting("{\"a\": 1}".to_owned(), lasts)
+}
+
+#[tokio::test]
+async fn a_note_is_a_plain_string_that_ends_with_its_time() {
+    let server = old_server();
+    let store = store(&server).await;
+    let minute = Duration::from_mins(1);
+    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note(None))).await, Ok(true));
+    assert_eq!(store.replace(&shard(), &standby(), None, Some(&note(Some(minute)))).await, Ok(true));
+    assert_eq!((server.cli(&["GET", ORDERS]).as_str(), server.cli(&["PTTL", ORDERS]).as_str()), ("{\"a\": 1}", "-1"));
+    assert_eq!(server.cli(&["GET", STANDBY]), "{\"a\": 1}");
+    assert!((50_000..=60_000).contains(&server.cli(&["PTTL", STANDBY]).parse::<u64>().unwrap()));
+    assert_eq!(store.list("").await, Ok(Vec::new()));
+    // However long, or short.
+    for lasts in [Duration::MAX, Duration::from_nanos(1)] {
+        assert_eq!(store.replace(&shard(), &Page::History, None, Some(&note(Some(lasts)))).await, Ok(true));
+        eventually("it is gone, or never will be", async || {
+            let left = server.cli(&["PTTL", "leaderrun:{leases}:note:history:db/main"]).parse::<i64>().unwrap();
+            left == -2 || left > 1 << 60
+        })
+        .await;
+        server.cli(&["DEL", "leaderrun:{leases}:note:history:db/main"]);
+    }
+}
+
+#[tokio::test]
+async fn what_something_else_wrote_is_told_and_left_alone() {
+    let server = old_server();
+    let store = store(&server).await;
+    let list = ["RPUSH", STANDBY, "one"];
+    let bytes = ["EVAL", "return redis.call('SET', KEYS[1], '\\255\\254')", "1", STANDBY];
+    for strange in [&list[..], &["SET", STANDBY, ""], &bytes] {
+        server.cli(&["DEL", STANDBY]);
+        server.cli(strange);
+        let before = server.cli(&["DUMP", STANDBY]);
+        for error in [store.read(&shard(), &standby()).await.unwrap_err(), store.standbys("").await.unwrap_err()] {
+            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert!(error.message.starts_with(&format!("the key {STANDBY} in redis at")), "{error}");
+            assert!(error.message.contains("was written by something else: delete it"), "{error}");
+        }
+        match store.replace(&shard(), &standby(), None, Some(&note(None))).await {
+            Ok(replaced) => assert!(!replaced && strange == bytes),
+            Err(error) => assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}"),
+        }
+        assert_eq!(server.cli(&["DUMP", STANDBY]), before);
+    }
+    // Whose names are no shards nobody waits for.
+    server.cli(&["DEL", STANDBY]);
+    for name in ["db/main", "no name=1", "=1"] {
+        server.cli(&["SET", &format!("leaderrun:{{leases}}:note:standby:{name}"), "x"]);
+    }
+    assert_eq!(store.standbys("").await, Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_prefix_of_shards_ends_where_the_session_begins() {
+    let server = old_server();
+    let store = store(&server).await;
+    assert_eq!(store.replace(&shard(), &standby(), None, Some(&note(None))).await, Ok(true));
+    for (prefix, found) in [("db/main", 1), ("db/main=", 0), ("db/main=1", 0)] {
+        assert_eq!(store.standbys(prefix).await.unwrap().len(), found, "{prefix}");
+    }
+}
