@@ -24,6 +24,12 @@ pub const NOT_FOUND: u8 = 127;
 /// Added to the number of the signal that ended COMMAND, or us before there was one.
 pub const SIGNALLED: u8 = 128;
 
+/// Statuses of `leaderctl` that `leaderrun` has not, for there they are COMMAND's.
+pub mod ctl {
+    /// A fault of `selftest` was not survived as it should be, or none could be run.
+    pub const FAILED: u8 = 1;
+}
+
 /// The status for the end of an election; `conflict` is what `-E` chose.
 #[must_use]
 pub fn of_outcome(outcome: &Outcome, conflict: u8) -> u8 {

@@ -9,8 +9,10 @@ use crate::sys;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where a simulation has the time from. Empty in every program.
+/// Where a simulation has the time from. Empty in every program but the candidates of `leaderctl selftest`.
 static SIMULATED: OnceLock<Simulated> = OnceLock::new();
+/// How many milliseconds the wall clock of such a candidate is off.
+static STEP: OnceLock<fn() -> i64> = OnceLock::new();
 
 struct Simulated {
     boot_clock: fn() -> BootInstant,
@@ -22,6 +24,18 @@ struct Simulated {
 pub fn simulate(boot_clock: fn() -> BootInstant, wall_clock_millis: fn() -> u64) {
     let first = SIMULATED.set(Simulated { boot_clock, wall_clock_millis }).is_ok();
     assert!(first, "one process has one simulation");
+}
+
+/// From now on the wall clock of this process is off by as many milliseconds as `step` says at each look; the other one
+/// is right. For `leaderctl selftest`; once, and for good.
+pub fn step_wall_clock(step: fn() -> i64) {
+    let first = STEP.set(step).is_ok();
+    assert!(first, "one process has one step");
+    simulate(boot_clock, stepped_wall_clock);
+}
+
+fn stepped_wall_clock() -> u64 {
+    wall_clock().saturating_add_signed(STEP.get().map_or(0, |step| step()))
 }
 
 /// An instant on `CLOCK_BOOTTIME`, in nanoseconds since the machine started.
@@ -40,8 +54,7 @@ impl BootInstant {
         if let Some(simulated) = SIMULATED.get() {
             return (simulated.boot_clock)();
         }
-        let since_boot = sys::boot_clock();
-        Self(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
+        boot_clock()
     }
 
     #[must_use]
@@ -73,6 +86,11 @@ impl BootInstant {
     }
 }
 
+fn boot_clock() -> BootInstant {
+    let since_boot = sys::boot_clock();
+    BootInstant(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -84,6 +102,10 @@ pub fn wall_clock_millis() -> u64 {
     if let Some(simulated) = SIMULATED.get() {
         return (simulated.wall_clock_millis)();
     }
+    wall_clock()
+}
+
+fn wall_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

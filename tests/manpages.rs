@@ -239,7 +239,16 @@ fn leaderruns_page_has_every_exit_status_and_no_other() {
 
 #[test]
 fn leaderctls_page_has_its_exit_statuses_and_no_other() {
-    let own = [0, exit::USAGE, exit::UNAVAILABLE, exit::OS_ERROR, exit::NO_PERMISSION, exit::CONFIGURATION, exit::LOST];
+    let own = [
+        0,
+        exit::ctl::FAILED,
+        exit::USAGE,
+        exit::UNAVAILABLE,
+        exit::OS_ERROR,
+        exit::NO_PERMISSION,
+        exit::CONFIGURATION,
+        exit::LOST,
+    ];
     assert_eq!(statuses_in(&read("man/leaderctl.1")), own.map(|status| status.to_string()).into());
 }
 

@@ -1,6 +1,7 @@
 //! `leaderctl`: the operator's tool.
 
 mod list;
+mod selftest;
 mod status;
 mod verify;
 mod watch;
@@ -13,6 +14,7 @@ use crate::store::{Finding, Report, Store, StoreError, Verdict};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use list::ListFlags;
+use selftest::SelftestFlags;
 use status::StatusFlags;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -49,6 +51,8 @@ enum Verb {
     Watch(WatchFlags),
     /// Whether a term still leads, for a script's dangerous step
     Verify(VerifyFlags),
+    /// What leaderrun makes of faults with this very store: kills, freezes, partitions
+    Selftest(SelftestFlags),
     /// Prepare and examine a store
     #[command(subcommand)]
     Store(StoreVerb),
@@ -71,6 +75,9 @@ enum StoreVerb {
 
 #[must_use]
 pub fn main() -> ExitCode {
+    if let Some(status) = selftest::run_if_respawned() {
+        return status;
+    }
     let (flags, matches): (Flags, _) = match flags::parse(PROGRAM, std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(status) => return status,
@@ -84,6 +91,9 @@ pub fn main() -> ExitCode {
     };
     if flags.request_timeout.is_zero() {
         return flags::usage(PROGRAM, "--request-timeout 0s leaves no time for an answer");
+    }
+    if let Verb::Selftest(selftest) = &flags.verb {
+        return selftest.run(&named, flags.request_timeout);
     }
     let question = match &flags.verb {
         Verb::Verify(verify) => match verify.question() {
@@ -107,7 +117,9 @@ pub fn main() -> ExitCode {
             Verb::List(list) => list.show(&*store).await,
             Verb::Store(StoreVerb::Init) => init(store).await,
             Verb::Store(StoreVerb::Check) => check(store).await,
-            Verb::Verify(_) | Verb::Completions { .. } => unreachable!("they need no store, or not always"),
+            Verb::Verify(_) | Verb::Selftest(_) | Verb::Completions { .. } => {
+                unreachable!("they need no store, or not always")
+            }
         }
     });
     answer.unwrap_or_else(|error| fail(exit::of_store(&error), &error.message))

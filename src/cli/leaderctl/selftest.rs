@@ -1,0 +1,394 @@
+//! `leaderctl selftest`: a short suite of faults against the user's own store, and a table of what came of each.
+//!
+//! The hazards: it runs where things matter. So it leads a scratch shard of a random name and touches no other lock;
+//! it begins with a claim, so that a store that cannot be used is said before anything starts; and however it ends, it
+//! ends everything that it started, releases the lease, and removes what it wrote where that can be removed. And a
+//! check that was not made must not look like one that was passed: what cannot be run here says so, and why.
+
+mod evidence;
+mod faults;
+mod fleet;
+mod programs;
+mod proxy;
+mod route;
+mod table;
+
+pub use programs::run_if_respawned;
+
+use super::{PROGRAM, fail, inspect, printed};
+use crate::cli::flags::{self, NamedStore};
+use crate::exit;
+use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show};
+use crate::signals::Signals;
+use crate::store::url::Secret;
+use crate::store::{Claim, Location, Store, StoreError, on_one_line};
+use crate::time::BootInstant;
+use clap::{Args, ValueEnum};
+use evidence::{Evidence, Trouble, Verdict};
+use faults::Fault;
+use fleet::{Fleet, Setting};
+use nix::sys::signal::Signal;
+use proxy::Proxy;
+use route::Route;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use table::Row;
+use tokio::time::{sleep, timeout};
+
+/// From one claim to the next of a store that makes everybody wait.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Args)]
+pub struct SelftestFlags {
+    /// This fault alone; may be given more than once [default: all]
+    #[arg(long, value_name = "FAULT", value_enum)]
+    only: Vec<Fault>,
+
+    /// How long the store keeps a lease of the scratch shard that is not renewed
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    lease: Duration,
+
+    /// From one renewal to the next
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    renew: Duration,
+
+    /// From the stop signal to SIGKILL when the lease is slipping away
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    grace: Duration,
+
+    /// From one look of a standby to the next, where the store cannot push
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    retry: Duration,
+
+    /// Each row as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl SelftestFlags {
+    #[must_use]
+    pub fn run(&self, named: &NamedStore, request_timeout: Duration) -> ExitCode {
+        let timing = Timing::new(TimingRequest {
+            lease: self.lease,
+            renew_interval: self.renew,
+            retry_interval: self.retry,
+            stop_grace: self.grace,
+            request_timeout: None,
+            margin: None,
+        });
+        let timing = match timing {
+            Ok(timing) => timing,
+            Err(message) => return flags::usage(PROGRAM, &message),
+        };
+        let own = match without_shared_lock(named) {
+            Ok(own) => own,
+            Err(message) => return flags::usage(PROGRAM, &message),
+        };
+        let named = own.as_ref().unwrap_or(named);
+        // On one thread: a candidate dies with the thread that started it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let status = runtime.and_then(|runtime| runtime.block_on(self.test(named, timing, request_timeout)));
+        status.unwrap_or_else(|error| fail(exit::OS_ERROR, &format!("the operating system refused: {error}")))
+    }
+
+    async fn test(&self, named: &NamedStore, timing: Timing, request_timeout: Duration) -> io::Result<ExitCode> {
+        let mut signals = Signals::listen()?;
+        nix::sys::prctl::set_child_subreaper(true)?;
+        let session = Session::random()?;
+        let name = format!("leaderrun-selftest/{}", session.as_str());
+        let shard = Shard::from_str(&name).expect("it is in the alphabet of shards");
+        let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
+        let (owner, pid) = (format!("{PROGRAM}-selftest"), std::process::id());
+        let candidate = Candidate { shard: shard.clone(), owner, session, host, pid, lease: timing.lease };
+        let tried = tokio::select! {
+            tried = try_out(named, &candidate, request_timeout) => tried,
+            signal = asked_to_end(&mut signals) => {
+                progress("");
+                self.say(&format!("the store may keep the scratch shard {shard} for one lease"))?;
+                return Ok(ended_by(signal));
+            }
+        };
+        progress("");
+        let store = match tried {
+            Ok(store) => store,
+            Err(error) => return Ok(fail(exit::of_store(&error), &error.message)),
+        };
+        let scratch = Scratch::new(&candidate.session)?;
+        let environment = environment_without_ours();
+        let setting = Setting { timing, shard, expires: store.expires(), environment, scratch: scratch.0.clone() };
+        let mut bench = Bench::new(self.json, named, &setting, request_timeout);
+        let chosen = |fault: &&Fault| self.only.is_empty() || self.only.contains(fault);
+        let faults: Vec<Fault> = Fault::value_variants().iter().filter(chosen).copied().collect();
+        let done = tokio::select! {
+            done = bench.run(&faults) => done.map(|()| None),
+            signal = asked_to_end(&mut signals) => Ok(Some(signal)),
+        };
+        if let Some(mut fleet) = bench.fleet.take() {
+            progress("");
+            // Whoever asks once more does not want to wait for the lease to be released.
+            let again = tokio::select! {
+                _ = fleet.end() => false,
+                _ = asked_to_end(&mut signals) => true,
+            };
+            if again {
+                fleet.kill().await;
+            }
+        }
+        drop(scratch);
+        let status = match done {
+            Ok(None) => bench.conclude(),
+            Ok(Some(signal)) => Ok(ended_by(signal)),
+            Err(error) => Err(error),
+        };
+        let written = self.say(&left_behind(&*store, named, &setting.shard, request_timeout).await);
+        match (status, written) {
+            (Ok(status), Ok(())) => Ok(status),
+            // A reader that closed the pipe has read enough.
+            (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(printed(Err(error))),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        }
+    }
+
+    /// A remark, not a row.
+    fn say(&self, text: &str) -> io::Result<()> {
+        if self.json { writeln!(stderr(), "{PROGRAM}: {text}") } else { writeln!(stdout(), "{text}") }
+    }
+}
+
+/// Where the faults are tried, and what came of them so far.
+struct Bench<'a> {
+    json: bool,
+    named: &'a NamedStore,
+    setting: &'a Setting,
+    request_timeout: Duration,
+    /// Some from the start of a fault's candidates to the end of all that they started.
+    fleet: Option<Fleet<'a>>,
+    /// The highest term that was seen.
+    floor: u64,
+    begun: BootInstant,
+    held: usize,
+    failed: usize,
+    not_run: usize,
+}
+
+impl<'a> Bench<'a> {
+    fn new(json: bool, named: &'a NamedStore, setting: &'a Setting, request_timeout: Duration) -> Self {
+        let begun = BootInstant::now();
+        Self { json, named, setting, request_timeout, fleet: None, floor: 0, begun, held: 0, failed: 0, not_run: 0 }
+    }
+
+    /// When it is dropped half-way, `fleet` is what has to be ended.
+    async fn run(&mut self, faults: &[Fault]) -> io::Result<()> {
+        if !self.json {
+            writeln!(stdout(), "{}", table::header())?;
+        }
+        for &fault in faults {
+            progress(&fault.name());
+            let row = self.row(fault).await?;
+            progress("");
+            match row.verdict {
+                Verdict::Held => self.held += 1,
+                Verdict::Failed(_) => self.failed += 1,
+                Verdict::NotRun(_) => self.not_run += 1,
+            }
+            let mut out = stdout().lock();
+            writeln!(out, "{}", if self.json { row.as_json() } else { row.as_text() })?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    async fn row(&mut self, fault: Fault) -> io::Result<Row> {
+        let name = fault.name();
+        if fault.needs_expiry() && !self.setting.expires {
+            return Ok(Row::not_run(name, "a lease of this store is not lost while its holder lives"));
+        }
+        let ways = match self.ways(fault).await? {
+            Ok(ways) => ways,
+            Err(why) => return Ok(Row::not_run(name, why)),
+        };
+        let limit = Fault::limit(&self.setting.timing);
+        let fleet = self.fleet.insert(Fleet::new(self.setting, &name, limit)?);
+        fleet.crew(self.named.url.as_ref(), ways, fault.flags())?;
+        let too_long = || Trouble::Failed(format!("it was not over within {}", show(limit)));
+        let told = timeout(limit, fault.happen(fleet)).await.unwrap_or_else(|_| Err(too_long()));
+        let until = BootInstant::now().as_nanos();
+        let orphans = fleet.end().await;
+        let lives = fleet.lives()?;
+        let evidence = Evidence::of(&lives, until, orphans, self.floor);
+        self.floor = lives.iter().map(|life| life.term).fold(self.floor, u64::max);
+        let verdict = evidence.judge(told)?;
+        let fleet = self.fleet.take().expect("it was put there above");
+        if matches!(verdict, Verdict::Failed(_)) {
+            for line in fleet.log_ends() {
+                eprintln!("{PROGRAM}: {}", on_one_line(line));
+            }
+        }
+        Ok(Row { fault: name, verdict, evidence: Some(evidence) })
+    }
+
+    /// A way to the store for each candidate where the fault needs some, or why there is none.
+    async fn ways(&self, fault: Fault) -> io::Result<Result<Vec<(Secret, Proxy)>, String>> {
+        if !fault.is_of_network() {
+            return Ok(Ok(Vec::new()));
+        }
+        let route = match &self.named.url {
+            Some(url) => Route::of(url.expose(), &self.named.location),
+            None => Err("the store is not behind a network".to_owned()),
+        };
+        let route = match route {
+            Ok(route) => route,
+            Err(why) => return Ok(Err(why)),
+        };
+        let mut ways = Vec::new();
+        for _ in 0..Fleet::ways_wanted() {
+            let proxy = Proxy::to(&route.host, route.port).await?;
+            ways.push((route.through(proxy.address), proxy));
+        }
+        if let Err(error) = self.look_through(&ways[0].0).await {
+            return Ok(Err(format!("the store cannot be used through a proxy: {}", error.message)));
+        }
+        Ok(Ok(ways))
+    }
+
+    async fn look_through(&self, url: &Secret) -> Result<(), StoreError> {
+        let location = Location::from_url(url.expose()).map_err(StoreError::misconfigured)?;
+        let store = location.open(self.request_timeout).await?;
+        store.observe(&self.setting.shard).await.map(drop)
+    }
+
+    fn conclude(&self) -> io::Result<ExitCode> {
+        let Self { held, failed, not_run, .. } = self;
+        let took = show(Duration::from_secs(BootInstant::now().since(self.begun).as_secs()));
+        if !self.json {
+            let timing = &self.setting.timing;
+            let (lease, renew) = (show(timing.lease), show(timing.renew_interval));
+            let grace = show(timing.stop_grace);
+            writeln!(
+                stdout(),
+                "{held} held, {failed} failed, {not_run} not run, in {took}; \
+                 lease {lease}, renewed every {renew}, grace {grace}"
+            )?;
+        }
+        let passed = *failed == 0 && *held > 0;
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(exit::ctl::FAILED) })
+    }
+}
+
+/// On a terminal, what is going on, until the next such line.
+fn progress(what: &str) {
+    if stderr().is_terminal() {
+        let dots = if what.is_empty() { "" } else { " ..." };
+        let _ = write!(stderr(), "\r\x1b[K{what}{dots}");
+    }
+}
+
+/// Ours alone; removed when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(session: &Session) -> io::Result<Self> {
+        let path = std::path::absolute(std::env::temp_dir())?.join(format!("{PROGRAM}-selftest-{}", session.as_str()));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An advisory lock of PostgreSQL has a number that some real shard has as well. None where there is none.
+fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
+    let Some(url) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
+        return Ok(None);
+    };
+    eprintln!("{PROGRAM}: advisory_lock= is left out: a self-test must not take that lock from whom it is meant for");
+    Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
+}
+
+/// Opens the store, and shows that a lease can be had and given back.
+async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Result<Arc<dyn Store>, StoreError> {
+    let silent = |_| StoreError::unknown(format!("the store did not answer within {}", show(patience)));
+    let store = named.location.open(patience).await?;
+    let give_up = BootInstant::now().plus(candidate.lease * 3);
+    loop {
+        match timeout(patience, store.claim(candidate)).await.map_err(silent)?? {
+            Claim::Granted(grant) => {
+                timeout(patience, store.release(candidate, grant.term)).await.map_err(silent)??;
+                return Ok(store);
+            }
+            // A store that is young may have forgotten a lease, and has everybody wait for as long as one may last.
+            Claim::Refused(holder) if BootInstant::now() < give_up => {
+                progress(&format!("waiting for {}", on_one_line(holder.to_string())));
+                sleep(LOOK_EVERY).await;
+            }
+            Claim::Refused(holder) => {
+                let holder = on_one_line(holder.to_string());
+                return Err(StoreError::unknown(format!("the scratch shard {} is held: {holder}", candidate.shard)));
+            }
+        }
+    }
+}
+
+/// Settings for the one who runs this are none for the candidates.
+fn environment_without_ours() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LEADERRUN_")).collect()
+}
+
+/// Returns when somebody wants this to end.
+async fn asked_to_end(signals: &mut Signals) -> Signal {
+    loop {
+        let signal = signals.next().await;
+        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) {
+            return signal;
+        }
+    }
+}
+
+fn ended_by(signal: Signal) -> ExitCode {
+    ExitCode::from(exit::SIGNALLED + signal as u8)
+}
+
+/// Removes what can be removed, and says what cannot.
+async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patience: Duration) -> String {
+    match &named.location {
+        Location::File { directory } => remove_files(directory, shard),
+        #[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+        _ => {}
+    }
+    match inspect(store, shard, patience).await {
+        Ok(report) => match (report.holder, report.last_term) {
+            (Some(holder), _) => {
+                let holder = on_one_line(holder.to_string());
+                format!("the store keeps the scratch shard {shard}, held by {holder} until that lease has ended")
+            }
+            (None, Some(term)) => format!("the store keeps the last term of the scratch shard {shard}: {term}"),
+            (None, None) => format!("nothing is left of the scratch shard {shard}"),
+        },
+        Err(error) => format!("the store may keep records of the scratch shard {shard}: {}", error.message),
+    }
+}
+
+/// No two shards share a file, and nobody else knows this one.
+fn remove_files(directory: &std::path::Path, shard: &Shard) {
+    let prefix = format!("{}.", shard.as_str().replace('/', "="));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

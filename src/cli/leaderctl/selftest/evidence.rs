@@ -1,0 +1,252 @@
+//! What the stamps of a fault show: whether two trees were ever alive at once, how long none was, and what follows.
+//!
+//! The hazard: a check that sees too little passes. A stamp is a sign of life, and between two of them a tree may be
+//! alive and not scheduled: so a life counts as whole from its first stamp to its last one, and one stamp of another
+//! term in between is an overlap. And what was never measured is no evidence: where nobody led, nothing held.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// From the first to the last sign of life of one term's tree, on this machine's `CLOCK_BOOTTIME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    pub owner: String,
+    pub term: u64,
+    pub first: u64,
+    pub last: u64,
+}
+
+/// The file that every COMMAND writes to, read bit by bit: there are five hundred lines a second.
+#[derive(Debug)]
+pub struct Stamps {
+    pub path: PathBuf,
+    read: u64,
+    lives: BTreeMap<(u64, String), Life>,
+}
+
+impl Stamps {
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn new(path: PathBuf) -> io::Result<Self> {
+        File::create_new(&path)?;
+        Ok(Self { path, read: 0, lives: BTreeMap::new() })
+    }
+
+    /// The lives of all trees so far, in the order of their beginnings.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or has something else in it.
+    pub fn lives(&mut self) -> io::Result<Vec<Life>> {
+        let mut text = String::new();
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.read))?;
+        file.read_to_string(&mut text)?;
+        for line in text.split_inclusive('\n').take_while(|line| line.ends_with('\n')) {
+            self.read += line.len() as u64;
+            self.take(line).ok_or_else(|| io::Error::other("something else wrote into the file of stamps"))?;
+        }
+        let mut lives: Vec<Life> = self.lives.values().cloned().collect();
+        lives.sort_by_key(|life| life.first);
+        Ok(lives)
+    }
+
+    /// `OWNER TERM PID BOOT_NANOSECONDS`
+    fn take(&mut self, stamp: &str) -> Option<()> {
+        let words: Vec<&str> = stamp.trim_end().split(' ').collect();
+        let [owner, term, _, at] = words[..] else { return None };
+        let (term, at) = (term.parse().ok()?, at.parse().ok()?);
+        let life = Life { owner: owner.to_owned(), term, first: at, last: at };
+        let life = self.lives.entry((term, owner.to_owned())).or_insert(life);
+        life.first = life.first.min(at);
+        life.last = life.last.max(at);
+        Some(())
+    }
+}
+
+/// What was seen of one fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// How many leaderships there were.
+    pub terms: usize,
+    pub terms_rise: bool,
+    /// How long two were alive at once, of all pairs together.
+    pub overlap: Duration,
+    /// Processes of trees that outlived all candidates.
+    pub orphans: usize,
+    /// From the last stamp of a life to the first of the next: the longest.
+    pub handover: Option<Duration>,
+}
+
+/// What becomes of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Held,
+    Failed(String),
+    NotRun(String),
+}
+
+/// Why a story did not go as it should.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Leaderrun did not do what it should.
+    Failed(String),
+    /// The fault cannot be had here.
+    Impossible(String),
+    /// Nothing can be said any more.
+    System(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl Evidence {
+    /// Of lives in the order of their beginnings. A handover after `until` is the end of the test, and none. Every term
+    /// has to be above `floor`, the highest one of earlier faults.
+    #[must_use]
+    pub fn of(lives: &[Life], until: u64, orphans: usize, floor: u64) -> Self {
+        let mut overlap = Duration::ZERO;
+        for (index, earlier) in lives.iter().enumerate() {
+            overlap += lives[index + 1..].iter().map(|later| common(earlier, later)).sum::<Duration>();
+        }
+        let pairs = lives.windows(2).filter(|pair| pair[1].first <= until);
+        let handover = pairs.map(|pair| Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last))).max();
+        let above = lives.first().is_none_or(|life| life.term > floor);
+        let terms_rise = above && lives.windows(2).all(|pair| pair[0].term < pair[1].term);
+        Self { terms: lives.len(), terms_rise, overlap, orphans, handover }
+    }
+
+    /// What must hold whatever the fault. Says what does not.
+    #[must_use]
+    pub fn breach(&self) -> Option<String> {
+        let mut breach = String::new();
+        if !self.overlap.is_zero() {
+            let _ = write!(breach, "two at once for {} ms; ", millis(self.overlap));
+        }
+        if !self.terms_rise {
+            breach += "terms do not rise; ";
+        }
+        if self.orphans > 0 {
+            let _ = write!(breach, "{} processes are left; ", self.orphans);
+        }
+        if self.terms == 0 {
+            breach += "nobody ever led; ";
+        }
+        (!breach.is_empty()).then(|| breach.trim_end_matches("; ").to_owned())
+    }
+
+    /// With how the story went. A breach outweighs everything else.
+    ///
+    /// # Errors
+    /// When nothing can be said.
+    pub fn judge(&self, told: Result<(), Trouble>) -> io::Result<Verdict> {
+        Ok(match (told, self.breach()) {
+            (Err(Trouble::System(error)), _) => return Err(error),
+            (Err(Trouble::Failed(message)), None) => Verdict::Failed(message),
+            (Err(Trouble::Failed(message)), Some(breach)) => Verdict::Failed(format!("{breach}; {message}")),
+            (Err(Trouble::Impossible(why)), None) => Verdict::NotRun(why),
+            (_, Some(breach)) => Verdict::Failed(breach),
+            (Ok(()), None) => Verdict::Held,
+        })
+    }
+}
+
+/// How long both were alive.
+fn common(one: &Life, other: &Life) -> Duration {
+    let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
+    // A single stamp inside another life is a moment, not nothing.
+    if begin <= end { Duration::from_nanos((end - begin).max(1)) } else { Duration::ZERO }
+}
+
+/// Rounded up: what is not nothing does not look like it.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    /// Lines in milliseconds, as COMMANDs write them.
+    fn seen(lines: &[(&str, u64, u64)]) -> Vec<Life> {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let mut stamps = Stamps::new(scratch.path().join("stamps")).unwrap();
+        let mut file = File::options().append(true).open(&stamps.path).unwrap();
+        for (owner, term, at) in lines {
+            writeln!(file, "{owner} {term} 7 {}", at * 1_000_000).unwrap();
+            stamps.lives().unwrap();
+        }
+        // Half a line is one that somebody is writing.
+        write!(file, "a 9 7 1").unwrap();
+        stamps.lives().unwrap()
+    }
+
+    fn judged(lines: &[(&str, u64, u64)], orphans: usize) -> Verdict {
+        Evidence::of(&seen(lines), 100_000_000, orphans, 0).judge(Ok(())).unwrap()
+    }
+
+    fn failed(message: &str) -> Verdict {
+        Verdict::Failed(message.to_owned())
+    }
+
+    #[test]
+    fn an_old_tree_that_outlives_the_beginning_of_the_next_one_fails() {
+        // The old one lives until 30, the next one begins at 20.
+        let overlapping = [("a", 1, 0), ("b", 2, 20), ("a", 1, 30), ("b", 2, 40)];
+        assert_eq!(judged(&overlapping, 0), failed("two at once for 10 ms"));
+        let moment = [("a", 1, 0), ("a", 1, 20), ("b", 2, 20), ("b", 2, 40)];
+        assert_eq!(judged(&moment, 0), failed("two at once for 1 ms"));
+        // Its first one outlives the second, and so overlaps with a third one that is not its neighbour.
+        let third = [("a", 1, 0), ("b", 2, 10), ("b", 2, 12), ("c", 3, 25), ("a", 1, 30), ("c", 3, 40)];
+        assert_eq!(judged(&third, 0), failed("two at once for 7 ms"));
+        let apart = [("a", 1, 0), ("a", 1, 19), ("b", 2, 20), ("b", 2, 40)];
+        assert_eq!(judged(&apart, 0), Verdict::Held);
+    }
+
+    #[test]
+    fn two_trees_of_one_term_terms_that_fall_and_processes_that_are_left_fail() {
+        assert_eq!(judged(&[("a", 2, 0), ("b", 2, 5)], 0), failed("terms do not rise"));
+        assert_eq!(judged(&[("a", 2, 0), ("b", 1, 5)], 0), failed("terms do not rise"));
+        assert_eq!(judged(&[("a", 2, 0)], 3), failed("3 processes are left"));
+        assert_eq!(judged(&[], 0), failed("nobody ever led"));
+        let after_term_7 = Evidence::of(&seen(&[("a", 7, 0)]), 100_000_000, 0, 7);
+        assert_eq!(after_term_7.judge(Ok(())).unwrap(), failed("terms do not rise"));
+    }
+
+    #[test]
+    fn a_breach_outweighs_what_could_not_be_run() {
+        let breach = Evidence::of(&seen(&[("a", 1, 0), ("b", 2, 5), ("a", 1, 9)]), 100_000_000, 0, 0);
+        let told = || Err(Trouble::Impossible("no way".to_owned()));
+        assert_eq!(breach.judge(told()).unwrap(), failed("two at once for 1 ms"));
+        let late = Err(Trouble::Failed("nobody took over".to_owned()));
+        assert_eq!(breach.judge(late).unwrap(), failed("two at once for 1 ms; nobody took over"));
+        let sound = Evidence::of(&seen(&[("a", 1, 0)]), 100_000_000, 0, 0);
+        assert_eq!(sound.judge(told()).unwrap(), Verdict::NotRun("no way".to_owned()));
+    }
+
+    #[test]
+    fn the_longest_handover_counts_and_none_after_the_end() {
+        let lives =
+            seen(&[("a", 1, 0), ("a", 1, 10), ("b", 2, 14), ("b", 2, 20), ("c", 3, 22), ("c", 3, 40), ("a", 4, 99)]);
+        let handover = |until: u64| Evidence::of(&lives, until * 1_000_000, 0, 0).handover;
+        assert_eq!(handover(50), Some(Duration::from_millis(4)));
+        assert_eq!(handover(99), Some(Duration::from_millis(59)));
+        assert_eq!(handover(5), None);
+    }
+
+    #[test]
+    fn what_is_no_stamp_is_no_evidence() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let mut stamps = Stamps::new(scratch.path().join("stamps")).unwrap();
+        std::fs::write(&stamps.path, "a 1 7\n").unwrap();
+        assert!(stamps.lives().is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! The faults, and what has to come of each.
+//!
+//! The hazard: a fault that does not reach leaderrun proves nothing. So every one of them ends with a look at what it
+//! was meant to bring about: another leader, or the same one undisturbed.
+
+use super::evidence::Trouble;
+use super::fleet::Fleet;
+use super::programs::{DAEMON, STUBBORN};
+use super::proxy::Weather;
+use crate::lease::Timing;
+use crate::time::BootInstant;
+use clap::ValueEnum;
+use nix::sys::signal::{Signal, kill};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const HOUR_IN_SECONDS: i64 = 3600;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fault {
+    /// The leader is asked to stop
+    Stop,
+    /// The leader's leaderrun is killed
+    Kill,
+    /// Its guard is killed, with a daemon in the tree
+    KillGuard,
+    /// Its leaderrun is frozen for longer than the lease
+    Freeze,
+    /// The same, of a COMMAND and a daemon that ignore SIGTERM
+    Stubborn,
+    /// Every answer takes a quarter of the lease
+    Slow,
+    /// The leader is cut off for a moment
+    ShortPartition,
+    /// The leader is cut off for longer than the lease
+    Partition,
+    /// The leader's wall clock is set by an hour, forward and back
+    Clock,
+}
+
+impl Fault {
+    #[must_use]
+    pub fn name(self) -> String {
+        self.to_possible_value().expect("none is skipped").get_name().to_owned()
+    }
+
+    /// Of the COMMANDs.
+    #[must_use]
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::KillGuard | Self::Stubborn => &[STUBBORN, DAEMON],
+            Self::Stop
+            | Self::Kill
+            | Self::Freeze
+            | Self::Slow
+            | Self::ShortPartition
+            | Self::Partition
+            | Self::Clock => &[],
+        }
+    }
+
+    /// Whether it needs a proxy between each candidate and the store.
+    #[must_use]
+    pub fn is_of_network(self) -> bool {
+        match self {
+            Self::Slow | Self::ShortPartition | Self::Partition => true,
+            Self::Stop | Self::Kill | Self::KillGuard | Self::Freeze | Self::Stubborn | Self::Clock => false,
+        }
+    }
+
+    /// Whether it cannot be had where leases last for as long as somebody holds them open.
+    #[must_use]
+    pub fn needs_expiry(self) -> bool {
+        self == Self::Stubborn
+    }
+
+    /// Nothing of it takes longer.
+    #[must_use]
+    pub fn limit(timing: &Timing) -> Duration {
+        timing.lease * 15 + Duration::from_mins(1)
+    }
+
+    /// # Errors
+    /// Why it did not go as it should.
+    pub async fn happen(self, fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+        match self {
+            Self::Stop => leader_is_sent(Signal::SIGTERM, fleet).await,
+            Self::Kill => leader_is_sent(Signal::SIGKILL, fleet).await,
+            Self::KillGuard => guard_is_killed(fleet).await,
+            Self::Freeze | Self::Stubborn => leader_is_frozen(fleet).await,
+            Self::Slow => every_answer_is_slow(fleet).await,
+            Self::ShortPartition => leader_is_cut_off_for_a_moment(fleet).await,
+            Self::Partition => leader_is_cut_off(fleet).await,
+            Self::Clock => wall_clock_is_set(fleet).await,
+        }
+    }
+}
+
+async fn leader_is_sent(signal: Signal, fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    let leader = fleet.leader().await?;
+    fleet.signal(&leader.owner, signal);
+    fleet.successor(&leader).await.map(drop)
+}
+
+async fn guard_is_killed(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    let leader = fleet.leader().await?;
+    let guard = fleet.guard_of(&leader.owner);
+    let guard = guard.ok_or_else(|| Trouble::Failed("the leader has no guard".to_owned()))?;
+    // Its parent, the backstop, could have reaped it just now at worst; then its number is nobody's yet.
+    kill(guard, Signal::SIGKILL).map_err(std::io::Error::from)?;
+    fleet.successor(&leader).await.map(drop)
+}
+
+async fn leader_is_frozen(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    let leader = fleet.leader().await?;
+    let begun = BootInstant::now();
+    fleet.signal(&leader.owner, Signal::SIGSTOP);
+    if !fleet.setting.expires {
+        longer_than_the_lease(begun, fleet).await;
+        fleet.undisturbed(&leader).await?;
+        fleet.signal(&leader.owner, Signal::SIGCONT);
+        sleep(fleet.setting.timing.lease / 3).await;
+        return fleet.undisturbed(&leader).await;
+    }
+    let next = fleet.successor(&leader).await?;
+    longer_than_the_lease(begun, fleet).await;
+    fleet.signal(&leader.owner, Signal::SIGCONT);
+    // The one that woke up has to see that it lost, and to leave the other alone.
+    sleep(fleet.setting.timing.lease / 3).await;
+    fleet.still(&next).await
+}
+
+async fn longer_than_the_lease(begun: BootInstant, fleet: &Fleet<'_>) {
+    let rest = (fleet.setting.timing.lease * 5 / 4).saturating_sub(BootInstant::now().since(begun));
+    sleep(rest).await;
+}
+
+async fn every_answer_is_slow(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    let Timing { lease, request_timeout, .. } = fleet.setting.timing;
+    let leader = fleet.leader().await?;
+    // A quarter of the lease, where one request may take that and as much again: some stores ask twice.
+    fleet.set_all(Weather::Slow((lease / 4).min(request_timeout / 2)));
+    sleep(lease * 2).await;
+    fleet.set_all(Weather::Fair);
+    sleep(lease / 2).await;
+    fleet.undisturbed(&leader).await
+}
+
+async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    let timing = fleet.setting.timing;
+    let leader = fleet.leader().await?;
+    fleet.set(&leader.owner, Weather::Partition);
+    // Half of what is left of a lease when a renewal is due that is the first one to be held.
+    sleep((timing.lease / 3).min((timing.term_after() - timing.renew_interval) / 2)).await;
+    fleet.set(&leader.owner, Weather::Fair);
+    sleep(timing.lease).await;
+    fleet.undisturbed(&leader).await
+}
+
+async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    let leader = fleet.leader().await?;
+    let begun = BootInstant::now();
+    fleet.set(&leader.owner, Weather::Partition);
+    let next = match fleet.successor(&leader).await {
+        // Had its tree outlived its lease, another one would have started, and be seen beside it.
+        Err(Trouble::Failed(_)) if fleet.undisturbed(&leader).await.is_ok() => {
+            return Err(Trouble::Impossible("its renewals find a way to the store past the proxy".to_owned()));
+        }
+        next => next?,
+    };
+    longer_than_the_lease(begun, fleet).await;
+    fleet.set(&leader.owner, Weather::Fair);
+    sleep(fleet.setting.timing.lease / 3).await;
+    fleet.still(&next).await
+}
+
+async fn wall_clock_is_set(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    let leader = fleet.leader().await?;
+    for seconds in [HOUR_IN_SECONDS, -HOUR_IN_SECONDS] {
+        fleet.set_wall_clock(&leader.owner, seconds)?;
+        // Long enough for a renewal by this clock.
+        sleep(fleet.setting.timing.renew_interval * 2).await;
+    }
+    fleet.undisturbed(&leader).await?;
+    fleet.signal(&leader.owner, Signal::SIGKILL);
+    fleet.successor(&leader).await.map(drop)
+}

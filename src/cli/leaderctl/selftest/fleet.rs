@@ -1,0 +1,346 @@
+//! The candidates of one fault, as real processes, and what their COMMANDs wrote down.
+//!
+//! The hazards: a process number that is reaped may become a stranger's, so nothing here reaps but [`Fleet::reap`],
+//! which forgets a number as it does; and what a fault leaves behind must not outlive the self-test, so this process
+//! is the subreaper of all of it, and the end of a fault is that it has no descendant left.
+
+use super::evidence::{Life, Stamps, Trouble};
+use super::programs;
+use super::proxy::{Proxy, Weather};
+use crate::guard::tree::{Tree, children};
+use crate::lease::{Shard, Timing, show};
+use crate::store::url::Secret;
+use crate::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::WaitPidFlag;
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const CANDIDATES: usize = 3;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// What processes may take to start, to end and to be seen, on a slow machine.
+const SLACK: Duration = Duration::from_secs(10);
+/// Of a candidate's log, in messages and below a row that failed.
+const LAST_LINES: usize = 15;
+
+/// What is the same for all faults.
+#[derive(Debug)]
+pub struct Setting {
+    pub timing: Timing,
+    pub shard: Shard,
+    /// False where a lease lasts for as long as somebody holds it open.
+    pub expires: bool,
+    /// Of the candidates, but for the store.
+    pub environment: Vec<(OsString, OsString)>,
+    pub scratch: PathBuf,
+}
+
+pub struct Fleet<'a> {
+    pub setting: &'a Setting,
+    scratch: PathBuf,
+    /// Of those that have not been reaped.
+    candidates: BTreeMap<String, Pid>,
+    /// By candidate; empty where they go to the store directly.
+    ways: BTreeMap<String, Proxy>,
+    stamps: Stamps,
+    tree: Tree,
+    /// COMMAND is told to end by itself then.
+    until: BootInstant,
+}
+
+impl<'a> Fleet<'a> {
+    /// Without candidates, in a scratch directory of its own. Nothing takes longer than `limit`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(setting: &'a Setting, name: &str, limit: Duration) -> io::Result<Self> {
+        let scratch = setting.scratch.join(name);
+        fs::create_dir(&scratch)?;
+        Ok(Self {
+            setting,
+            candidates: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            stamps: Stamps::new(scratch.join("stamps"))?,
+            scratch,
+            tree: Tree::after(children()),
+            until: BootInstant::now().plus(limit).plus(limit),
+        })
+    }
+
+    /// Starts the candidates, each with its own way to the store where there are `ways`: a URL and a proxy each.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn crew(&mut self, url: Option<&Secret>, ways: Vec<(Secret, Proxy)>, flags: &[&str]) -> io::Result<()> {
+        let mut ways = ways.into_iter();
+        for index in 1..=CANDIDATES {
+            let owner = format!("leaderctl-selftest-{index}");
+            let way = ways.next().map(|(through, proxy)| {
+                self.ways.insert(owner.clone(), proxy);
+                through
+            });
+            self.start(&owner, way.as_ref().or(url), flags)?;
+        }
+        Ok(())
+    }
+
+    /// How many ways [`Fleet::crew`] takes.
+    #[must_use]
+    pub fn ways_wanted() -> usize {
+        CANDIDATES
+    }
+
+    fn start(&mut self, owner: &str, url: Option<&Secret>, flags: &[&str]) -> io::Result<()> {
+        let Timing { lease, renew_interval, retry_interval, stop_grace, .. } = self.setting.timing;
+        let log = File::create(self.log(owner))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(programs::CANDIDATE_NAME).args(["-v", "--owner", owner]);
+        for (flag, duration) in [
+            ("--lease", lease),
+            ("--renew", renew_interval),
+            ("--retry", retry_interval),
+            ("--grace", stop_grace),
+            // A stubborn COMMAND is not waited for at the end of the test.
+            ("--drain", stop_grace),
+        ] {
+            command.arg(flag).arg(humantime::format_duration(duration).to_string());
+        }
+        command.args([self.setting.shard.as_str(), "--", programs::COMMAND, programs::COMMAND_NAME]);
+        command.arg(&self.stamps.path).arg(self.until.as_nanos().to_string()).args(flags);
+        command.env_clear().envs(self.setting.environment.iter().cloned());
+        // The environment, for a URL on the command line would be there for all to read.
+        command.envs(url.map(|url| ("LEADERRUN_STORE", url.expose())));
+        command.env(programs::PARENT_VARIABLE, std::process::id().to_string());
+        command.env(programs::CLOCK_VARIABLE, self.clock_file(owner));
+        // In a process group of its own, so that Ctrl-C reaches us alone, who then end it in order.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
+        self.candidates.insert(owner.to_owned(), Pid::from_raw(pid));
+        Ok(())
+    }
+
+    fn log(&self, owner: &str) -> PathBuf {
+        self.scratch.join(format!("{owner}.log"))
+    }
+
+    fn clock_file(&self, owner: &str) -> PathBuf {
+        self.scratch.join(format!("{owner}.clock"))
+    }
+
+    /// Puts a candidate's wall clock so many seconds off.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_wall_clock(&self, owner: &str, seconds: i64) -> io::Result<()> {
+        let beside = self.scratch.join("clock.new");
+        fs::write(&beside, seconds.to_string())?;
+        fs::rename(beside, self.clock_file(owner))
+    }
+
+    pub fn set(&self, owner: &str, weather: Weather) {
+        if let Some(way) = self.ways.get(owner) {
+            way.set(weather);
+        }
+    }
+
+    pub fn set_all(&self, weather: Weather) {
+        self.ways.values().for_each(|way| way.set(weather));
+    }
+
+    /// To a candidate, or to none where it has ended.
+    pub fn signal(&self, owner: &str, signal: Signal) {
+        if let Some(&pid) = self.candidates.get(owner) {
+            let _ = kill(pid, signal);
+        }
+    }
+
+    /// The guard below a candidate that leads.
+    pub fn guard_of(&self, owner: &str) -> Option<Pid> {
+        let backstop = child_of(*self.candidates.get(owner)?)?;
+        child_of(backstop)
+    }
+
+    fn reap(&mut self) {
+        while let Some((pid, state)) = self.tree.reap(WaitPidFlag::WEXITED) {
+            if state.is_end() {
+                self.candidates.retain(|_, candidate| *candidate != pid);
+            }
+        }
+    }
+
+    /// How long whoever should lead may take: a lease that has to end by itself, and one more for which the first
+    /// leader of a store waits that cannot show that it has forgotten nothing.
+    fn patience(&self) -> Duration {
+        self.setting.timing.lease * 3 + self.setting.timing.retry_interval + SLACK
+    }
+
+    /// Waits until some tree is alive and answers whose.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub async fn leader(&mut self) -> Result<Life, Trouble> {
+        self.leader_where("nobody led", |_| true).await
+    }
+
+    /// Another tree took over from this one.
+    ///
+    /// # Errors
+    /// When none does.
+    pub async fn successor(&mut self, leader: &Life) -> Result<Life, Trouble> {
+        self.leader_where("nobody took over", |life| life.term > leader.term).await
+    }
+
+    /// The same tree is still the only one that there ever was.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub async fn undisturbed(&mut self, leader: &Life) -> Result<(), Trouble> {
+        let now = self.leader().await?;
+        if now.term == leader.term && self.stamps.lives()?.len() == 1 {
+            return Ok(());
+        }
+        Err(Trouble::Failed("COMMAND was stopped, and should have gone on".to_owned()))
+    }
+
+    /// This tree is the one that is alive.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub async fn still(&mut self, leader: &Life) -> Result<(), Trouble> {
+        if self.leader().await?.term == leader.term {
+            return Ok(());
+        }
+        Err(Trouble::Failed(format!("term {} had to give way again", leader.term)))
+    }
+
+    async fn leader_where(&mut self, otherwise: &str, fits: impl Fn(&Life) -> bool) -> Result<Life, Trouble> {
+        let (begun, patience) = (BootInstant::now(), self.patience());
+        loop {
+            self.reap();
+            let alive = |life: &Life| life.last > begun.as_nanos() && fits(life);
+            if let Some(life) = self.stamps.lives()?.into_iter().rfind(alive) {
+                return Ok(life);
+            }
+            if self.candidates.is_empty() {
+                return Err(Trouble::Failed(format!("every candidate ended: {}", self.last_words())));
+            }
+            if BootInstant::now().since(begun) > patience {
+                return Err(Trouble::Failed(format!("{otherwise} within {}", show(patience))));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Ends everything and answers how many processes of trees had outlived their candidates. Nothing is left then.
+    pub async fn end(&mut self) -> usize {
+        let grace = self.setting.timing.stop_grace;
+        self.set_all(Weather::Fair);
+        for owner in self.candidates.keys() {
+            // What is frozen cannot obey.
+            self.signal(owner, Signal::SIGCONT);
+            self.signal(owner, Signal::SIGTERM);
+        }
+        if !self.wait_until(grace + SLACK, |fleet| fleet.candidates.is_empty()).await {
+            for owner in self.candidates.keys() {
+                self.signal(owner, Signal::SIGKILL);
+            }
+        }
+        let stamps = self.stamps.path.clone();
+        let gone = |fleet: &Self| fleet.candidates.is_empty() && commands_of(&stamps) == 0;
+        self.wait_until(grace + Duration::from_secs(1), gone).await;
+        let orphans = commands_of(&stamps);
+        // A backstop whose candidate was killed may be giving the lease back.
+        self.wait_until(SLACK / 2, |fleet| fleet.tree.is_empty()).await;
+        self.kill().await;
+        orphans
+    }
+
+    /// SIGKILL to everything, at once.
+    pub async fn kill(&mut self) {
+        let kill = |fleet: &Self| {
+            if !fleet.tree.is_empty() {
+                fleet.tree.kill();
+            }
+            fleet.tree.is_empty()
+        };
+        self.wait_until(SLACK, kill).await;
+    }
+
+    /// False when it took too long.
+    async fn wait_until(&mut self, limit: Duration, reached: impl Fn(&Self) -> bool) -> bool {
+        let begun = BootInstant::now();
+        loop {
+            self.reap();
+            if reached(self) {
+                return true;
+            }
+            if BootInstant::now().since(begun) > limit {
+                return false;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// The lives of all trees.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn lives(&mut self) -> io::Result<Vec<Life>> {
+        self.stamps.lives()
+    }
+
+    /// The last lines of each candidate's log. They hold no secrets.
+    #[must_use]
+    pub fn log_ends(&self) -> Vec<String> {
+        let mut ends = Vec::new();
+        for index in 1..=CANDIDATES {
+            let log = fs::read_to_string(self.log(&format!("leaderctl-selftest-{index}"))).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+            ends.extend(last.iter().map(|line| format!("candidate {index}: {line}")));
+        }
+        ends
+    }
+
+    fn last_words(&self) -> String {
+        let last = self.log_ends().pop().unwrap_or_default();
+        last.split_once("leaderrun: ").map_or(last.clone(), |(_, message)| message.to_owned())
+    }
+}
+
+/// How many processes there are that write to these stamps.
+fn commands_of(stamps: &Path) -> usize {
+    let stamps = stamps.as_os_str().as_encoded_bytes();
+    let is_one = |pid: &Pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+        matches!(words[..], [COMMAND, NAME, file, ..] if file == stamps)
+    };
+    numbers().filter(is_one).count()
+}
+
+const COMMAND: &[u8] = programs::COMMAND.as_bytes();
+const NAME: &[u8] = programs::COMMAND_NAME.as_bytes();
+
+/// A direct child of a process, which has one at most.
+fn child_of(parent: Pid) -> Option<Pid> {
+    let parent = parent.to_string();
+    numbers().find(|pid| {
+        let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // proc_pid_stat(5): the parent is the second field after the name, which stands in parentheses.
+        let after = line.rsplit_once(')').map_or("", |(_, after)| after);
+        after.split_whitespace().nth(1) == Some(&parent)
+    })
+}
+
+fn numbers() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw)
+}

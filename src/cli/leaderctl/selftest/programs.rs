@@ -1,0 +1,125 @@
+//! What `leaderctl selftest` starts: candidates, and the COMMAND by which they are measured. Both are this very
+//! executable under other names, so that a self-test needs nothing that is not installed.
+//!
+//! The hazard: a self-test that is killed must leave nothing running. A candidate dies with the process that started
+//! it, which its guard sees, and the tree goes as it would after any kill; and COMMAND ends by itself when it is far
+//! too late, should all of them be killed at once.
+
+use crate::cli::leaderrun;
+use crate::time::{self, BootInstant};
+use crate::{guard, sys, will};
+use nix::sys::signal::Signal;
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, getppid, setsid};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What a process finds as its name when it is to be a candidate.
+pub const CANDIDATE_NAME: &str = "lr-selftest";
+/// Its COMMAND. What a candidate starts finds its path as its name, so this is the first argument.
+pub const COMMAND: &str = "/proc/self/exe";
+pub const COMMAND_NAME: &str = "lr-selftest-command";
+/// For COMMAND: to ignore SIGTERM, and to have a daemon, which does.
+pub const STUBBORN: &str = "ignore-term";
+pub const DAEMON: &str = "daemon";
+
+/// A candidate's parent, and the file that says how many seconds its wall clock is off.
+pub const PARENT_VARIABLE: &str = "LEADERRUN_SELFTEST_PARENT";
+pub const CLOCK_VARIABLE: &str = "LEADERRUN_SELFTEST_CLOCK";
+
+const STAMP_EVERY: Duration = Duration::from_millis(2);
+
+static CLOCK_FILE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Becomes one of them, or what a candidate among them needs, if this process was respawned for that.
+#[must_use]
+pub fn run_if_respawned() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next()?;
+    if name == CANDIDATE_NAME {
+        return Some(be_candidate());
+    }
+    if name == COMMAND && arguments.next().is_some_and(|first| first == COMMAND_NAME) {
+        return Some(ended(be_command(arguments)));
+    }
+    guard::run_if_respawned().or_else(will::run_if_respawned)
+}
+
+/// The way of the real program, from its flags on.
+fn be_candidate() -> ExitCode {
+    let parent = std::env::var(PARENT_VARIABLE).ok().and_then(|number| number.parse().ok()).map(Pid::from_raw);
+    let bound = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    // It may have died before the line above took effect.
+    if bound.is_err() || parent != Some(getppid()) {
+        return ended(Err(io::Error::other("its parent is gone")));
+    }
+    if let Some(path) = std::env::var_os(CLOCK_VARIABLE) {
+        CLOCK_FILE.get_or_init(|| path.into());
+        time::step_wall_clock(step);
+    }
+    leaderrun::main()
+}
+
+/// In milliseconds.
+fn step() -> i64 {
+    let text = CLOCK_FILE.get().and_then(|path| std::fs::read_to_string(path).ok());
+    text.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0) * 1000
+}
+
+/// `FILE UNTIL [ignore-term] [daemon]`: appends `OWNER TERM PID BOOT_NANOSECONDS` to a file until it dies.
+fn be_command(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
+    let wrong = || io::Error::other("this program is started by leaderctl selftest alone");
+    let path = arguments.next().ok_or_else(wrong)?;
+    let until = arguments.next().and_then(|text| text.to_str()?.parse().ok()).ok_or_else(wrong)?;
+    let flags: Vec<OsString> = arguments.collect();
+    if flags.iter().any(|flag| flag == STUBBORN) {
+        sys::ignore(Signal::SIGTERM);
+    }
+    if flags.iter().any(|flag| flag == DAEMON) {
+        make_daemon(&path, until)?;
+    }
+    stamp(&path, BootInstant::from_nanos(until))
+}
+
+/// In a session of its own, and nobody's child.
+fn make_daemon(path: &OsString, until: u64) -> io::Result<()> {
+    if let Some(child) = sys::fork()? {
+        waitpid(child, None)?;
+        return Ok(());
+    }
+    let done = setsid().map_err(io::Error::from).and_then(|_| sys::fork()).and_then(|child| match child {
+        Some(_) => Ok(()),
+        None => stamp(path, BootInstant::from_nanos(until)),
+    });
+    std::process::exit(i32::from(done.is_err()));
+}
+
+fn stamp(path: &OsString, until: BootInstant) -> io::Result<()> {
+    let mut file = File::options().append(true).open(path)?;
+    let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "?".to_owned());
+    let (owner, term, pid) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"), std::process::id());
+    loop {
+        let now = BootInstant::now();
+        if now >= until {
+            return Ok(());
+        }
+        // One write, so that lines of several writers do not mix.
+        file.write_all(format!("{owner} {term} {pid} {}\n", now.as_nanos()).as_bytes())?;
+        std::thread::sleep(STAMP_EVERY);
+    }
+}
+
+fn ended(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{CANDIDATE_NAME}: {error}");
+            ExitCode::from(crate::exit::OS_ERROR)
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A network that misbehaves on demand: a TCP proxy between one candidate and the store.
+//!
+//! The hazard: a partition that tells anybody of itself is none. Connections are accepted and stay open, and what was
+//! said in the dark arrives when it is over: a renewal too late, for a lease that is somebody else's.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    Fair,
+    /// An answer comes so much later: each direction takes half of it.
+    Slow(Duration),
+    /// Nothing passes in either direction, and nobody is told.
+    Partition,
+}
+
+/// Ends, with all its connections, when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    pub address: SocketAddr,
+    weather: watch::Sender<Weather>,
+    accepting: AbortHandle,
+}
+
+impl Proxy {
+    /// # Errors
+    /// The kernel's: loopback has no free port.
+    pub async fn to(host: &str, port: u16) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let (weather, seen) = watch::channel(Weather::Fair);
+        let accepting = tokio::spawn(accept(listener, (host.to_owned(), port), seen)).abort_handle();
+        Ok(Self { address, weather, accepting })
+    }
+
+    pub fn set(&self, weather: Weather) {
+        self.weather.send_replace(weather);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, target: (String, u16), weather: watch::Receiver<Weather>) {
+    let mut connections = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => {
+                connections.spawn(serve(client, target.clone(), weather.clone()));
+            }
+            // Out of descriptors, say.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(client: TcpStream, target: (String, u16), mut weather: watch::Receiver<Weather>) -> io::Result<()> {
+    over(&mut weather).await?;
+    let server = TcpStream::connect(target).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    tokio::try_join!(pump(from_client, to_server, weather.clone()), pump(from_server, to_client, weather))?;
+    Ok(())
+}
+
+/// Returns once there is no partition; with an error when the proxy is gone.
+async fn over(weather: &mut watch::Receiver<Weather>) -> io::Result<()> {
+    let fair = weather.wait_for(|&weather| weather != Weather::Partition).await;
+    fair.map(drop).map_err(io::Error::other)
+}
+
+async fn pump(from: OwnedReadHalf, mut to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>) -> io::Result<()> {
+    let (arrived, mut arrivals) = mpsc::channel::<(Instant, Vec<u8>)>(64);
+    let writing = async {
+        while let Some((at, chunk)) = arrivals.recv().await {
+            let seen = *weather.borrow();
+            if let Weather::Slow(latency) = seen {
+                sleep_until(at + latency / 2).await;
+            }
+            over(&mut weather).await?;
+            to.write_all(&chunk).await?;
+        }
+        to.shutdown().await
+    };
+    tokio::try_join!(read(from, arrived), writing)?;
+    Ok(())
+}
+
+/// Goes on while a chunk is held, so that several chunks of one message are not held one after another.
+async fn read(mut from: OwnedReadHalf, arrived: mpsc::Sender<(Instant, Vec<u8>)>) -> io::Result<()> {
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 || arrived.send((Instant::now(), buffer[..length].to_vec())).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    const SOON: Duration = Duration::from_millis(200);
+
+    /// A server that says what it hears.
+    async fn echo() -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
+        });
+        address
+    }
+
+    async fn ask(stream: &mut TcpStream) -> u8 {
+        stream.write_all(b"x").await.unwrap();
+        stream.read_u8().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_partition_holds_what_is_said_and_lets_it_pass_afterwards() {
+        let target = echo().await;
+        let proxy = Proxy::to(&target.ip().to_string(), target.port()).await.unwrap();
+        let mut old = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(ask(&mut old).await, b'x');
+        proxy.set(Weather::Partition);
+        let mut new = TcpStream::connect(proxy.address).await.expect("nobody is told");
+        old.write_all(b"y").await.unwrap();
+        new.write_all(b"z").await.unwrap();
+        assert!(timeout(SOON, old.read_u8()).await.is_err());
+        assert!(timeout(SOON, new.read_u8()).await.is_err());
+        proxy.set(Weather::Fair);
+        assert_eq!((old.read_u8().await.unwrap(), new.read_u8().await.unwrap()), (b'y', b'z'));
+    }
+
+    #[tokio::test]
+    async fn slow_answers_are_late_by_what_was_asked_for_and_connections_end_with_the_proxy() {
+        let target = echo().await;
+        let proxy = Proxy::to(&target.ip().to_string(), target.port()).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address).await.unwrap();
+        proxy.set(Weather::Slow(SOON));
+        let begun = Instant::now();
+        assert_eq!(ask(&mut stream).await, b'x');
+        assert!(begun.elapsed() >= SOON, "{:?}", begun.elapsed());
+        drop(proxy);
+        assert!(stream.read_u8().await.is_err());
+    }
+}

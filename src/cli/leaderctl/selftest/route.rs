@@ -1,0 +1,235 @@
+//! Where a store URL leads, and the same URL by way of a proxy on this machine.
+//!
+//! The hazard: a URL may hold a password. What stands before and after the host is taken over letter by letter, and no
+//! message repeats any of it.
+
+use crate::store::Location;
+use crate::store::url::Secret;
+#[cfg(feature = "postgres")]
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use std::net::SocketAddr;
+use url::form_urlencoded;
+
+/// The one server of a store, and its URL with a gap where that stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub host: String,
+    pub port: u16,
+    before: Secret,
+    after: Secret,
+}
+
+const OF_TLS: &str = "TLS asks for the server's own name, which a proxy on this machine does not have";
+const OF_SOCKET: &str = "it is reached over a unix socket";
+
+impl Route {
+    /// Of a URL that was read as a store's location.
+    ///
+    /// # Errors
+    /// Why there is no way through a proxy.
+    pub fn of(url: &str, location: &Location) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+        let default_port = match scheme {
+            "file" => return Err("the store is not behind a network".to_owned()),
+            "rediss" | "nats+tls" | "etcds" => return Err(OF_TLS.to_owned()),
+            "redis+unix" => return Err(OF_SOCKET.to_owned()),
+            "redis+sentinel" | "rediss+sentinel" => return Err("its Sentinels say where the server is".to_owned()),
+            "dynamodb" => return of_endpoint(rest),
+            "redis" => 6379,
+            "postgres" | "postgresql" => 5432,
+            "nats" => 4222,
+            "etcd" => 2379,
+            _ => return Err(format!("no proxy can stand before a store of {scheme}:")),
+        };
+        if demands_a_name(location) {
+            return Err(OF_TLS.to_owned());
+        }
+        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, after) = rest.split_at(end);
+        let (login, host) = authority.rsplit_once('@').map_or(("", authority), |(login, host)| (login, host));
+        if host.is_empty() || host.contains('%') {
+            return Err(OF_SOCKET.to_owned());
+        }
+        if host.contains(',') {
+            return Err("it names several servers: name one of them alone".to_owned());
+        }
+        let (host, port) = split_port(host);
+        let port = port.unwrap_or(default_port);
+        let login = login_from_files(location).unwrap_or_else(|| {
+            let at = if authority.contains('@') { "@" } else { "" };
+            format!("{login}{at}")
+        });
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            before: format!("{scheme}://{login}").into(),
+            after: after.to_owned().into(),
+        })
+    }
+
+    #[must_use]
+    pub fn through(&self, proxy: SocketAddr) -> Secret {
+        format!("{}{proxy}{}", self.before.expose(), self.after.expose()).into()
+    }
+}
+
+/// The URL without the lock that it shares with other programs whatever the shard; None where it has none.
+#[must_use]
+pub fn without_shared_lock(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once(':')?;
+    let (before, query) = rest.split_once('?').filter(|_| scheme.starts_with("postgres"))?;
+    let is_shared = |option: &&str| {
+        form_urlencoded::parse(option.as_bytes()).next().is_some_and(|(name, _)| name == "advisory_lock")
+    };
+    query.split('&').any(|option| is_shared(&option)).then(|| {
+        let others: Vec<&str> = query.split('&').filter(|option| !is_shared(option)).collect();
+        format!("{scheme}:{before}?{}", others.join("&"))
+    })
+}
+
+fn demands_a_name(location: &Location) -> bool {
+    match location {
+        #[cfg(feature = "postgres")]
+        Location::Postgres(address) => address.tls_mode == crate::store::postgres::TlsMode::VerifyFull,
+        #[cfg(feature = "nats")]
+        Location::Nats(address) => address.demand_tls,
+        _ => false,
+    }
+}
+
+/// A password file names the server, not the proxy before it. None where the URL says what there is to say.
+fn login_from_files(location: &Location) -> Option<String> {
+    match location {
+        #[cfg(feature = "postgres")]
+        Location::Postgres(address) if address.password.is_none() => {
+            let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+            let user = address.user()?;
+            let password = address.password(address.places.first()?, &user).ok()?;
+            Some(format!("{}:{}@", encoded(&user), encoded(password.expose())))
+        }
+        _ => None,
+    }
+}
+
+fn split_port(host: &str) -> (&str, Option<u16>) {
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, after)) => (name, after.strip_prefix(':')),
+        None => host.split_once(':').map_or((host, None), |(name, port)| (name, Some(port))),
+    };
+    (name, port.and_then(|port| port.parse().ok()))
+}
+
+/// `dynamodb://TABLE?endpoint=http://HOST:PORT`
+fn of_endpoint(rest: &str) -> Result<Route, String> {
+    let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut endpoint = None;
+    let mut others = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        if name == "endpoint" {
+            endpoint = url::Url::parse(&value).ok();
+        } else {
+            others.append_pair(&name, &value);
+        }
+    }
+    let others = others.finish();
+    let and = if others.is_empty() { "" } else { "&" };
+    let endpoint = endpoint.filter(|endpoint| endpoint.scheme() == "http").ok_or(OF_TLS)?;
+    let (Some(host), Some(port)) = (endpoint.host_str(), endpoint.port_or_known_default()) else {
+        return Err(OF_TLS.to_owned());
+    };
+    let path: String = form_urlencoded::byte_serialize(endpoint.path().as_bytes()).collect();
+    Ok(Route {
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port,
+        before: format!("dynamodb:{table}?{others}{and}endpoint=http://").into(),
+        after: path.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(url: &str) -> Result<Route, String> {
+        Route::of(url, &Location::from_url(url).unwrap())
+    }
+
+    #[test]
+    #[cfg(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+    fn the_host_alone_is_replaced() {
+        let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        for (url, host, port, through) in [
+            ("redis://h", "h", 6379, "redis://127.0.0.1:9"),
+            ("redis://u:p%40@x@h:7/3?wait=1", "h", 7, "redis://u:p%40@x@127.0.0.1:9/3?wait=1"),
+            ("redis://[::1]:8/0", "::1", 8, "redis://127.0.0.1:9/0"),
+            ("postgres://u@h/db?sslmode=require", "h", 5432, "postgres://u@127.0.0.1:9/db?sslmode=require"),
+            ("nats://token@h/b", "h", 4222, "nats://token@127.0.0.1:9/b"),
+            ("etcd://h:1", "h", 1, "etcd://127.0.0.1:9"),
+        ] {
+            let route = of(url).unwrap();
+            assert_eq!((route.host.as_str(), route.port), (host, port), "{url}");
+            assert_eq!(route.through(proxy).expose(), through);
+            assert!(Location::from_url(through).is_ok(), "{through}");
+            assert!(!format!("{route:?}").contains("p%40"));
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "dynamodb")]
+    fn an_endpoint_is_replaced_where_it_speaks_no_tls() {
+        let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let route = of("dynamodb://locks?endpoint=http%3A%2F%2Fhost%3A8000%2F&region=eu-west-1").unwrap();
+        assert_eq!((route.host.as_str(), route.port), ("host", 8000));
+        let through = route.through(proxy);
+        let Ok(Location::DynamoDb(address)) = Location::from_url(through.expose()) else { panic!("{route:?}") };
+        assert_eq!((address.table.as_str(), address.region.as_deref()), ("locks", Some("eu-west-1")));
+        assert_eq!(address.endpoint.as_deref(), Some("http://127.0.0.1:9/"));
+        for url in ["dynamodb://locks", "dynamodb://locks?endpoint=https://host"] {
+            assert!(of(url).unwrap_err().contains("TLS"), "{url}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "postgres")]
+    fn a_lock_that_is_shared_whatever_the_shard_is_left_out_and_nothing_else() {
+        for (url, without) in [
+            ("postgres://u:p%40@h/db?table=t&advisory_lock=7&schema=s", "postgres://u:p%40@h/db?table=t&schema=s"),
+            ("postgresql://h/db?advisory%5Flock=-7", "postgresql://h/db?"),
+        ] {
+            assert_eq!(without_shared_lock(url).as_deref(), Some(without));
+            let Ok(Location::Postgres(with)) = Location::from_url(url) else { panic!("{url}") };
+            assert!(with.advisory_lock.is_some());
+            let read = Location::from_url(without);
+            assert_eq!(read, Ok(Location::Postgres(crate::store::postgres::Address { advisory_lock: None, ..with })));
+        }
+        for url in
+            ["postgres://h/db", "postgres://h/db?table=advisory_lock", "redis://h?prefix=advisory_lock", "file:/a"]
+        {
+            assert_eq!(without_shared_lock(url), None);
+        }
+    }
+
+    #[test]
+    #[cfg(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+    fn what_no_proxy_can_stand_before_is_told_and_repeats_nothing() {
+        for (url, why) in [
+            ("file:/var/lib/hunter2", "network"),
+            ("rediss://:hunter2@h", "TLS"),
+            ("redis+unix://:hunter2@/run/redis.sock", "socket"),
+            ("redis+sentinel://:hunter2@one,two/main", "Sentinels"),
+            ("postgres://u:hunter2@h/db?sslmode=verify-full", "TLS"),
+            ("postgres://u:hunter2@%2Ftmp/db", "socket"),
+            ("postgres:///db?host=/tmp", "socket"),
+            ("postgres://u:hunter2@one,two/db", "several"),
+            ("nats+tls://hunter2@h/b", "TLS"),
+            ("nats://hunter2@h/b?ca=/ca", "TLS"),
+            ("nats://hunter2@one,two/b", "several"),
+            ("etcds://u:hunter2@h", "TLS"),
+            ("etcd://one,two", "several"),
+        ] {
+            let refusal = of(url).unwrap_err();
+            assert!(refusal.contains(why) && !refusal.contains("hunter2"), "{url}: {refusal}");
+        }
+    }
+}

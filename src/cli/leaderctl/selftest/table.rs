@@ -1,0 +1,154 @@
+//! The table of evidence: a row for each fault, printed as it is done.
+
+use super::evidence::{Evidence, Verdict, millis};
+use crate::store::on_one_line;
+use serde::Serialize;
+
+/// What became of a fault.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub fault: String,
+    pub verdict: Verdict,
+    /// None where it was not run.
+    pub evidence: Option<Evidence>,
+}
+
+/// What `selftest --json` prints for each fault. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Fields<'a> {
+    fault: &'a str,
+    /// `held`, `failed` or `not run`.
+    verdict: &'static str,
+    /// None where it held.
+    why: Option<&'a str>,
+    /// None, as all that follows, where it was not run.
+    overlap_ms: Option<u64>,
+    orphans: Option<usize>,
+    terms: Option<usize>,
+    terms_rise: Option<bool>,
+    /// Also None where nobody took over.
+    handover_ms: Option<u64>,
+}
+
+impl Row {
+    #[must_use]
+    pub fn not_run(fault: String, why: impl Into<String>) -> Self {
+        Self { fault, verdict: Verdict::NotRun(why.into()), evidence: None }
+    }
+
+    fn words(&self) -> (&'static str, Option<&str>) {
+        match &self.verdict {
+            Verdict::Held => ("held", None),
+            Verdict::Failed(why) => ("failed", Some(why)),
+            Verdict::NotRun(why) => ("not run", Some(why)),
+        }
+    }
+
+    /// One line.
+    #[must_use]
+    pub fn as_json(&self) -> String {
+        let (verdict, why) = self.words();
+        let evidence = self.evidence.as_ref();
+        let fields = Fields {
+            fault: &self.fault,
+            verdict,
+            why,
+            overlap_ms: evidence.map(|evidence| millis(evidence.overlap)),
+            orphans: evidence.map(|evidence| evidence.orphans),
+            terms: evidence.map(|evidence| evidence.terms),
+            terms_rise: evidence.map(|evidence| evidence.terms_rise),
+            handover_ms: evidence.and_then(|evidence| evidence.handover).map(millis),
+        };
+        serde_json::to_string(&fields).expect("a row is plain data")
+    }
+
+    /// Six columns, of which the last goes on to the end of the line.
+    #[must_use]
+    pub fn as_text(&self) -> String {
+        let evidence = self.evidence.as_ref();
+        let terms = evidence.map(|evidence| match evidence.terms {
+            0 => "none",
+            _ if !evidence.terms_rise => "fell",
+            1 => "one",
+            _ => "rose",
+        });
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let verdict = match self.words() {
+            (verdict, Some(why)) => format!("{verdict}: {}", on_one_line(why.to_owned())),
+            (verdict, None) => verdict.to_owned(),
+        };
+        line([
+            &self.fault,
+            &cell(evidence.map(|evidence| format!("{}ms", millis(evidence.overlap)))),
+            &cell(evidence.map(|evidence| evidence.orphans.to_string())),
+            &cell(terms.map(str::to_owned)),
+            &cell(evidence.and_then(|evidence| evidence.handover).map(|gap| format!("{}ms", millis(gap)))),
+            &verdict,
+        ])
+    }
+}
+
+#[must_use]
+pub fn header() -> String {
+    line(["FAULT", "OVERLAP", "ORPHANS", "TERMS", "HANDOVER", "VERDICT"])
+}
+
+/// Rows are printed one by one, so the widths are known before what they hold.
+fn line([fault, overlap, orphans, terms, handover, verdict]: [&str; 6]) -> String {
+    format!("{fault:<15}  {overlap:<7}  {orphans:<7}  {terms:<5}  {handover:<8}  {verdict}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults::Fault;
+    use super::*;
+    use clap::ValueEnum;
+    use std::time::Duration;
+
+    fn rows() -> [Row; 3] {
+        let evidence = Evidence {
+            terms: 2,
+            terms_rise: true,
+            overlap: Duration::ZERO,
+            orphans: 0,
+            handover: Some(Duration::from_micros(1_234_500)),
+        };
+        let breach = Evidence { overlap: Duration::from_nanos(1), handover: None, ..evidence.clone() };
+        [
+            Row { fault: "kill".to_owned(), verdict: Verdict::Held, evidence: Some(evidence) },
+            Row {
+                fault: "freeze".to_owned(),
+                verdict: Verdict::Failed("two\nat once".to_owned()),
+                evidence: Some(breach),
+            },
+            Row::not_run("partition".to_owned(), "the store is not behind a network"),
+        ]
+    }
+
+    #[test]
+    fn columns_are_aligned_and_a_row_is_a_line() {
+        let lines: Vec<String> = std::iter::once(header()).chain(rows().iter().map(Row::as_text)).collect();
+        assert_eq!(
+            lines,
+            [
+                "FAULT            OVERLAP  ORPHANS  TERMS  HANDOVER  VERDICT",
+                "kill             0ms      0        rose   1235ms    held",
+                "freeze           1ms      0        rose   -         failed: two at once",
+                "partition        -        -        -      -         not run: the store is not behind a network",
+            ]
+        );
+        assert!(Fault::value_variants().iter().all(|fault| fault.name().len() <= 15));
+    }
+
+    #[test]
+    fn a_row_as_json_has_every_field() {
+        assert_eq!(
+            rows().map(|row| row.as_json()),
+            [
+                r#"{"fault":"kill","verdict":"held","why":null,"overlap_ms":0,"orphans":0,"terms":2,"terms_rise":true,"handover_ms":1235}"#,
+                r#"{"fault":"freeze","verdict":"failed","why":"two\nat once","overlap_ms":1,"orphans":0,"terms":2,"terms_rise":true,"handover_ms":null}"#,
+                r#"{"fault":"partition","verdict":"not run","why":"the store is not behind a network","overlap_ms":null,"orphans":null,"terms":null,"terms_rise":null,"handover_ms":null}"#,
+            ]
+        );
+    }
+}
