@@ -3,10 +3,12 @@
 //! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is
 //! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
 
-use crate::election::{Action, Election, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent};
+use crate::election::{Action, Election, Ended, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent, View};
+use crate::history::Chronicle;
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::store::{Store, StoreError};
 use crate::time::BootInstant;
+use crate::{orders, presence};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -16,6 +18,9 @@ use tokio::task::JoinSet;
 
 /// The least from one doubt of the store to the next.
 const DOUBTS_APART: Duration = Duration::from_millis(100);
+
+/// How long a candidate that has nothing else to do any more waits for its notes to be written.
+const LAST_NOTES: Duration = Duration::from_secs(1);
 
 /// The machine that a candidate runs on, as far as an election needs it: something that wakes it, people who ask it to
 /// stop, and its tree.
@@ -47,6 +52,18 @@ pub trait Host {
 
     /// Kills the tree past the guard.
     fn seize(&mut self);
+
+    /// Shows people how things stand.
+    fn show(&mut self, view: View) {
+        let _ = view;
+    }
+}
+
+/// What a candidate does beside the election.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Tells the store that it waits.
+    pub announces: bool,
 }
 
 /// Has `candidate` take part in the election of its shard until it leaves, and answers how it went.
@@ -58,6 +75,7 @@ pub async fn run(
     candidate: Candidate,
     store: Arc<dyn Store>,
     mut host: impl Host,
+    habits: Habits,
     seed: u64,
 ) -> io::Result<Outcome> {
     let mut driver = Driver {
@@ -67,6 +85,10 @@ pub async fn run(
         renewals: JoinSet::new(),
         news: JoinSet::new(),
         doubts: JoinSet::new(),
+        notes: JoinSet::new(),
+        chronicle: Arc::default(),
+        presence: JoinSet::new(),
+        habits,
         term: None,
         events: VecDeque::from([Event::Tick]),
         outcome: None,
@@ -74,6 +96,9 @@ pub async fn run(
     loop {
         driver.settle(&mut host);
         if let Some(outcome) = driver.outcome {
+            // No longer than this: they matter to nobody's safety.
+            let written = async { while driver.notes.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(LAST_NOTES, written).await;
             return Ok(outcome);
         }
         let wake_at = driver.election.wake_at();
@@ -85,6 +110,7 @@ pub async fn run(
             Some(event) = driver.asked.join_next() => driver.events.extend(event),
             Some(event) = driver.doubts.join_next() => driver.events.extend(event),
             Some(event) = driver.news.join_next() => driver.events.extend(event),
+            Some(_) = driver.notes.join_next() => {}
             event = host.next(wake_at) => driver.events.push_back(event?),
         }
     }
@@ -100,6 +126,12 @@ struct Driver {
     news: JoinSet<Event>,
     /// What a leader is warned by.
     doubts: JoinSet<Event>,
+    /// What is written down for people.
+    notes: JoinSet<()>,
+    chronicle: Arc<Chronicle>,
+    /// While it is announced that we wait.
+    presence: JoinSet<()>,
+    habits: Habits,
     /// Of the leadership that goes on, for the log.
     term: Option<Term>,
     events: VecDeque<Event>,
@@ -128,6 +160,14 @@ impl Driver {
         } else if self.doubts.is_empty() {
             self.doubts.spawn(self.requests.doubted());
         }
+        if !self.presence.is_empty() && !self.election.is_standby() {
+            self.presence.abort_all();
+            self.presence.detach_all();
+            self.notes.spawn(self.requests.withdraw());
+        } else if self.presence.is_empty() && self.habits.announces && self.election.is_waiting() {
+            self.presence.spawn(self.requests.announce());
+        }
+        host.show(self.election.view(self.requests.store.hindrance()));
     }
 
     fn carry_out(&mut self, action: Action, host: &mut impl Host) {
@@ -136,6 +176,10 @@ impl Driver {
             Action::Observe => self.ask(self.requests.observe()),
             Action::Renew { term, beat } => drop(self.renewals.spawn(self.requests.renew(term, beat))),
             Action::Release { term } => self.ask(self.requests.release(term)),
+            // A leader's answer is of no interest after its leadership, like those to its renewals.
+            Action::ReadOrders if self.election.is_leading() => drop(self.renewals.spawn(self.requests.orders())),
+            Action::ReadOrders => self.ask(self.requests.orders()),
+            Action::ForgetHandover { term } => drop(self.notes.spawn(self.requests.forget_handover(term))),
             Action::ForgetRenewals => {
                 self.renewals.abort_all();
                 self.renewals.detach_all();
@@ -146,7 +190,9 @@ impl Driver {
                     self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
                     self.events.push_back(Event::Tree(TreeEvent::Dead));
                 }
+                self.notes.spawn(self.requests.began(&self.chronicle, term));
             }
+            Action::Ended { term, how } => drop(self.notes.spawn(self.requests.ended(&self.chronicle, term, how))),
             Action::Extend(deadline) => host.extend(deadline),
             Action::Stop(stop) => host.stop(stop),
             Action::Seize => host.seize(),
@@ -174,8 +220,14 @@ impl Driver {
             | Notice::HoldingBack(_)
             | Notice::TroubleOver
             | Notice::Stopping { .. }
+            | Notice::SteppingDown(_)
+            | Notice::Barred(_)
             | Notice::Released(_) => tracing::info!(shard, term, owner, "{notice}"),
-            Notice::Trouble { .. } | Notice::Killing | Notice::Lost(_) | Notice::NotReleased(_) => {
+            Notice::Trouble { .. }
+            | Notice::OrdersUnread { .. }
+            | Notice::Killing
+            | Notice::Lost(_)
+            | Notice::NotReleased(_) => {
                 tracing::warn!(shard, term, owner, "{notice}");
             }
         }
@@ -231,6 +283,39 @@ impl Requests {
         }
     }
 
+    fn orders(&self) -> impl Future<Output = Event> + use<> {
+        let (store, candidate, timeout) = self.parts();
+        async move {
+            let answer = within(timeout, orders::read(&*store, &candidate.shard)).await;
+            Event::Ordered { answer: answer.map(|orders| orders.mandate(&candidate)) }
+        }
+    }
+
+    fn forget_handover(&self, term: Term) -> impl Future<Output = ()> + use<> {
+        let (store, candidate, timeout) = self.parts();
+        async move { noted(within(timeout, orders::forget_handover(&*store, &candidate.shard, term)).await) }
+    }
+
+    fn began(&self, chronicle: &Arc<Chronicle>, term: Term) -> impl Future<Output = ()> + use<> {
+        let ((store, candidate, timeout), chronicle) = (self.parts(), Arc::clone(chronicle));
+        async move { noted(within(timeout, chronicle.began(&*store, &candidate, term)).await) }
+    }
+
+    fn ended(&self, chronicle: &Arc<Chronicle>, term: Term, how: Ended) -> impl Future<Output = ()> + use<> {
+        let ((store, candidate, timeout), chronicle) = (self.parts(), Arc::clone(chronicle));
+        async move { noted(within(timeout, chronicle.ended(&*store, &candidate.shard, term, &how)).await) }
+    }
+
+    fn announce(&self) -> impl Future<Output = ()> + use<> {
+        let (store, candidate, timeout) = self.parts();
+        async move { presence::announce(&*store, &candidate, timeout, not_noted).await }
+    }
+
+    fn withdraw(&self) -> impl Future<Output = ()> + use<> {
+        let (store, candidate, timeout) = self.parts();
+        async move { noted(within(timeout, presence::withdraw(&*store, &candidate)).await) }
+    }
+
     fn parts(&self) -> (Arc<dyn Store>, Arc<Candidate>, Duration) {
         (Arc::clone(&self.store), Arc::clone(&self.candidate), self.timeout)
     }
@@ -242,4 +327,15 @@ async fn within<T>(timeout: Duration, request: impl Future<Output = Result<T, St
         Ok(answer) => answer,
         Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
     }
+}
+
+/// The store's trouble is told by the election; what is not written down for people is not worth a line each time.
+fn noted(written: Result<(), StoreError>) {
+    if let Err(error) = written {
+        not_noted(&error.message);
+    }
+}
+
+fn not_noted(message: &str) {
+    tracing::debug!("not written down: {message}");
 }

@@ -9,14 +9,18 @@
 //! - An answer may be late. A renewal counts from when it was *sent*; a later answer never moves the end of the
 //!   lease backwards.
 //! - The lease may be granted to us while we are asked to stop. Then COMMAND is not started; the lease goes back.
+//! - Orders of operators are no part of the lease, and a read of them may be as old as the request for it. So they are
+//!   read *after* every grant and before COMMAND starts: a pause that was written while nobody led lets nobody lead.
 //! - The lease may be released only when the tree is known to be dead. There is one place that goes to
 //!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
 
+mod orders;
 mod random;
 mod words;
 
 pub use words::{
-    Action, CommandEnd, Event, Loss, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, TreeEvent,
+    Action, Bar, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome, Patience, Pause,
+    Role, Settings, StartError, Stop, TreeEvent, View,
 };
 
 use crate::lease::{Deadline, Term, Timing};
@@ -48,6 +52,10 @@ pub struct Election {
     worked: bool,
     /// True from a claim without an answer to the next answer: we may hold the lease without knowing it.
     claim_in_doubt: bool,
+    /// True once orders were read.
+    orders_worked: bool,
+    /// The last handover that barred us, and until when.
+    yielding: Option<(Term, BootInstant)>,
     waiting: Waiting,
     trouble: Option<Trouble>,
 }
@@ -87,6 +95,8 @@ impl Standby {
 enum Request {
     Claim,
     Look,
+    /// What bars us.
+    Orders,
 }
 
 /// One wait for leadership, from becoming a standby to leading or leaving.
@@ -97,6 +107,28 @@ struct Waiting {
     /// The last answer, if it was an error.
     error: Option<StoreError>,
     holder: Option<Holder>,
+    /// Some while orders keep us from claiming.
+    bar: Option<Bar>,
+}
+
+impl Waiting {
+    fn obstacle(&self) -> Option<Obstacle> {
+        let bar = self.bar.clone().map(Obstacle::Bar);
+        bar.or_else(|| self.holder.clone().map(Obstacle::Holder))
+    }
+}
+
+/// The reading of orders by a leader.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Reading {
+    in_flight: bool,
+    /// When to read them, unless the next renewal comes first.
+    next: BootInstant,
+    failures: u32,
+    /// When it was told last that they cannot be read.
+    said: Option<BootInstant>,
+    /// They were read after the grant, and let us lead.
+    cleared: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +141,7 @@ struct Leadership {
     in_flight: u32,
     failures: u32,
     beat: u64,
+    reading: Reading,
     tree: Tree,
     /// The first thing that ended it; None while it goes on.
     ending: Option<Ending>,
@@ -136,6 +169,10 @@ impl Leadership {
         }
     }
 
+    fn reading_due(&self) -> BootInstant {
+        if self.reading.in_flight { BootInstant::NEVER } else { self.reading.next }
+    }
+
     /// The guard has so long to show that the tree is dead.
     fn seize_after(&mut self, now: BootInstant, time: Duration) {
         if let Tree::Alive { seize_at } = &mut self.tree {
@@ -161,7 +198,22 @@ enum Ending {
     ByItself(CommandEnd),
     NotStarted(StartError),
     Asked,
+    /// By operators, who bar us from leading again.
+    Ordered(Bar),
     Lost(Loss),
+}
+
+impl Ending {
+    fn told(&self, asked: Option<i32>) -> Ended {
+        match self {
+            Self::ByItself(end) => Ended::ByItself(*end),
+            Self::NotStarted(error) => Ended::NotStarted(*error),
+            Self::Asked => Ended::Asked(asked.expect("asked is set before the ending")),
+            Self::Ordered(Bar::Paused { .. }) => Ended::Paused,
+            Self::Ordered(Bar::HandedOver { .. }) => Ended::SteppedDown,
+            Self::Lost(loss) => Ended::Lost(loss.clone()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -178,13 +230,18 @@ struct Releasing {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Then {
     End(Outcome),
-    Standby { pause: Duration },
+    Standby {
+        pause: Duration,
+    },
+    /// We wait on as a standby for orders to let us lead.
+    Barred(Bar),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Trouble {
     since: BootInstant,
     said: Option<BootInstant>,
+    message: String,
 }
 
 impl Election {
@@ -196,7 +253,9 @@ impl Election {
             state: State::Ended,
             worked: false,
             claim_in_doubt: false,
-            waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None },
+            orders_worked: false,
+            yielding: None,
+            waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, bar: None },
             trouble: None,
         };
         election.become_standby(now);
@@ -217,7 +276,7 @@ impl Election {
                 match leadership.tree {
                     Tree::Idle { not_before } => {
                         let start = not_before.unwrap_or(BootInstant::NEVER);
-                        leadership.renewal_due().min(start).min(deadline.kill_at)
+                        leadership.renewal_due().min(start).min(leadership.reading_due()).min(deadline.kill_at)
                     }
                     Tree::Alive { seize_at } => {
                         let losing = if leadership.ending.is_none() { deadline.term_at } else { BootInstant::NEVER };
@@ -259,6 +318,23 @@ impl Election {
         matches!(self.state, State::Standby(_))
     }
 
+    /// A standby that was heard not to be the first in line.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.is_standby() && (self.waiting.holder.is_some() || self.waiting.bar.is_some())
+    }
+
+    #[must_use]
+    pub fn view(&self, hindrance: Option<String>) -> View {
+        let role = match &self.state {
+            State::Standby(_) => Role::Standby(self.waiting.obstacle()),
+            State::Leading(leadership) => Role::Leader(leadership.term),
+            State::Withdrawing { .. } | State::Releasing(_) | State::Ended => Role::Leaving,
+        };
+        let trouble = self.trouble.as_ref().map(|trouble| (trouble.message.clone(), trouble.since));
+        View { role, trouble, hindrance }
+    }
+
     /// Whether [`Event::Doubted`] would be heard.
     #[must_use]
     pub fn is_leading(&self) -> bool {
@@ -277,6 +353,7 @@ impl Election {
             Event::Doubted => self.doubted(now),
             Event::Renewed { sent, answer } => self.renewed(now, sent, answer, &mut actions),
             Event::Released { answer } => self.released(now, answer, &mut actions),
+            Event::Ordered { answer } => self.ordered(now, answer, &mut actions),
             Event::Tree(event) => self.tree(now, &event, &mut actions),
             Event::Asked { signal } => self.asked(now, signal, &mut actions),
         }
@@ -296,6 +373,7 @@ impl Election {
                     actions.push(match standby.intent {
                         Request::Claim => Action::Claim,
                         Request::Look => Action::Observe,
+                        Request::Orders => Action::ReadOrders,
                     });
                 }
             }
@@ -328,6 +406,14 @@ impl Election {
                     leadership.last_sent = now;
                     leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
                     actions.push(Action::Renew { term: leadership.term, beat: leadership.beat });
+                    if leadership.reading.cleared && leadership.ending.is_none() {
+                        leadership.reading.next = now;
+                    }
+                }
+                if now >= leadership.reading_due() {
+                    leadership.reading.in_flight = true;
+                    leadership.reading.next = BootInstant::NEVER;
+                    actions.push(Action::ReadOrders);
                 }
                 if now >= leadership.valid_until {
                     // Nothing is left to renew; and who waits for a tree that is hard to kill must not spin.
@@ -337,7 +423,10 @@ impl Election {
                     Tree::Idle { not_before } => {
                         if now >= deadline.kill_at {
                             self.lost(now, Loss::DeadlinePassed, actions);
-                        } else if not_before.is_none() && leadership.valid_until.since(now) >= timing.least_to_start() {
+                        } else if not_before.is_none()
+                            && leadership.reading.cleared
+                            && leadership.valid_until.since(now) >= timing.least_to_start()
+                        {
                             leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER };
                             actions.push(Action::Start { term: leadership.term, deadline });
                         }
@@ -421,6 +510,7 @@ impl Election {
         match &mut self.state {
             State::Standby(standby) => match news {
                 Ok(()) if standby.request.is_some() => standby.news = true,
+                Ok(()) if standby.intent == Request::Orders => {}
                 Ok(()) => *standby = Standby::about_to(Request::Claim, now),
                 Err(error) => self.standby_failed(now, Request::Look, error, actions),
             },
@@ -518,6 +608,14 @@ impl Election {
         }
     }
 
+    /// A leadership without a tree ends before it has begun.
+    fn give_back(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) {
+        let State::Leading(leadership) = &self.state else { unreachable!("only a leader can give it back") };
+        let (term, left) = (leadership.term, leadership.valid_until.since(now));
+        self.end_leadership(actions);
+        self.release(now, Some(term), then, left);
+    }
+
     fn tree(&mut self, now: BootInstant, event: &TreeEvent, actions: &mut Vec<Action>) {
         let grace = self.settings.timing.stop_grace;
         match &mut self.state {
@@ -562,11 +660,7 @@ impl Election {
                 let again = leadership.asked.is_some();
                 leadership.asked = Some(signal);
                 match leadership.tree {
-                    Tree::Idle { .. } => {
-                        let (term, left) = (leadership.term, leadership.valid_until.since(now));
-                        self.end_leadership(actions);
-                        self.release(now, Some(term), Then::End(Outcome::Interrupted(signal)), left);
-                    }
+                    Tree::Idle { .. } => self.give_back(now, Then::End(Outcome::Interrupted(signal)), actions),
                     Tree::Alive { .. } if again => {
                         actions.push(Action::Say(Notice::Killing));
                         actions.push(Action::Stop(Stop::Kill));
@@ -591,18 +685,23 @@ impl Election {
                     actions.push(Action::Say(Notice::NotReleased("asked to leave at once".to_owned())));
                     self.end(outcome, actions);
                 }
-                Then::Standby { .. } => releasing.then = Then::End(Outcome::Interrupted(signal)),
+                Then::Standby { .. } | Then::Barred(_) => releasing.then = Then::End(Outcome::Interrupted(signal)),
             },
             State::Ended => {}
         }
     }
 
-    fn become_standby(&mut self, now: BootInstant) {
+    /// A leadership is over: what a standby waits for begins anew.
+    fn begin_waiting(&mut self, now: BootInstant) {
         let until = match self.settings.patience {
             Patience::Forever | Patience::Once => BootInstant::NEVER,
             Patience::AtMost(wait) => now.plus(wait),
         };
-        self.waiting = Waiting { until, error: None, holder: None };
+        self.waiting = Waiting { until, error: None, holder: None, bar: None };
+    }
+
+    fn become_standby(&mut self, now: BootInstant) {
+        self.begin_waiting(now);
         self.state = State::Standby(Standby::about_to(Request::Claim, now));
     }
 
@@ -627,6 +726,7 @@ impl Election {
             failures: 0,
             beat: 0,
             tree: Tree::Idle { not_before },
+            reading: Reading { in_flight: false, next: now, failures: 0, said: None, cleared: false },
             ending: None,
             asked: None,
             end: None,
@@ -636,7 +736,7 @@ impl Election {
     fn held_by(&mut self, now: BootInstant, holder: Holder, actions: &mut Vec<Action>) {
         self.store_answered(actions);
         if self.settings.patience == Patience::Once {
-            return self.leave(now, Outcome::NotAcquired(Some(holder)), actions);
+            return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
         }
         let after_expiry = self.after_expiry(&holder);
         let State::Standby(standby) = &mut self.state else { unreachable!("only a standby is refused") };
@@ -654,8 +754,7 @@ impl Election {
         if known.map(|known| (&known.owner, known.term)) != Some((&holder.owner, holder.term)) {
             actions.push(Action::Say(Notice::Waiting(holder.clone())));
         }
-        self.waiting.holder = Some(holder);
-        self.waiting.error = None;
+        self.waiting = Waiting { until: self.waiting.until, error: None, holder: Some(holder), bar: None };
     }
 
     /// A crash is told by nobody, so a standby looks when the lease has ended that it saw: not much later, so that a
@@ -691,7 +790,7 @@ impl Election {
         match &self.waiting.error {
             Some(error) => Outcome::Unreachable(error.message.clone()),
             None if !self.worked => Outcome::Unreachable("the store did not answer in time".to_owned()),
-            None => Outcome::NotAcquired(self.waiting.holder.clone()),
+            None => Outcome::NotAcquired(self.waiting.obstacle()),
         }
     }
 
@@ -715,7 +814,13 @@ impl Election {
                 match &mut leadership.ending {
                     None => leadership.ending = Some(Ending::Lost(loss)),
                     Some(Ending::Lost(cause)) if definite => *cause = loss,
-                    Some(Ending::Lost(_) | Ending::ByItself(_) | Ending::NotStarted(_) | Ending::Asked) => {}
+                    Some(
+                        Ending::Lost(_)
+                        | Ending::ByItself(_)
+                        | Ending::NotStarted(_)
+                        | Ending::Asked
+                        | Ending::Ordered(_),
+                    ) => {}
                 }
                 if definite {
                     leadership.next_renewal = BootInstant::NEVER;
@@ -733,10 +838,19 @@ impl Election {
         let left = leadership.valid_until.since(now);
         let when_asked = asked.map(|signal| Outcome::Ended(end.unwrap_or(CommandEnd::Signalled(signal))));
         self.end_leadership(actions);
+        actions.push(Action::Ended { term, how: ending.told(asked) });
         let (then, ours) = match ending {
             Ending::ByItself(end) => (Then::End(Outcome::Ended(end)), true),
             Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
             Ending::Asked => (Then::End(when_asked.expect("asked is set before the ending")), true),
+            Ending::Ordered(bar) => {
+                if let Bar::HandedOver { term, left, .. } = bar {
+                    // Others have that long from now, however long COMMAND took to end.
+                    self.yielding = Some((term, now.plus(left)));
+                }
+                self.begin_waiting(now);
+                (when_asked.map_or(Then::Barred(bar), Then::End), true)
+            }
             Ending::Lost(loss) => {
                 let ours = matches!(loss, Loss::DeadlinePassed | Loss::GuardFailed);
                 (when_asked.map_or_else(|| self.after_loss(loss), Then::End), ours)
@@ -779,6 +893,10 @@ impl Election {
                     standby.next = now.plus(pause);
                 }
             }
+            Then::Barred(bar) => {
+                self.state = State::Standby(Standby::about_to(Request::Orders, now));
+                self.barred(now, bar, actions);
+            }
         }
     }
 
@@ -813,7 +931,8 @@ impl Election {
     }
 
     fn in_trouble(&mut self, now: BootInstant, message: String, say: bool, actions: &mut Vec<Action>) {
-        let trouble = self.trouble.get_or_insert(Trouble { since: now, said: None });
+        let trouble = self.trouble.get_or_insert(Trouble { since: now, said: None, message: String::new() });
+        trouble.message.clone_from(&message);
         let due = trouble.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY);
         if say && due {
             trouble.said = Some(now);

@@ -24,6 +24,7 @@
 //! | [`driver`] | the event loop that carries its actions out |
 //! | [`processes`] | the machine it runs on: signals, timer, and a tree of processes |
 //! | [`store`] | the trait, and a file for each store |
+//! | [`orders`], [`history`], [`presence`] | what operators want, what was, and who waits: notes beside the leases |
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
 //! | [`witness`] | what a candidate tells its tree that asks whether the lease is held |
@@ -39,8 +40,11 @@ pub mod exit;
 #[cfg(test)]
 mod fuzz;
 pub mod guard;
+pub mod history;
 pub mod lease;
 pub mod log;
+pub mod orders;
+pub mod presence;
 pub mod processes;
 pub mod signals;
 pub mod store;

@@ -5,7 +5,7 @@
 
 use crate::custody::{self, Command, Custody, News};
 use crate::driver::Host;
-use crate::election::{Event, StartError, Stop, TreeEvent};
+use crate::election::{Event, StartError, Stop, TreeEvent, View};
 use crate::guard::{boot_timer, set_boot_timer};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::signals::Signals;
@@ -27,15 +27,17 @@ pub struct Processes {
     timer: Timer,
     /// Some from the start of a guard to the proof that its tree is dead.
     custody: Option<Custody>,
-    /// Some from the first tree on, where the system has such sockets.
+    /// Some where the system has such sockets.
     witness: Option<Witness>,
 }
 
 impl Processes {
     /// # Errors
     /// The kernel's: no timer, no signals.
-    pub fn new(command: Command) -> io::Result<Self> {
-        Ok(Self { command, signals: Signals::listen()?, timer: Timer::new()?, custody: None, witness: None })
+    pub fn new(command: Command, candidate: &Candidate) -> io::Result<Self> {
+        let witness = Witness::new(candidate).inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
+        let (signals, timer) = (Signals::listen()?, Timer::new()?);
+        Ok(Self { command, signals, timer, custody: None, witness: witness.ok() })
     }
 
     fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
@@ -112,12 +114,8 @@ impl Host for Processes {
         deadline: Deadline,
         store: &dyn Store,
     ) -> Result<(), StartError> {
-        if self.witness.is_none() {
-            let witness = Witness::new().inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
-            self.witness = witness.ok();
-        }
         self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name));
-        self.with_witness(|witness| witness.began(candidate, term, deadline));
+        self.with_witness(|witness| witness.began(term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
         store.with_tenure(&candidate.shard, &mut |tenure| {
@@ -148,6 +146,10 @@ impl Host for Processes {
     fn seize(&mut self) {
         self.with_witness(Witness::lost);
         self.with_custody(Custody::seize);
+    }
+
+    fn show(&mut self, view: View) {
+        self.with_witness(|witness| witness.show(view));
     }
 }
 

@@ -4,6 +4,7 @@
 //! The hazard: a release while anything of the tree lives lets a second one start. So only a backstop that has no
 //! descendant left gets here; and the release names the session, so that it is of no effect on a successor's lease.
 
+use crate::history;
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::url::Secret;
 use crate::store::{Conclusion, Location, Release, Store};
@@ -76,7 +77,11 @@ impl Will {
         };
         let store =
             Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
-        give_back(&*store, &candidate, self.term).await
+        give_back(&*store, &candidate, self.term).await?;
+        // For people, and of no consequence.
+        let closed = history::close(&*store, &candidate.shard, self.term, "leaderrun was killed");
+        let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
+        Ok(())
     }
 }
 

@@ -1,13 +1,16 @@
-//! What a candidate tells processes of its tree that ask whether its lease is still held, and for how long.
+//! What a candidate tells whoever asks on its host: how things stand with it, and to processes of its tree whether its
+//! lease is still held, and for how long.
 //!
 //! The hazard: a script that asks the store before a dangerous step learns what was true when the store answered, and
 //! needs the store's password for it. The candidate knows its own deadline, to the millisecond and without a request;
 //! a candidate that is frozen or gone does not answer, which counts as no.
 //!
-//! The socket has a random name in the abstract namespace (unix(7)), told to COMMAND alone. It takes no input, so there
-//! is nothing to be sent to it.
+//! The socket is in the abstract namespace (unix(7)), where every process of the same network namespace may find it. It
+//! takes no input, so there is nothing to be sent to it, and what it tells are no secrets.
 
+use crate::election::{Role, View};
 use crate::lease::{Candidate, Deadline, Session, Term};
+use crate::store::on_one_line;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -18,32 +21,75 @@ use tokio::net::{UnixListener, UnixStream};
 /// The variable by which COMMAND finds it.
 pub const VARIABLE: &str = "LEADERRUN_SOCKET";
 
+/// What the name of every candidate's socket begins with.
+const PREFIX: &str = "leaderrun-";
 /// A candidate that runs answers within a moment.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// No statement is longer.
-const MOST: u64 = 4096;
+const MOST: u64 = 16 * 1024;
 
 /// What it says: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
     pub shard: String,
     pub owner: String,
+    pub pid: u32,
+    /// Some while it has a tree.
+    pub leadership: Option<Leads>,
+    pub standing: Standing,
+}
+
+/// Of a leadership with a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leads {
     pub term: Term,
     /// Until the tree would be killed if the lease is not renewed; None where it does not expire. Zero when the tree
     /// is being stopped because the lease is lost.
     pub left: Option<Duration>,
 }
 
+/// How things stand, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// `standby`, `leader` or `leaving`.
+    pub role: String,
+    /// Who or what is in the way of a standby.
+    pub obstacle: Option<String>,
+    /// The store's trouble, and for how long it has lasted.
+    pub trouble: Option<(String, Duration)>,
+    /// What makes a takeover slow.
+    pub hindrance: Option<String>,
+}
+
+impl Standing {
+    fn of(view: &View, now: BootInstant) -> Self {
+        let (role, obstacle) = match &view.role {
+            Role::Standby(obstacle) => ("standby", obstacle.as_ref().map(ToString::to_string)),
+            Role::Leader(_) => ("leader", None),
+            Role::Leaving => ("leaving", None),
+        };
+        let trouble = view.trouble.as_ref();
+        Self {
+            role: role.to_owned(),
+            obstacle: obstacle.map(on_one_line),
+            trouble: trouble.map(|(message, since)| (message.clone(), now.since(*since))),
+            hindrance: view.hindrance.clone(),
+        }
+    }
+}
+
 /// The candidate's side.
 pub struct Witness {
     listener: UnixListener,
     name: String,
+    shard: String,
+    owner: String,
+    pid: u32,
+    view: View,
     leadership: Option<Leadership>,
 }
 
 struct Leadership {
-    shard: String,
-    owner: String,
     term: Term,
     deadline: Deadline,
     lost: bool,
@@ -52,9 +98,18 @@ struct Leadership {
 impl Witness {
     /// # Errors
     /// The kernel's.
-    pub fn new() -> io::Result<Self> {
-        let name = format!("leaderrun-{}", Session::random()?.as_str());
-        Ok(Self { listener: UnixListener::bind(path(&name))?, name, leadership: None })
+    pub fn new(candidate: &Candidate) -> io::Result<Self> {
+        // Another random number than the session, which nobody needs to know.
+        let name = format!("{PREFIX}{}", Session::random()?.as_str());
+        Ok(Self {
+            listener: UnixListener::bind(path(&name))?,
+            name,
+            shard: candidate.shard.to_string(),
+            owner: candidate.owner.clone(),
+            pid: candidate.pid,
+            view: View { role: Role::Standby(None), trouble: None, hindrance: None },
+            leadership: None,
+        })
     }
 
     /// What `VARIABLE` is set to.
@@ -63,9 +118,12 @@ impl Witness {
         &self.name
     }
 
-    pub fn began(&mut self, candidate: &Candidate, term: Term, deadline: Deadline) {
-        let (shard, owner) = (candidate.shard.to_string(), candidate.owner.clone());
-        self.leadership = Some(Leadership { shard, owner, term, deadline, lost: false });
+    pub fn show(&mut self, view: View) {
+        self.view = view;
+    }
+
+    pub fn began(&mut self, term: Term, deadline: Deadline) {
+        self.leadership = Some(Leadership { term, deadline, lost: false });
     }
 
     pub fn extended(&mut self, deadline: Deadline) {
@@ -94,30 +152,57 @@ impl Witness {
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };
-            let statement = self.leadership.as_ref().map(|leadership| leadership.statement(BootInstant::now()));
-            let text = serde_json::to_vec(&statement).expect("a statement is plain data");
+            let text = serde_json::to_vec(&self.statement(BootInstant::now())).expect("a statement is plain data");
             // It fits into the empty buffer of a new socket, or its reader has gone.
             let _ = stream.try_write(&text);
+        }
+    }
+
+    fn statement(&self, now: BootInstant) -> Statement {
+        Statement {
+            shard: self.shard.clone(),
+            owner: self.owner.clone(),
+            pid: self.pid,
+            leadership: self.leadership.as_ref().map(|leadership| leadership.told(now)),
+            standing: Standing::of(&self.view, now),
         }
     }
 }
 
 impl Leadership {
-    fn statement(&self, now: BootInstant) -> Statement {
+    fn told(&self, now: BootInstant) -> Leads {
         let left = match self.deadline.kill_at {
             _ if self.lost => Some(Duration::ZERO),
             BootInstant::NEVER => None,
             kill_at => Some(kill_at.since(now)),
         };
-        Statement { shard: self.shard.clone(), owner: self.owner.clone(), term: self.term, left }
+        Leads { term: self.term, left }
     }
 }
 
-/// Asks the candidate whose witness has this name. None when it has no tree.
+/// The names of all witnesses of this network namespace, as proc_pid_net(5) lists them.
+///
+/// # Errors
+/// Where `/proc` is not there.
+pub fn all() -> io::Result<Vec<String>> {
+    let table = std::fs::read_to_string("/proc/net/unix")?;
+    Ok(listed(&table))
+}
+
+/// A listening socket stands there once as itself, and once for each connection that it has accepted.
+fn listed(table: &str) -> Vec<String> {
+    let names = table.lines().filter_map(|line| line.split(' ').next_back()?.strip_prefix('@'));
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Asks the candidate whose witness has this name.
 ///
 /// # Errors
 /// Why there is no answer: it is gone, frozen, or in another network namespace.
-pub async fn ask(name: &str) -> io::Result<Option<Statement>> {
+pub async fn ask(name: &str) -> io::Result<Statement> {
     let asked = async {
         let stream = UnixStream::connect(path(name)).await?;
         let mut text = Vec::new();
@@ -142,9 +227,8 @@ mod tests {
     }
 
     fn told(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
-        let (shard, owner) = ("shard".to_owned(), "owner".to_owned());
-        let leadership = Leadership { shard, owner, term: Term(5), deadline, lost };
-        leadership.statement(BootInstant::from_nanos(now * 1_000_000_000)).left
+        let leadership = Leadership { term: Term(5), deadline, lost };
+        leadership.told(BootInstant::from_nanos(now * 1_000_000_000)).left
     }
 
     #[test]
@@ -160,5 +244,16 @@ mod tests {
     fn a_witness_that_is_gone_is_no_witness() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         assert!(runtime.block_on(ask("leaderrun-nobody")).is_err());
+    }
+
+    #[test]
+    fn witnesses_are_found_among_all_sockets() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                     0000: 00000002 00000000 00010000 0001 01 123 @leaderrun-b\n\
+                     0000: 00000003 00000000 00000000 0001 03 124 @leaderrun-b\n\
+                     0000: 00000002 00000000 00010000 0001 01 125 /run/leaderrun-x\n\
+                     0000: 00000002 00000000 00010000 0001 01 126\n\
+                     0000: 00000002 00000000 00010000 0001 01 127 @leaderrun-a\n";
+        assert_eq!(listed(table), ["leaderrun-a", "leaderrun-b"]);
     }
 }

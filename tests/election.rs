@@ -1,7 +1,8 @@
 //! The election machine alone: time is an argument here, nothing is waited for.
 
 use leaderrun::election::{
-    Action, CommandEnd, Election, Event, Loss, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, TreeEvent,
+    Action, Bar, CommandEnd, Election, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
+    Patience, Pause, Role, Settings, StartError, Stop, TreeEvent,
 };
 use leaderrun::lease::{Term, Timing, TimingRequest};
 use leaderrun::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
@@ -14,6 +15,8 @@ const TERM: Term = Term(7);
 struct Play {
     election: Election,
     now: Duration,
+    /// What orders are read whenever they are; None leaves that to the test.
+    orders: Option<Result<Mandate, StoreError>>,
 }
 
 impl Play {
@@ -27,7 +30,8 @@ impl Play {
             drain: None,
         };
         change(&mut settings);
-        Self { election: Election::new(settings, BootInstant::from_nanos(0), 42), now: Duration::ZERO }
+        let election = Election::new(settings, BootInstant::from_nanos(0), 42);
+        Self { election, now: Duration::ZERO, orders: Some(Ok(Mandate::default())) }
     }
 
     fn at(&self) -> BootInstant {
@@ -35,7 +39,18 @@ impl Play {
     }
 
     fn tell(&mut self, event: Event) -> Vec<Action> {
-        self.election.handle(self.at(), event)
+        let mut actions = self.election.handle(self.at(), event);
+        if let Some(answer) = self.orders.clone()
+            && has(&actions, &Action::ReadOrders)
+        {
+            actions.retain(|action| *action != Action::ReadOrders);
+            actions.extend(self.tell(Event::Ordered { answer }));
+        }
+        actions
+    }
+
+    fn ordered(&mut self, mandate: Mandate) -> Vec<Action> {
+        self.tell(Event::Ordered { answer: Ok(mandate) })
     }
 
     /// Lets time pass, waking the machine whenever it wants to be.
@@ -73,8 +88,11 @@ impl Play {
         play
     }
 
+    /// What follows when the tree is dead, but for how that is told.
     fn dead(&mut self) -> Vec<Action> {
-        self.tell(Event::Tree(TreeEvent::Dead))
+        let mut actions = self.tell(Event::Tree(TreeEvent::Dead));
+        actions.retain(|action| !matches!(action, Action::Ended { .. }));
+        actions
     }
 }
 
@@ -320,7 +338,7 @@ fn waiting_is_bounded_by_what_was_asked() {
         }
     }
     assert!((4..=7).contains(&looks), "{looks} looks in 10 s at 2 s each");
-    assert_eq!(play.until(10.0), [Action::End(Outcome::NotAcquired(Some(other())))]);
+    assert_eq!(play.until(10.0), [Action::End(Outcome::NotAcquired(Some(Obstacle::Holder(other()))))]);
 }
 
 #[test]
@@ -478,5 +496,278 @@ fn what_decides_reads_no_clock_and_draws_no_random_numbers() {
             assert!(uses.is_empty(), "{file} uses {impure}: {uses:?}");
         }
         assert!(!text.contains("BootInstant::now"), "{file} reads the clock");
+    }
+}
+
+fn paused() -> Mandate {
+    Mandate { pause: Some(Pause { keep: false, left: None, said: "by me".to_owned() }), handover: None }
+}
+
+fn paused_keeping() -> Mandate {
+    Mandate { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None }
+}
+
+fn handed_over(term: Term, welcome: bool) -> Mandate {
+    let hold = Duration::from_secs(30);
+    Mandate { pause: None, handover: Some(Handover { term, welcome, hold, said: "by me".to_owned() }) }
+}
+
+fn barred(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Say(Notice::Barred(_))))
+}
+
+fn starts(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Start { .. }))
+}
+
+/// Stops in order, releases, and is a standby that claims nothing.
+fn stops_and_stands_by(play: &mut Play, actions: &[Action]) {
+    assert!(matches!(actions.last(), Some(Action::Stop(Stop::Orderly { kill_after: None }))), "{actions:?}");
+    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::Say(Notice::Released(TERM))) && barred(&actions), "{actions:?}");
+    assert!(play.election.is_standby() && !has(&actions, &Action::Claim));
+}
+
+#[test]
+fn a_command_is_not_started_before_orders_were_read_that_are_newer_than_the_grant() {
+    let mut play = Play::new(|_| {});
+    play.orders = None;
+    assert_eq!(play.tell(Event::Tick), [Action::Claim]);
+    assert_eq!(play.claimed(Ok(granted())), [Action::Say(Notice::Leading(TERM)), Action::ReadOrders]);
+    assert_eq!(play.until(4.0), []);
+    // It is asked again, and the lease is renewed meanwhile.
+    assert_eq!(play.tell(Event::Ordered { answer: Err(away()) }), []);
+    let actions = play.until(5.0);
+    assert!(has(&actions, &Action::ReadOrders) && renewals(&actions) == 1 && !starts(&actions), "{actions:?}");
+    assert!(play.renewed(Ok(Renewal::Renewed)).is_empty());
+    assert!(starts(&play.ordered(Mandate::default())));
+}
+
+#[test]
+fn a_grant_of_a_paused_shard_goes_back_and_nothing_is_claimed_before_the_pause_is_over() {
+    let mut play = Play::new(|_| {});
+    play.orders = Some(Ok(paused()));
+    let _ = play.tell(Event::Tick);
+    let actions = play.claimed(Ok(granted()));
+    assert_eq!(actions[1..], [Action::ForgetRenewals, Action::Release { term: TERM }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(barred(&actions), "{actions:?}");
+    let actions = play.until(3600.0);
+    assert!(!has(&actions, &Action::Claim) && !barred(&actions), "{actions:?}");
+    play.orders = Some(Ok(Mandate::default()));
+    assert_eq!(play.until(3604.0), [Action::Claim]);
+    assert!(starts(&play.claimed(Ok(granted()))));
+}
+
+#[test]
+fn a_pause_stops_a_leader_in_order() {
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Ok(paused()));
+    let actions = play.until(5.0);
+    stops_and_stands_by(&mut play, &actions);
+    play.orders = None;
+    assert_eq!(play.until(8.0), [Action::ReadOrders]);
+    // The store is away for a while: that lets nobody lead.
+    for _ in 0..20 {
+        let actions = play.tell(Event::Ordered { answer: Err(away()) });
+        assert!(!has(&actions, &Action::Claim), "{actions:?}");
+        let actions = play.until(play.now.as_secs_f64() + 10.0);
+        assert_eq!(actions, [Action::ReadOrders]);
+    }
+    assert_eq!(play.ordered(Mandate::default())[1..], [Action::Claim]);
+}
+
+#[test]
+fn a_pause_that_keeps_the_leader_only_bars_its_successors() {
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Ok(paused_keeping()));
+    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, beat: 1 }]);
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    let mut play = Play::new(|_| {});
+    play.orders = Some(Ok(paused_keeping()));
+    let _ = play.tell(Event::Tick);
+    assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
+}
+
+#[test]
+fn a_pause_lets_a_command_drain_however_long_it_takes_and_renews_meanwhile() {
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Ok(paused()));
+    let _ = play.until(5.0);
+    let mut sent = 1;
+    let mut answer = true;
+    for second in 6..300 {
+        if answer {
+            let _ = play.renewed(Ok(Renewal::Renewed));
+        }
+        let actions = play.until(f64::from(second));
+        assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_) | Action::Seize)), "{actions:?}");
+        answer = renewals(&actions) > 0;
+        sent += renewals(&actions);
+    }
+    assert!(sent > 50, "{sent}");
+}
+
+#[test]
+fn who_steps_down_waits_for_others_from_when_it_released() {
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Ok(handed_over(TERM, false)));
+    let actions = play.until(5.0);
+    assert!(matches!(actions.last(), Some(Action::Stop(Stop::Orderly { .. }))), "{actions:?}");
+    // COMMAND takes long.
+    for second in 6..100 {
+        let _ = play.renewed(Ok(Renewal::Renewed));
+        let _ = play.until(f64::from(second));
+    }
+    assert!(has(&play.dead(), &Action::Release { term: TERM }));
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(barred(&actions), "{actions:?}");
+    let actions = play.until(128.9);
+    assert!(!has(&actions, &Action::Claim), "{actions:?}");
+    assert!(has(&play.until(130.0), &Action::Claim));
+    // It may lead again, and says that the handover is over.
+    let grant = Grant { term: Term(9), start_after: None };
+    let actions = play.claimed(Ok(Claim::Granted(grant)));
+    assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: TERM }), "{actions:?}");
+}
+
+#[test]
+fn who_steps_down_may_follow_whoever_led_meanwhile() {
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Ok(handed_over(TERM, false)));
+    let _ = play.until(5.0);
+    let _ = play.dead();
+    play.orders = Some(Ok(Mandate::default()));
+    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert_eq!(play.until(8.0), [Action::Claim]);
+}
+
+#[test]
+fn a_handover_to_somebody_else_goes_back_once_and_bars_for_a_bounded_time() {
+    let mut play = Play::new(|_| {});
+    play.orders = Some(Ok(handed_over(Term(6), false)));
+    let _ = play.tell(Event::Tick);
+    let actions = play.claimed(Ok(granted()));
+    assert!(has(&actions, &Action::Release { term: TERM }) && !starts(&actions), "{actions:?}");
+    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(!has(&play.until(29.9), &Action::Claim));
+    assert!(has(&play.until(31.0), &Action::Claim));
+    let grant = Grant { term: Term(8), start_after: None };
+    assert!(starts(&play.claimed(Ok(Claim::Granted(grant)))));
+}
+
+#[test]
+fn whom_a_handover_names_leads_at_once_and_an_old_handover_stops_nobody() {
+    let mut play = Play::new(|_| {});
+    play.orders = Some(Ok(handed_over(Term(6), true)));
+    let _ = play.tell(Event::Tick);
+    let actions = play.claimed(Ok(granted()));
+    assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: Term(6) }), "{actions:?}");
+    play.orders = Some(Ok(handed_over(Term(6), false)));
+    let actions = play.until(5.0);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
+    assert!(has(&actions, &Action::ForgetHandover { term: Term(6) }), "{actions:?}");
+}
+
+#[test]
+fn who_does_not_wait_leaves_a_paused_shard_without_leading() {
+    let mut play = Play::new(|settings| settings.patience = Patience::Once);
+    play.orders = Some(Ok(paused()));
+    let _ = play.tell(Event::Tick);
+    assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let bar = Bar::Paused { said: "by me".to_owned(), left: None };
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(Obstacle::Bar(bar))))));
+}
+
+#[test]
+fn a_wait_for_a_paused_shard_is_as_long_as_was_asked_for() {
+    let mut play = Play::new(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
+    play.orders = Some(Ok(paused()));
+    let _ = play.tell(Event::Tick);
+    let _ = play.claimed(Ok(granted()));
+    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(matches!(play.election.view(None).role, Role::Standby(Some(Obstacle::Bar(_)))));
+    assert_eq!(play.until(9.9), []);
+    let actions = play.until(10.0);
+    assert!(matches!(actions[..], [Action::End(Outcome::NotAcquired(Some(Obstacle::Bar(_))))]), "{actions:?}");
+}
+
+#[test]
+fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
+    let denied = StoreError::denied("no permission");
+    let mut play = Play::new(|_| {});
+    play.orders = Some(Err(denied.clone()));
+    let _ = play.tell(Event::Tick);
+    let actions = play.claimed(Ok(granted()));
+    assert!(has(&actions, &Action::Release { term: TERM }) && !starts(&actions), "{actions:?}");
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Refused(denied.clone()))));
+    // Once it has worked it is an outage like any other, and COMMAND goes on.
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Err(denied));
+    let actions = play.until(5.0);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_) | Action::End(_))), "{actions:?}");
+    let told = |actions: &[Action]| {
+        actions
+            .iter()
+            .filter(|action| matches!(action, Action::Say(Notice::OrdersUnread { running: true, .. })))
+            .count()
+    };
+    // Now and then, not with each renewal.
+    let mut lines = told(&actions);
+    for second in 6..65 {
+        if !actions.is_empty() {
+            let _ = play.renewed(Ok(Renewal::Renewed));
+        }
+        lines += told(&play.until(f64::from(second)));
+    }
+    assert!((1..=3).contains(&lines), "{lines}");
+}
+
+#[test]
+fn a_stop_that_was_asked_for_while_a_pause_stops_the_command_ends_the_candidate() {
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Ok(paused()));
+    let _ = play.until(5.0);
+    let _ = play.tell(Event::Asked { signal: 15 });
+    assert!(has(&play.dead(), &Action::Release { term: TERM }));
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
+}
+
+#[test]
+fn a_loss_during_a_pause_hurries() {
+    let mut play = Play::leading(|_| {});
+    play.orders = Some(Ok(paused()));
+    let _ = play.until(5.0);
+    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(has(&actions, &Action::Stop(Stop::Losing)), "{actions:?}");
+}
+
+#[test]
+fn how_a_leadership_ended_is_told_once() {
+    let told = |play: &mut Play| -> Vec<Ended> {
+        let actions = play.tell(Event::Tree(TreeEvent::Dead));
+        actions
+            .into_iter()
+            .filter_map(|action| if let Action::Ended { how, .. } = action { Some(how) } else { None })
+            .collect()
+    };
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3))));
+    assert_eq!(told(&mut play), [Ended::ByItself(CommandEnd::Exited(3))]);
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Asked { signal: 2 });
+    assert_eq!(told(&mut play), [Ended::Asked(2)]);
+    let mut play = Play::leading(|_| {});
+    let _ = play.renewed(Ok(Renewal::Lost(None)));
+    assert_eq!(told(&mut play), [Ended::Lost(Loss::RecordGone)]);
+    for (mandate, how) in [(paused(), Ended::Paused), (handed_over(TERM, false), Ended::SteppedDown)] {
+        let mut play = Play::leading(|_| {});
+        play.orders = Some(Ok(mandate));
+        let _ = play.until(5.0);
+        assert_eq!(told(&mut play), [how]);
     }
 }

@@ -3,14 +3,14 @@
 use super::flags::NamedStore;
 use super::{explain, flags};
 use crate::custody::Command;
-use crate::driver;
+use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Patience, Settings, StartError};
 use crate::exit;
 use crate::guard;
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
 use crate::log::{self, Format};
 use crate::processes::Processes;
-use crate::store::Location;
+use crate::store::{Location, Store};
 use crate::sys;
 use crate::will;
 use clap::builder::FalseyValueParser;
@@ -107,6 +107,10 @@ pub struct Flags {
     #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, default_value_t = AfterLoss::Standby)]
     on_loss: AfterLoss,
 
+    /// Whether a standby tells the store that it waits, so that leaderctl can count it; auto: unless requests cost money
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, default_value_t = Announce::Auto)]
+    announce: Announce,
+
     /// Print the timing budget of these flags and exit
     #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     explain: bool,
@@ -135,6 +139,14 @@ enum AfterLoss {
     Standby,
     /// Exit with status 79
     Exit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Announce {
+    /// Unless requests to the store cost money
+    Auto,
+    Always,
+    Never,
 }
 
 /// Everything that is known before the store is asked.
@@ -234,6 +246,14 @@ impl Flags {
         Ok(Job { shard, timing, store: store?, words })
     }
 
+    fn announces(&self, store: &dyn Store) -> bool {
+        match self.announce {
+            Announce::Auto => !store.is_metered(),
+            Announce::Always => true,
+            Announce::Never => false,
+        }
+    }
+
     fn patience(&self) -> Patience {
         match self.wait {
             _ if self.no_wait => Patience::Once,
@@ -281,17 +301,18 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             drain: flags.drain,
         };
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
-        let host = Processes::new(command)?;
-        driver::run(settings, candidate, store, host, u64::from_le_bytes(seed)).await
+        let host = Processes::new(command, &candidate)?;
+        let habits = Habits { announces: flags.announces(&*store) };
+        driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await
     })?;
     pass_on_interrupt(&outcome, terminal_group);
     let status = exit::of_outcome(&outcome, flags.conflict_exit_code);
     Ok(match outcome {
         Outcome::Ended(_) | Outcome::Interrupted(_) | Outcome::Lost(_) => ExitCode::from(status),
         Outcome::NotStarted(error) => not_started(&program, error),
-        Outcome::NotAcquired(holder) => {
-            let who = holder.map_or_else(|| "somebody else".to_owned(), |holder| holder.to_string());
-            tracing::debug!("not acquired: {who} leads");
+        Outcome::NotAcquired(obstacle) => {
+            let why = obstacle.map_or_else(|| "somebody else leads".to_owned(), |obstacle| obstacle.to_string());
+            tracing::debug!("not acquired: {why}");
             ExitCode::from(status)
         }
         Outcome::Unreachable(message) => fail(status, &message),

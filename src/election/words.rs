@@ -1,8 +1,9 @@
 //! What goes into an election, what comes out of it, and how that reads in a log.
 
-use crate::lease::{Deadline, Term, Timing, show};
+use crate::lease::{Deadline, Term, Timing, show, show_seconds};
 use crate::store::{Claim, Delivery, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
+use nix::errno::Errno;
 use std::fmt;
 use std::time::Duration;
 
@@ -57,10 +58,58 @@ pub enum Event {
     Released {
         answer: Result<Release, StoreError>,
     },
+    /// What operators want was read.
+    Ordered {
+        answer: Result<Mandate, StoreError>,
+    },
     Tree(TreeEvent),
     /// Somebody asked us to stop, by this signal.
     Asked {
         signal: i32,
+    },
+}
+
+/// What operators' orders mean for one candidate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mandate {
+    pub pause: Option<Pause>,
+    pub handover: Option<Handover>,
+}
+
+/// Nobody is to lead.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pause {
+    /// But who leads goes on.
+    pub keep: bool,
+    /// None: until somebody ends it.
+    pub left: Option<Duration>,
+    /// Who ordered it, and why.
+    pub said: String,
+}
+
+/// A term is to end, and others to lead.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Handover {
+    pub term: Term,
+    /// We may lead next. Whoever may not waits for `hold` at most.
+    pub welcome: bool,
+    pub hold: Duration,
+    /// Who ordered it, and to whom.
+    pub said: String,
+}
+
+/// What orders keep a candidate from leading.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Bar {
+    Paused {
+        said: String,
+        left: Option<Duration>,
+    },
+    /// Others go first, for so long.
+    HandedOver {
+        term: Term,
+        said: String,
+        left: Duration,
     },
 }
 
@@ -101,6 +150,12 @@ pub enum Action {
     Release {
         term: Term,
     },
+    /// Read what operators want.
+    ReadOrders,
+    /// A leadership has begun that came after this handover: it is done.
+    ForgetHandover {
+        term: Term,
+    },
     /// Start the guard, and with it COMMAND.
     Start {
         term: Term,
@@ -114,8 +169,25 @@ pub enum Action {
     Seize,
     /// A leadership is over: answers to its renewals are of no interest any more.
     ForgetRenewals,
+    /// A leadership whose COMMAND was started is over, and how that came.
+    Ended {
+        term: Term,
+        how: Ended,
+    },
     Say(Notice),
     End(Outcome),
+}
+
+/// How a leadership ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    ByItself(CommandEnd),
+    NotStarted(StartError),
+    /// Somebody asked us to, by this signal.
+    Asked(i32),
+    Paused,
+    SteppedDown,
+    Lost(Loss),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,10 +225,38 @@ pub enum Notice {
     Stopping {
         signal: i32,
     },
+    /// Operators want it.
+    SteppingDown(Bar),
+    Barred(Bar),
+    OrdersUnread {
+        message: String,
+        /// COMMAND was started.
+        running: bool,
+    },
     Killing,
     Lost(Loss),
     Released(Term),
     NotReleased(String),
+}
+
+/// How things stand, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    pub role: Role,
+    /// The store's, and since when.
+    pub trouble: Option<(String, BootInstant)>,
+    /// What makes a takeover slow.
+    pub hindrance: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Nobody was heard to be in the way yet, or somebody is.
+    Standby(Option<Obstacle>),
+    /// It holds the lease; whether COMMAND runs its tree tells.
+    Leader(Term),
+    /// It is about to leave, or to stand by again.
+    Leaving,
 }
 
 /// How the election ended, for the exit status.
@@ -166,10 +266,50 @@ pub enum Outcome {
     NotStarted(StartError),
     /// Stopped by this signal before COMMAND was started.
     Interrupted(i32),
-    NotAcquired(Option<Holder>),
+    NotAcquired(Option<Obstacle>),
     Unreachable(String),
     Refused(StoreError),
     Lost(Loss),
+}
+
+/// What kept a candidate from leading.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Obstacle {
+    Holder(Holder),
+    Bar(Bar),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Holder(holder) => write!(f, "{holder} leads"),
+            Self::Bar(bar) => bar.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused { said, left: None } => write!(f, "paused {said}"),
+            Self::Paused { said, left: Some(left) } => write!(f, "paused {said}, for another {}", show_seconds(*left)),
+            Self::HandedOver { said, left, .. } => write!(f, "handed over {said}, for another {}", show_seconds(*left)),
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByItself(CommandEnd::Exited(status)) => write!(f, "exited with {status}"),
+            Self::ByItself(CommandEnd::Signalled(signal)) => write!(f, "ended by signal {signal}"),
+            Self::NotStarted(StartError(number)) => write!(f, "not started: {}", Errno::from_raw(*number).desc()),
+            Self::Asked(signal) => write!(f, "stopped on signal {signal}"),
+            Self::Paused => f.write_str("paused"),
+            Self::SteppedDown => f.write_str("stepped down"),
+            Self::Lost(loss) => write!(f, "lost: {loss}"),
+        }
+    }
 }
 
 impl fmt::Display for Loss {
@@ -197,6 +337,14 @@ impl fmt::Display for Notice {
             Self::Trouble { message, lasting } => write!(f, "{message}; retrying since {}", show(*lasting)),
             Self::TroubleOver => f.write_str("the store answers again"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
+            Self::SteppingDown(bar) => write!(f, "stopping: {bar}"),
+            Self::Barred(bar) => write!(f, "waiting: {bar}"),
+            Self::OrdersUnread { message, running: true } => {
+                write!(f, "cannot read what operators have ordered: {message}; the command goes on")
+            }
+            Self::OrdersUnread { message, running: false } => {
+                write!(f, "cannot read what operators have ordered: {message}; the command waits for that")
+            }
             Self::Killing => f.write_str("asked again to stop: killing the command"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
             Self::Released(_) => f.write_str("released"),

@@ -7,9 +7,10 @@
 use crate::clock::{Clock, Tick};
 use crate::mutants::Mutant;
 use crate::network::{Answer, Message, Place, Request, Way};
+use crate::orders::Orders;
 use crate::store::{Id, Kind, Store};
 use crate::world::{Met, Start, World};
-use leaderrun::election::{Action, CommandEnd, Election, Event, Stop, TreeEvent};
+use leaderrun::election::{Action, Bar, CommandEnd, Election, Event, Notice as Said, Stop, TreeEvent};
 use leaderrun::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::lease::{Deadline, Term};
 use leaderrun::store::{Claim, Observation, Renewal, StoreError};
@@ -36,6 +37,10 @@ pub struct Host {
     pub term: Option<Term>,
     /// Its candidate woke and did nothing, not even put off when to wake next.
     pub spins: bool,
+    /// The lease that it holds was granted after a pause was ordered, which was not taken back since.
+    pub granted_under_pause: bool,
+    /// The candidate wants a handover of this term, or an earlier one, to be forgotten.
+    pub forgets: Option<Term>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -125,6 +130,7 @@ pub struct Context<'a> {
     pub world: &'a World,
     pub tick: Tick,
     pub store: &'a Store,
+    pub orders: Option<Orders>,
     /// Nothing gets from this host to the store, or nothing back.
     pub cut: Option<Way>,
 }
@@ -143,6 +149,8 @@ impl Host {
             messages: Vec::new(),
             term: None,
             spins: false,
+            granted_under_pause: false,
+            forgets: None,
         }
     }
 
@@ -337,6 +345,20 @@ impl Host {
                 }
                 events.push_back(Event::Observed { answer });
             }
+            // Read and answered at once, like a look.
+            Action::ReadOrders => {
+                let orders = match cx.world.mutant {
+                    Some(Mutant::OrdersReadBeforeClaim) => None,
+                    _ => cx.orders,
+                };
+                self.granted_under_pause &= matches!(cx.orders, Some(Orders::Paused { .. }));
+                let answer = match cx.cut {
+                    None => Ok(orders.map(|orders| orders.mandate(self.id)).unwrap_or_default()),
+                    Some(_) => Err(StoreError::not_applied("cut off")),
+                };
+                events.push_back(Event::Ordered { answer });
+            }
+            Action::ForgetHandover { term } => self.forgets = Some(term),
             Action::Renew { term, beat } => self.send(Request::Renew { term, beat }, false, cx),
             Action::Release { term } => self.send(Request::Release { term }, false, cx),
             Action::Start { term, deadline } => {
@@ -369,7 +391,12 @@ impl Host {
                 }
                 self.messages.retain(Message::matters);
             }
-            Action::Say(_) => {}
+            Action::Say(Said::Leading(_)) => {
+                self.granted_under_pause = matches!(cx.orders, Some(Orders::Paused { .. }));
+            }
+            Action::Say(Said::Barred(Bar::Paused { .. })) => cx.world.meet(Met::PausedBeforeStart),
+            Action::Say(Said::SteppingDown(Bar::HandedOver { .. })) => cx.world.meet(Met::SteppedDown),
+            Action::Say(_) | Action::Ended { .. } => {}
             Action::End(_) => self.candidate_ends(),
         }
     }

@@ -50,6 +50,8 @@ pub enum Mutant {
     WaitFromRequest,
     /// Deadlines count on a clock that stops during suspends.
     ClockStopsInSuspend,
+    /// Orders are read before the claim, when there were none, and not again after the grant.
+    OrdersReadBeforeClaim,
 }
 
 /// The shortest way to `breach` is found, and shown.
@@ -94,6 +96,7 @@ mutants! {
     terms_forgotten_with_the_records: TermsForgotten, Atomic, { wipes: 1 } => TermNotRisen;
     a_wipe_that_nobody_waits_for: WipeForgotten, Atomic, { wipes: 1 } => TwoTrees;
     a_wipe_that_is_told_only_once: WipeForgottenOnSecondClaim, Atomic, { wipes: 1, held_up: 1 } => TwoTrees;
+    orders_that_are_older_than_the_grant: OrdersReadBeforeClaim, Atomic, { orders: 1 } => StartedUnderPause;
     a_clock_that_stops_in_suspend: ClockStopsInSuspend, Conditional, { suspends: 1 } => TwoTrees;
 }
 

@@ -2,6 +2,7 @@
 
 use crate::host::{Host, Link, Mode, Tree};
 use crate::network::{Place, Way};
+use crate::orders::Orders;
 use crate::store::Id;
 use crate::world::{State, World};
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub enum Step {
     Cut(Id, Way),
     Heal,
     Wipe,
+    /// None: what was ordered is taken back.
+    Order(Option<Orders>),
 }
 
 impl Step {
@@ -198,6 +201,11 @@ impl World {
         }
         if left.wipes > 0 {
             steps.push(Step::Wipe);
+        }
+        if left.orders > 0 {
+            let paused = |keep| Some(Orders::Paused { keep });
+            let orders = [paused(false), paused(true), Orders::hand_over(&state.store), None];
+            steps.extend(orders.into_iter().filter(|orders| *orders != state.orders).map(Step::Order));
         }
     }
 }

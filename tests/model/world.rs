@@ -8,6 +8,7 @@ use crate::clock::{Clock, TICK, Tick, timing};
 use crate::host::{Context, Host};
 use crate::mutants::Mutant;
 use crate::network::{Answer, Message, Place, Request, Way};
+use crate::orders::Orders;
 use crate::steps::Step;
 use crate::store::{Id, Kind, Seen, Store, Taken};
 use leaderrun::election::{Event, OnLoss, Patience, Settings};
@@ -70,6 +71,8 @@ pub struct Faults {
     pub ends: u8,
     /// The store loses all it knows.
     pub wipes: u8,
+    /// An operator orders something, or takes it back. No fault, but counted like one.
+    pub orders: u8,
     /// Of all kinds together.
     pub total: u8,
 }
@@ -86,6 +89,7 @@ impl Faults {
         stops: 0,
         ends: 0,
         wipes: 0,
+        orders: 0,
         total: u8::MAX,
     };
 
@@ -102,6 +106,7 @@ impl Faults {
             stops: total,
             ends: total,
             wipes: total,
+            orders: 0,
             total,
         }
     }
@@ -126,6 +131,8 @@ pub enum Breach {
     TermNotRisen,
     /// A release was applied to the lease of a session whose tree lives.
     ReleasedAlive,
+    /// A tree was started though a pause had been ordered before its lease was granted.
+    StartedUnderPause,
     /// A candidate's timer fires again and again, and nothing comes of it.
     Spins,
 }
@@ -156,10 +163,12 @@ pub enum Met {
     LastWill,
     ResumedTooLate,
     NotStarted,
+    PausedBeforeStart,
+    SteppedDown,
 }
 
 impl Met {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::TakenAfterCrash,
         Self::TakenAfterRelease,
         Self::SeenFree,
@@ -178,7 +187,11 @@ impl Met {
         Self::LastWill,
         Self::ResumedTooLate,
         Self::NotStarted,
+        Self::PausedBeforeStart,
+        Self::SteppedDown,
     ];
+    /// What can be met without operators.
+    pub const UNORDERED: usize = 18;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -187,6 +200,7 @@ pub struct State {
     pub store: Store,
     pub hosts: Vec<Arc<Host>>,
     pub cut: Option<(Id, Way)>,
+    pub orders: Option<Orders>,
     pub left: Faults,
     /// The highest term under which a tree was started.
     pub last_term: Term,
@@ -229,7 +243,7 @@ impl World {
 
     pub fn context<'a>(&'a self, state: &'a State, id: Id) -> Context<'a> {
         let cut = state.cut.filter(|(whose, _)| *whose == id).map(|(_, way)| way);
-        Context { world: self, tick: state.tick, store: &state.store, cut }
+        Context { world: self, tick: state.tick, store: &state.store, orders: state.orders, cut }
     }
 
     /// Applies a request to the store, which answers.
@@ -332,6 +346,14 @@ impl World {
         let mut host = Arc::unwrap_or_clone(Arc::clone(&state.hosts[index]));
         change(&mut host, &self.context(state, id));
         let started = host.custody.is_some() && state.hosts[index].custody.is_none();
+        if started && host.granted_under_pause {
+            state.breach = Some(Breach::StartedUnderPause);
+        }
+        if let (Some(done), Some(Orders::HandedOver { term, .. })) = (host.forgets.take(), state.orders)
+            && term <= done
+        {
+            state.orders = None;
+        }
         if let Some(term) = host.term.filter(|_| started) {
             if term <= state.last_term {
                 state.breach = Some(Breach::TermNotRisen);
@@ -348,7 +370,7 @@ impl World {
             Breach::TwoTrees => running().count() > 1,
             Breach::OutlivedLease => state.store.wiped_at.is_none() && running().any(|host| !leased(host)),
             Breach::Spins => state.hosts.iter().any(|host| host.spins),
-            Breach::TermNotRisen | Breach::ReleasedAlive => state.breach == Some(breach),
+            Breach::TermNotRisen | Breach::ReleasedAlive | Breach::StartedUnderPause => state.breach == Some(breach),
         }
     }
 
@@ -373,6 +395,7 @@ impl Model for World {
                 store: Store::new(self.store),
                 hosts: hosts.collect(),
                 cut: None,
+                orders: None,
                 left: self.faults,
                 last_term: Term(0),
                 breach: None,
@@ -507,6 +530,10 @@ impl Model for World {
                 }
             }
             Step::Heal => state.cut = None,
+            Step::Order(orders) => {
+                state.left.spend(|left| &mut left.orders);
+                state.orders = orders;
+            }
             Step::Wipe => {
                 state.left.spend(|left| &mut left.wipes);
                 state.store.wipe(state.tick, self.mutant);

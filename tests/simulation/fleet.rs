@@ -66,7 +66,8 @@ impl Fleet {
                 let shard: Shard = format!("shard-{shard}").parse().expect("a shard");
                 let (seed, temper) = (Random::new(random.next()), Some(Temper::steady()));
                 let (index, world, open) = (machines.len(), world.clone(), Arc::clone(&open));
-                let machine = Machine::new(Site { index, clock, shard, settings, world, open, temper }, seed);
+                let machine =
+                    Machine::new(Site { index, clock, shard, settings, world, open, announces: false, temper }, seed);
                 machines.push(Arc::clone(&machine));
                 let spread = u64::try_from(spread.as_millis()).expect("not so long");
                 let wait =

@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::tree::{Temper, Tree};
 use crate::watched::Watched;
 use crate::world::World;
-use leaderrun::driver::{self, Host};
+use leaderrun::driver::{self, Habits, Host};
 use leaderrun::election::{CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
 use leaderrun::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::lease::{Candidate, Deadline, Session, Shard, Term};
@@ -36,6 +36,7 @@ pub struct Site {
     pub settings: Settings,
     pub world: World,
     pub open: Open,
+    pub announces: bool,
     /// What its commands are like; None is anything.
     pub temper: Option<Temper>,
 }
@@ -157,7 +158,8 @@ impl Machine {
             let run = async move {
                 let store = Arc::new(UsedBy { process: own.clone(), store: (this.site.open)(this.site.index).await });
                 let body = Body { machine: Arc::clone(&this), process: own, tell, inbox, lines: None };
-                driver::run(this.site.settings, candidate, store, body, seed).await
+                let habits = Habits { announces: this.site.announces };
+                driver::run(this.site.settings, candidate, store, body, habits, seed).await
             };
             let outcome = tokio::spawn(process.run(run)).await.expect("a candidate does not panic");
             process.kill();

@@ -3,6 +3,7 @@
 use crate::clock::{self, Clock, EPOCH_MILLIS, Process, elapsed};
 use crate::host::{Machine, Open, Opening, Site, until};
 use crate::network::{Network, Way};
+use crate::operator::Operator;
 use crate::random::Random;
 use crate::reference::{self, Reference};
 use crate::table::{self, Table};
@@ -104,6 +105,7 @@ struct Story {
     network: Network,
     backend: Backend,
     machines: Vec<Arc<Machine>>,
+    operator: Arc<Operator>,
     timing: Timing,
     /// Faults strike until then, and are over by then.
     quiet_from: Duration,
@@ -145,7 +147,7 @@ impl Story {
             })
         };
         let shard: Shard = "shard".parse().expect("a shard");
-        let machines = (0..usize::try_from(random.between(2, 4)).expect("few"))
+        let machines: Vec<_> = (0..usize::try_from(random.between(2, 4)).expect("few"))
             .map(|index| {
                 let clock = Clock {
                     offset: random.millis(1_000, 1_000_000_000),
@@ -155,13 +157,23 @@ impl Story {
                 let seed = Random::new(random.next());
                 let open: Open = open.clone();
                 Machine::new(
-                    Site { index, clock, shard: shard.clone(), settings, world: world.clone(), open, temper: None },
+                    Site {
+                        index,
+                        clock,
+                        shard: shard.clone(),
+                        settings,
+                        world: world.clone(),
+                        open,
+                        announces: index % 2 == 0,
+                        temper: None,
+                    },
                     seed,
                 )
             })
             .collect();
+        let operator = Operator::new(machines.len(), backend.clone(), network.clone(), world.clone(), shard.clone());
         let quiet_from = random.millis(40_000, 120_000);
-        Self { random, world, network, backend, machines, timing, quiet_from }
+        Self { random, world, network, backend, machines, operator, timing, quiet_from }
     }
 
     async fn unfold(&mut self) {
@@ -178,6 +190,7 @@ impl Story {
         self.network.set_rough(false);
         self.world.say("quiet");
         tokio::time::sleep(Duration::from_secs(20)).await;
+        self.operator.resume().await;
         let world = self.world.clone();
         let bound = 3 * self.timing.lease + Duration::from_secs(10);
         if !until(bound, || world.somebody_leads() || !world.breaches().is_empty()).await {
@@ -204,8 +217,11 @@ impl Story {
         }
     }
 
-    /// One fault, most often where the leader is.
+    /// One fault, most often where the leader is, or one order.
     fn strike(&mut self) {
+        if self.random.per_mille(150) {
+            return self.operator.order(&mut self.random);
+        }
         let alive = self.world.alive();
         let index = if !alive.is_empty() && self.random.per_mille(650) {
             self.random.one_of(&alive)

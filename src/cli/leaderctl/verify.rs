@@ -101,8 +101,9 @@ impl Question {
         Ok(self.told_by_store(inspect(&*store, &self.shard, timeout).await?.holder))
     }
 
-    fn told_by_candidate(&self, statement: Option<Statement>) -> ExitCode {
-        match statement.filter(|told| told.shard == self.shard.as_str() && told.term == self.term) {
+    fn told_by_candidate(&self, statement: Statement) -> ExitCode {
+        let ours = statement.shard == self.shard.as_str();
+        match statement.leadership.filter(|told| ours && told.term == self.term) {
             Some(told) if told.left.is_some_and(|left| left.is_zero()) => {
                 self.no("candidate", None, "it is being stopped")
             }

@@ -1,0 +1,140 @@
+//! What a candidate does about operators' orders.
+//!
+//! The hazard: an answer tells what was ordered when it was asked, so a pause may be written between a look and a claim. A
+//! leader therefore reads orders *after* its grant, before it starts COMMAND, and then with every renewal; a standby that
+//! orders bar from leading claims nothing, and reads them until they let it.
+
+use super::{
+    Action, Bar, Election, Ending, Handover, LEAST_PAUSE, Mandate, Notice, Obstacle, Outcome, Patience, Pause, Request,
+    Standby, State, Stop, TROUBLE_EVERY, Then, Tree, Waiting,
+};
+use crate::store::{Conclusion, StoreError};
+use crate::time::BootInstant;
+
+impl Election {
+    pub(super) fn ordered(&mut self, now: BootInstant, answer: Result<Mandate, StoreError>, actions: &mut Vec<Action>) {
+        match &mut self.state {
+            State::Standby(standby) if standby.request == Some(Request::Orders) => {
+                standby.request = None;
+                match answer {
+                    Ok(mandate) => {
+                        self.orders_worked = true;
+                        self.store_answered(actions);
+                        if let Some(bar) = self.bar(now, &mandate) {
+                            self.barred(now, bar, actions);
+                        } else {
+                            self.waiting.bar = None;
+                            self.state = State::Standby(Standby::about_to(Request::Claim, now));
+                        }
+                    }
+                    Err(error) => self.standby_failed(now, Request::Orders, error, actions),
+                }
+            }
+            State::Leading(leadership) if leadership.reading.in_flight => {
+                leadership.reading.in_flight = false;
+                match answer {
+                    Ok(mandate) => self.leader_ordered(now, &mandate, actions),
+                    Err(error) => self.leader_without_orders(now, error, actions),
+                }
+            }
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    fn leader_ordered(&mut self, now: BootInstant, mandate: &Mandate, actions: &mut Vec<Action>) {
+        let bar = self.bar(now, mandate);
+        let drain = self.settings.drain;
+        let State::Leading(leadership) = &mut self.state else { unreachable!("a leader read them") };
+        self.orders_worked = true;
+        leadership.reading.failures = 0;
+        match (bar, &leadership.tree) {
+            (Some(bar), Tree::Idle { .. }) => self.give_back(now, Then::Barred(bar), actions),
+            (Some(bar), Tree::Alive { .. } | Tree::Seized) => {
+                if leadership.ending.is_none() {
+                    actions.push(Action::Say(Notice::SteppingDown(bar.clone())));
+                    if let Some(drain) = drain {
+                        leadership.seize_after(now, drain);
+                    }
+                    leadership.ending = Some(Ending::Ordered(bar));
+                    actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));
+                }
+            }
+            (None, _) => {
+                leadership.reading.cleared = true;
+                if let Some(done) = mandate.handover.as_ref().filter(|handover| handover.term < leadership.term) {
+                    actions.push(Action::ForgetHandover { term: done.term });
+                }
+            }
+        }
+    }
+
+    /// COMMAND goes on for as long as the lease does; it is not started without orders.
+    fn leader_without_orders(&mut self, now: BootInstant, error: StoreError, actions: &mut Vec<Action>) {
+        let timing = self.settings.timing;
+        let State::Leading(leadership) = &mut self.state else { unreachable!("a leader asked for them") };
+        let final_word = matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured);
+        if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
+            let then = if self.orders_worked {
+                // Somebody may have a role that can read them.
+                Then::Standby { pause: self.random.about(timing.retry_interval) }
+            } else {
+                Then::End(Outcome::Refused(error))
+            };
+            return self.give_back(now, then, actions);
+        }
+        leadership.reading.failures += 1;
+        let failures = leadership.reading.failures;
+        if !leadership.reading.cleared {
+            let pause = self.random.backoff(failures, leadership.pause(timing, now, 4));
+            leadership.reading.next = now.plus(pause);
+        }
+        // Why nothing is heard of the store is told by the renewals, if that is what it is.
+        let due = leadership.reading.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY);
+        if due && (final_word || failures > 1) {
+            leadership.reading.said = Some(now);
+            let running = !matches!(leadership.tree, Tree::Idle { .. });
+            actions.push(Action::Say(Notice::OrdersUnread { message: error.message, running }));
+        }
+    }
+
+    /// What keeps us from leading, or from going on. One and the same handover bars us for its time only once.
+    fn bar(&mut self, now: BootInstant, mandate: &Mandate) -> Option<Bar> {
+        let (leads, runs) = match &self.state {
+            State::Leading(leadership) => (Some(leadership.term), !matches!(leadership.tree, Tree::Idle { .. })),
+            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => (None, false),
+        };
+        if let Some(Pause { left, said, .. }) = mandate.pause.as_ref().filter(|pause| !(runs && pause.keep)) {
+            return Some(Bar::Paused { said: said.clone(), left: *left });
+        }
+        let Handover { term, hold, said, .. } = mandate.handover.as_ref().filter(|handover| !handover.welcome)?;
+        let until = match self.yielding {
+            _ if leads == Some(*term) => now.plus(*hold),
+            _ if runs => return None,
+            Some((seen, until)) if seen == *term => until,
+            Some(_) | None => now.plus(*hold),
+        };
+        self.yielding = Some((*term, until));
+        let left = until.since(now);
+        (!left.is_zero()).then(|| Bar::HandedOver { term: *term, said: said.clone(), left })
+    }
+
+    /// A standby waits for orders to let it lead.
+    pub(super) fn barred(&mut self, now: BootInstant, bar: Bar, actions: &mut Vec<Action>) {
+        if self.settings.patience == Patience::Once {
+            return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Bar(bar))), actions);
+        }
+        let pause = self.random.about(self.settings.timing.retry_interval);
+        let pause = match &bar {
+            Bar::Paused { left: None, .. } => pause,
+            Bar::Paused { left: Some(left), .. } | Bar::HandedOver { left, .. } => pause.min(*left).max(LEAST_PAUSE),
+        };
+        self.state = State::Standby(Standby::about_to(Request::Orders, now.plus(pause)));
+        let said = |bar: &Bar| match bar {
+            Bar::Paused { said, .. } | Bar::HandedOver { said, .. } => said.clone(),
+        };
+        if self.waiting.bar.as_ref().map(said) != Some(said(&bar)) {
+            actions.push(Action::Say(Notice::Barred(bar.clone())));
+        }
+        self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, bar: Some(bar) };
+    }
+}

@@ -1,0 +1,81 @@
+//! That a candidate waits for a shard, so that operators can count those who could take over.
+//!
+//! The hazard: a host that is gone takes nothing back. So what it announced vanishes by itself, by the store's clock; who
+//! counts sees a standby for up to [`LASTS`] after it has crashed. Where each request costs money nobody announces
+//! itself unasked.
+
+use crate::lease::{Candidate, Session, Shard};
+use crate::store::{Note, Notes, Page, StoreError};
+use crate::time::wall_clock_millis;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// From one announcement to the next.
+pub const EVERY: Duration = Duration::from_secs(20);
+/// How long each of them lasts: one may be lost, and the next one late.
+pub const LASTS: Duration = Duration::from_mins(1);
+
+/// The note on [`Page::Standby`]. Fields are added, never renamed or removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standby {
+    pub session: Session,
+    pub owner: String,
+    pub host: String,
+    pub pid: u32,
+    /// Milliseconds since 1970, by its own clock.
+    pub since_millis: u64,
+}
+
+/// Announces `candidate` again and again, until it is dropped. `told` hears of what goes wrong.
+pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeout: Duration, told: impl Fn(&str)) {
+    let text = text(candidate);
+    let mut standing = None;
+    loop {
+        let draft = Note::lasting(text.clone(), Some(LASTS));
+        let page = Page::Standby(candidate.session.clone());
+        let announced = async {
+            if !store.replace(&candidate.shard, &page, standing.as_deref(), Some(&draft)).await? {
+                // It was written and not heard of, or has ended meanwhile.
+                let found = store.read(&candidate.shard, &page).await?.map(|note| note.text);
+                store.replace(&candidate.shard, &page, found.as_deref(), Some(&draft)).await?;
+            }
+            Ok::<_, StoreError>(())
+        };
+        match tokio::time::timeout(timeout, announced).await {
+            Ok(Ok(())) => standing = Some(text.clone()),
+            Ok(Err(error)) => told(&error.message),
+            Err(_) => told("the store did not answer"),
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// It waits no more.
+///
+/// # Errors
+/// As [`Notes::replace`].
+pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<(), StoreError> {
+    let page = Page::Standby(candidate.session.clone());
+    let Some(note) = store.read(&candidate.shard, &page).await? else { return Ok(()) };
+    store.replace(&candidate.shard, &page, Some(&note.text), None).await.map(drop)
+}
+
+/// Who waits for shards whose names begin with `prefix`. What something else wrote is left out.
+///
+/// # Errors
+/// As [`Notes::standbys`].
+pub async fn standbys<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Vec<(Shard, Standby)>, StoreError> {
+    let notes = store.standbys(prefix).await?;
+    Ok(notes.into_iter().filter_map(|(shard, note)| Some((shard, serde_json::from_str(&note.text).ok()?))).collect())
+}
+
+fn text(candidate: &Candidate) -> String {
+    let standby = Standby {
+        session: candidate.session.clone(),
+        owner: candidate.owner.clone(),
+        host: candidate.host.clone(),
+        pid: candidate.pid,
+        since_millis: wall_clock_millis(),
+    };
+    serde_json::to_string(&standby).expect("a standby is plain data")
+}

@@ -1,0 +1,36 @@
+//! What operators may have ordered.
+
+use crate::store::{Id, Store};
+use leaderrun::election::{Handover, Mandate, Pause};
+use leaderrun::lease::Term;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Orders {
+    Paused {
+        keep: bool,
+    },
+    /// To anybody but `from`.
+    HandedOver {
+        term: Term,
+        from: Id,
+    },
+}
+
+impl Orders {
+    /// Of whoever holds the lease, if somebody does.
+    pub fn hand_over(store: &Store) -> Option<Self> {
+        store.record.map(|record| Self::HandedOver { term: record.term, from: record.session })
+    }
+
+    pub fn mandate(self, candidate: Id) -> Mandate {
+        let said = String::new();
+        match self {
+            Self::Paused { keep } => Mandate { pause: Some(Pause { keep, left: None, said }), handover: None },
+            Self::HandedOver { term, from } => {
+                let (welcome, hold) = (candidate != from, Duration::from_secs(3));
+                Mandate { pause: None, handover: Some(Handover { term, welcome, hold, said }) }
+            }
+        }
+    }
+}
