@@ -449,20 +449,20 @@ fn list_tells_who_leads_what_a_line_each() {
     let leader = Leader::of(&store);
     let text = list(&store, &[]);
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "EXPIRES-IN"]);
+    assert_eq!(rows[0], ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "EXPIRES-IN", "STANDBYS"]);
     assert_eq!(rows[1..].iter().map(|row| row[0]).collect::<Vec<_>>(), ["db/main", "db/main:1", "db_main", "shard"]);
     for free in &rows[1..4] {
         assert!(free[4].parse::<u64>().is_ok(), "{text}");
-        assert_eq!((&free[1..4], &free[5..]), (&["-"; 3][..], &["-"; 2][..]), "{text}");
+        assert_eq!((&free[1..4], &free[5..]), (&["-"; 3][..], &["-", "-", "0"][..]), "{text}");
     }
     let led = &rows[4];
     assert!(led[1].starts_with(&format!("{}-{}-", led[2], leader.0.id())), "{text}");
-    assert_eq!((led[3], led[6]), (leader.0.id().to_string().as_str(), "-"), "{text}");
+    assert_eq!((led[3], led[6], led[7]), (leader.0.id().to_string().as_str(), "-", "0"), "{text}");
     assert!(led[5].ends_with('Z') && led[4].parse::<u64>().is_ok(), "{text}");
     // Each column begins where its header does.
     let starts = |line: &str| line.match_indices("  ").map(|(at, _)| at).max().unwrap();
     let header = text.lines().next().unwrap();
-    assert_eq!(header.rfind("EXPIRES-IN"), Some(starts(text.lines().last().unwrap()) + 2), "{text}");
+    assert_eq!(header.rfind("STANDBYS"), Some(starts(text.lines().last().unwrap()) + 2), "{text}");
 }
 
 #[test]
@@ -476,7 +476,12 @@ fn list_as_json_has_for_each_shard_what_status_has() {
     assert_eq!(lines.len(), 2, "{listed}");
     for (line, shard) in lines.iter().zip(["db/main", "shard"]) {
         let output = leaderctl().args(["--store", &store, "status", "--json", shard]).output().unwrap();
-        assert_eq!(*line, String::from_utf8(output.stdout).unwrap().trim_end());
+        let mut status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        // What is told of one shard alone.
+        for member in ["paused", "pause", "handover"] {
+            assert!(status.as_object_mut().unwrap().remove(member).is_some(), "{status}");
+        }
+        assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), status);
     }
 }
 

@@ -245,6 +245,7 @@ fn leaderctls_page_has_its_exit_statuses_and_no_other() {
         exit::USAGE,
         exit::UNAVAILABLE,
         exit::OS_ERROR,
+        exit::NOT_ACQUIRED,
         exit::NO_PERMISSION,
         exit::CONFIGURATION,
         exit::LOST,

@@ -1,10 +1,17 @@
 //! `leaderctl`: the operator's tool.
 
+mod desk;
+mod history;
 mod list;
+mod live;
+mod pause;
+mod release;
 mod selftest;
 mod status;
+mod step_down;
 mod verify;
 mod watch;
+mod why;
 
 use super::completions::{self, Program};
 use super::flags;
@@ -13,19 +20,24 @@ use crate::lease::{Shard, show};
 use crate::store::{Finding, Report, Store, StoreError, Verdict};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use history::HistoryFlags;
 use list::ListFlags;
+use pause::{PauseFlags, ResumeFlags};
+use release::ReleaseFlags;
 use selftest::SelftestFlags;
 use status::StatusFlags;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use step_down::StepDownFlags;
 use verify::VerifyFlags;
 use watch::WatchFlags;
+use why::WhyFlags;
 
 const PROGRAM: &str = "leaderctl";
 
-/// See and prepare the stores of leaderrun
+/// See and steer who leads, and prepare the stores of leaderrun
 #[derive(Debug, Parser)]
 #[command(name = PROGRAM, version, after_help = "See leaderctl(1).")]
 pub struct Flags {
@@ -51,6 +63,18 @@ enum Verb {
     Watch(WatchFlags),
     /// Whether a term still leads, for a script's dangerous step
     Verify(VerifyFlags),
+    /// Have who leads stop in order and let somebody else lead
+    StepDown(StepDownFlags),
+    /// Have nobody lead, until it is resumed
+    Pause(PauseFlags),
+    /// End a pause
+    Resume(ResumeFlags),
+    /// End a lease that nobody renews any more
+    Release(ReleaseFlags),
+    /// Why this host does not lead
+    Why(WhyFlags),
+    /// How the last leaderships of SHARD went
+    History(HistoryFlags),
     /// What leaderrun makes of faults with this very store: kills, freezes, partitions
     Selftest(SelftestFlags),
     /// Prepare and examine a store
@@ -89,18 +113,22 @@ pub fn main() -> ExitCode {
         Ok(named) => named,
         Err(message) => return flags::usage(PROGRAM, &message),
     };
-    if flags.request_timeout.is_zero() {
+    let patience = flags.request_timeout;
+    if patience.is_zero() {
         return flags::usage(PROGRAM, "--request-timeout 0s leaves no time for an answer");
     }
     if let Verb::Selftest(selftest) = &flags.verb {
-        return selftest.run(&named, flags.request_timeout);
+        return selftest.run(&named, patience);
     }
-    let question = match &flags.verb {
-        Verb::Verify(verify) => match verify.question() {
-            Ok(question) => Some(question),
-            Err(message) => return flags::usage(PROGRAM, &message),
-        },
-        _ => None,
+    let checked = match &flags.verb {
+        Verb::Verify(verify) => verify.question().map(Some),
+        Verb::Pause(pause) => pause.check().map(|()| None),
+        Verb::StepDown(step_down) => step_down.check().map(|()| None),
+        _ => Ok(None),
+    };
+    let question = match checked {
+        Ok(question) => question,
+        Err(message) => return flags::usage(PROGRAM, &message),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -108,13 +136,19 @@ pub fn main() -> ExitCode {
     };
     let answer = runtime.block_on(async {
         if let Some(question) = question {
-            return question.answer(named, flags.request_timeout).await;
+            return question.answer(named, patience).await;
         }
-        let store = named.location.open(flags.request_timeout).await?;
+        let store = named.location.open(patience).await?;
         match &flags.verb {
-            Verb::Watch(watch) => watch::watch(store, watch, flags.request_timeout).await.map(|()| ExitCode::SUCCESS),
-            Verb::Status(status) => status.show(&*store, flags.request_timeout).await,
-            Verb::List(list) => list.show(&*store).await,
+            Verb::Watch(watch) => watch::watch(store, watch, patience).await.map(|()| ExitCode::SUCCESS),
+            Verb::Status(status) => status.show(&*store, patience).await,
+            Verb::List(list) => list.show(&*store, patience).await,
+            Verb::StepDown(step_down) => step_down.order(&*store, patience).await,
+            Verb::Pause(pause) => pause.order(&*store, patience).await,
+            Verb::Resume(resume) => resume.order(&*store, patience).await,
+            Verb::Release(release) => release.order(&*store, patience).await,
+            Verb::Why(why) => Ok(why.answer(&*store, patience).await),
+            Verb::History(history) => history.show(&*store, patience).await,
             Verb::Store(StoreVerb::Init) => init(store).await,
             Verb::Store(StoreVerb::Check) => check(store).await,
             Verb::Verify(_) | Verb::Selftest(_) | Verb::Completions { .. } => {
@@ -126,9 +160,13 @@ pub fn main() -> ExitCode {
 }
 
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
-    match tokio::time::timeout(timeout, store.inspect(shard)).await {
-        Ok(report) => report,
-        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
+    bounded(timeout, store.inspect(shard)).await
+}
+
+async fn bounded<T>(most: Duration, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    match tokio::time::timeout(most, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(most)))),
     }
 }
 

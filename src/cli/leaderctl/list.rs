@@ -1,20 +1,31 @@
 //! `leaderctl list`: who leads which shard, a line each.
 
-use super::status::as_json;
-use super::{printed, rfc3339};
+use super::live::Live;
+use super::status::{Shown, as_json, waiting};
+use super::{bounded, printed, rfc3339};
 use crate::lease::{Prefix, Shard, show};
-use crate::store::{Report, Store, StoreError, on_one_line};
+use crate::presence;
+use crate::store::{Store, StoreError, on_one_line};
 use clap::Args;
 use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
+use std::time::Duration;
 
-const COLUMNS: usize = 7;
+const COLUMNS: usize = 8;
 
 #[derive(Debug, Args)]
 pub struct ListFlags {
     /// What the names of the shards begin with; all without it
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true, value_parser = clap::value_parser!(Prefix))]
     prefix: Prefix,
+
+    /// Count those who wait, also where that costs money
+    #[arg(long)]
+    standbys: bool,
+
+    /// Go on: a live table on a terminal, elsewhere a line for each change
+    #[arg(long)]
+    watch: bool,
 
     /// As one JSON object a line
     #[arg(long)]
@@ -24,22 +35,40 @@ pub struct ListFlags {
 impl ListFlags {
     /// # Errors
     /// As [`Store::list`].
-    pub async fn show(&self, store: &dyn Store) -> Result<ExitCode, StoreError> {
-        let list = store.list(self.prefix.as_str()).await?;
+    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        let list = self.read(store, patience).await?;
+        if self.watch {
+            return Live::new(self.json).show(list, async || self.read(store, patience).await).await;
+        }
         let lines = if self.json {
-            list.iter().map(|(shard, report)| as_json(shard, report)).collect()
+            list.iter().map(|(shard, shown)| as_json(shard, shown)).collect()
         } else {
             as_columns(&list)
         };
         let mut out = BufWriter::new(stdout().lock());
         Ok(printed(lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush())))
     }
+
+    async fn read(&self, store: &dyn Store, patience: Duration) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let prefix = self.prefix.as_str();
+        let list = store.list(prefix).await?;
+        let standbys = if self.standbys || !store.is_metered() {
+            Some(bounded(patience * 4, presence::standbys(store, prefix)).await?)
+        } else {
+            None
+        };
+        let shown = |(shard, report): (Shard, _)| {
+            let standbys = standbys.as_ref().map(|all| waiting(all, &shard, &report));
+            (shard, Shown { report, orders: None, standbys })
+        };
+        Ok(list.into_iter().map(shown).collect())
+    }
 }
 
 /// Aligned, and a word for each column whatever a record says, so that programs can read it by its blanks.
-fn as_columns(list: &[(Shard, Report)]) -> Vec<String> {
-    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "EXPIRES-IN"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(header).chain(list.iter().map(|(shard, report)| row(shard, report))).collect();
+pub fn as_columns(list: &[(Shard, Shown)]) -> Vec<String> {
+    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "EXPIRES-IN", "STANDBYS"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(header).chain(list.iter().map(|(shard, shown)| row(shard, shown))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
     let widths: [usize; COLUMNS] = std::array::from_fn(width);
     let line = |row: &[String; COLUMNS]| {
@@ -49,7 +78,7 @@ fn as_columns(list: &[(Shard, Report)]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-fn row(shard: &Shard, report: &Report) -> [String; COLUMNS] {
+pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMNS] {
     let holder = report.holder.as_ref();
     // Of a shard that is free, the term that it had.
     let term = if holder.is_some() { holder.and_then(|holder| holder.term) } else { report.last_term };
@@ -61,6 +90,7 @@ fn row(shard: &Shard, report: &Report) -> [String; COLUMNS] {
         term.map(|term| term.to_string()),
         holder.and_then(|holder| holder.since_millis).map(rfc3339),
         holder.and_then(|holder| holder.expires_in).map(|left| show(left).replace(' ', "")),
+        standbys.map(|count| count.to_string()),
     ]
     .map(|cell| word(cell.unwrap_or_default()))
 }
@@ -76,8 +106,7 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
     use crate::lease::Term;
-    use crate::store::Holder;
-    use std::time::Duration;
+    use crate::store::{Holder, Report};
 
     #[test]
     fn a_line_of_a_list_has_a_word_for_each_column_whatever_a_record_says() {
@@ -95,7 +124,8 @@ mod tests {
             let holder = source.below(8).ne(&0).then_some(holder);
             let fate = if holder.is_some() { Fate::Accepted } else { Fate::Refused };
             let report = Report { holder, last_term: source.one_in(2).then(|| Term(source.number())) };
-            for line in as_columns(&[("db/main".parse().unwrap(), report)]) {
+            let shown = Shown { report, standbys: source.one_in(2).then_some(3), orders: None };
+            for line in as_columns(&[("db/main".parse().unwrap(), shown)]) {
                 assert_eq!(line.split_whitespace().count(), COLUMNS, "{line:?}");
                 assert!(!line.contains(char::is_control), "{line:?}");
             }
@@ -114,15 +144,16 @@ mod tests {
             expires_in: Some(Duration::from_millis(9_250)),
             ..Holder::default()
         };
-        let led = Report { holder: Some(holder), last_term: Some(Term(12)) };
-        let free = Report { holder: None, last_term: Some(Term(3)) };
+        let shown = |report, standbys| Shown { report, standbys, orders: None };
+        let led = shown(Report { holder: Some(holder), last_term: Some(Term(12)) }, Some(2));
+        let free = shown(Report { holder: None, last_term: Some(Term(3)) }, None);
         let lines = as_columns(&[("a".parse().unwrap(), led), ("db/main".parse().unwrap(), free)]);
         assert_eq!(
             lines,
             [
-                "SHARD    LEADER       HOST  PID  TERM  SINCE                     EXPIRES-IN",
-                "a        a_long_name  db1   7    12    1970-01-01T00:00:00.000Z  9s250ms",
-                "db/main  -            -     -    3     -                         -",
+                "SHARD    LEADER       HOST  PID  TERM  SINCE                     EXPIRES-IN  STANDBYS",
+                "a        a_long_name  db1   7    12    1970-01-01T00:00:00.000Z  9s250ms     2",
+                "db/main  -            -     -    3     -                         -           -",
             ]
         );
     }

@@ -1,7 +1,9 @@
 //! `leaderctl status`: who leads a shard, for people and for programs.
 
-use super::{inspect, printed, rfc3339};
-use crate::lease::{Shard, show};
+use super::{bounded, inspect, printed, rfc3339};
+use crate::lease::{Shard, show, show_seconds};
+use crate::orders::{self, Orders};
+use crate::presence;
 use crate::store::{Report, Store, StoreError, on_one_line};
 use clap::Args;
 use serde::Serialize;
@@ -16,9 +18,23 @@ pub struct StatusFlags {
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
+    /// Count those who wait, also where that costs money
+    #[arg(long)]
+    standbys: bool,
+
     /// As one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// What is shown of a shard.
+#[derive(Debug, Default)]
+pub struct Shown {
+    pub report: Report,
+    /// None where they were not read.
+    pub orders: Option<Orders>,
+    /// None where they were not counted.
+    pub standbys: Option<usize>,
 }
 
 /// What `status --json` and each line of `list --json` prints. Fields are added, never renamed or removed.
@@ -35,6 +51,56 @@ struct Status<'a> {
     /// None where it does not expire.
     expires_in_seconds: Option<f64>,
     last_term: Option<u64>,
+    /// None where they were not counted.
+    standbys: Option<usize>,
+    /// Only where orders are read: by the verbs that show or change one shard.
+    #[serde(flatten)]
+    orders: Option<Ordered<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ordered<'a> {
+    paused: bool,
+    pause: Option<Pause<'a>>,
+    handover: Option<Handover<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Pause<'a> {
+    by: &'a str,
+    since: String,
+    reason: Option<&'a str>,
+    keep: bool,
+    /// None: when it is resumed.
+    ends_in_seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Handover<'a> {
+    term: u64,
+    by: &'a str,
+    since: String,
+    /// None: anybody else.
+    to: Option<&'a str>,
+}
+
+impl<'a> Ordered<'a> {
+    fn of(orders: &'a Orders) -> Self {
+        let pause = orders.pause.as_ref().map(|pause| Pause {
+            by: &pause.by,
+            since: rfc3339(pause.since_millis),
+            reason: pause.reason.as_deref(),
+            keep: pause.keep,
+            ends_in_seconds: pause.left.map(|left| left.as_secs_f64()),
+        });
+        let handover = orders.handover.as_ref().map(|handover| Handover {
+            term: handover.term.0,
+            by: &handover.by,
+            since: rfc3339(handover.since_millis),
+            to: handover.to.as_deref(),
+        });
+        Self { paused: pause.is_some(), pause, handover }
+    }
 }
 
 impl StatusFlags {
@@ -42,13 +108,28 @@ impl StatusFlags {
     /// As [`Store::inspect`].
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
         let report = inspect(store, &self.shard, timeout).await?;
-        let text = if self.json { as_json(&self.shard, &report) } else { as_text(&self.shard, &report) };
+        let orders = bounded(timeout, orders::read(store, &self.shard)).await?;
+        let standbys = if self.standbys || !store.is_metered() {
+            let all = bounded(timeout * 4, presence::standbys(store, self.shard.as_str())).await?;
+            Some(waiting(&all, &self.shard, &report))
+        } else {
+            None
+        };
+        let shown = Shown { report, orders: Some(orders), standbys };
+        let text = if self.json { as_json(&self.shard, &shown) } else { as_text(&self.shard, &shown) };
         Ok(printed(writeln!(stdout(), "{text}")))
     }
 }
 
+/// How many wait for a shard: who leads by now waits no more, whatever it has announced.
+pub fn waiting(standbys: &[(Shard, presence::Standby)], shard: &Shard, report: &Report) -> usize {
+    let leader = report.holder.as_ref().and_then(|holder| holder.session.as_ref());
+    standbys.iter().filter(|(of, standby)| of == shard && Some(&standby.session) != leader).count()
+}
+
 /// One line.
-pub fn as_json(shard: &Shard, report: &Report) -> String {
+pub fn as_json(shard: &Shard, shown: &Shown) -> String {
+    let report = &shown.report;
     let holder = report.holder.as_ref();
     let status = Status {
         shard: shard.as_str(),
@@ -60,27 +141,50 @@ pub fn as_json(shard: &Shard, report: &Report) -> String {
         since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
         expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
         last_term: report.last_term.map(|term| term.0),
+        standbys: shown.standbys,
+        orders: shown.orders.as_ref().map(Ordered::of),
     };
     serde_json::to_string(&status).expect("a status is plain data")
 }
 
-fn as_text(shard: &Shard, report: &Report) -> String {
-    let Some(holder) = &report.holder else {
-        let last = report.last_term.map(|term| format!(" (last term {term})")).unwrap_or_default();
-        return format!("{shard}: free{last}");
+fn as_text(shard: &Shard, shown: &Shown) -> String {
+    let mut text = match &shown.report {
+        Report { holder: Some(holder), .. } => format!("{shard}: led by {}", on_one_line(holder.owner.clone())),
+        Report { last_term: Some(term), .. } => format!("{shard}: free (last term {term})"),
+        Report { .. } => format!("{shard}: free"),
     };
-    let mut text = format!("{shard}: led by {}", on_one_line(holder.owner.clone()));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            let _ = write!(text, "\n  {name:<11}{value}");
+            let _ = write!(text, "\n  {name:<11}{}", on_one_line(value));
         }
     };
-    add("host", holder.host.clone().map(on_one_line));
-    add("pid", holder.pid.map(|pid| pid.to_string()));
-    add("term", holder.term.map(|term| term.to_string()));
-    add("since", holder.since_millis.map(rfc3339));
-    add("expires in", holder.expires_in.map(show));
+    if let Some(holder) = &shown.report.holder {
+        add("host", holder.host.clone());
+        add("pid", holder.pid.map(|pid| pid.to_string()));
+        add("term", holder.term.map(|term| term.to_string()));
+        add("since", holder.since_millis.map(rfc3339));
+        add("expires in", holder.expires_in.map(show));
+    }
+    // That nobody could take over matters where somebody leads.
+    let standbys = shown.standbys.filter(|&count| count > 0 || shown.report.holder.is_some());
+    add("standbys", standbys.map(|count| count.to_string()));
+    let orders = shown.orders.as_ref();
+    add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
+    add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
     text
+}
+
+/// By whom, since when, for how long, and why.
+pub fn paused(pause: &orders::PauseOrder) -> String {
+    let left = pause.left.map(|left| format!(", for another {}", show_seconds(left))).unwrap_or_default();
+    let keep = if pause.keep { ", who leads goes on" } else { "" };
+    let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("by {} since {}{left}{keep}{reason}", pause.by, rfc3339(pause.since_millis))
+}
+
+pub fn handed_over(handover: &orders::HandoverOrder) -> String {
+    let to = handover.to.as_deref().unwrap_or("anybody else");
+    format!("of term {} to {to}, by {} since {}", handover.term, handover.by, rfc3339(handover.since_millis))
 }
 
 #[cfg(test)]
@@ -110,7 +214,8 @@ mod tests {
                 holder.expires_in.is_some(),
             ];
             let lines = 1 + told.iter().filter(|told| **told).count();
-            let text = as_text(&shard, &Report { holder: Some(holder), last_term: None });
+            let report = Report { holder: Some(holder), last_term: None };
+            let text = as_text(&shard, &Shown { report, ..Shown::default() });
             assert_eq!(text.split('\n').count(), lines, "{text:?}");
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
             if lines > 1 { Fate::Accepted } else { Fate::Refused }

@@ -3,7 +3,7 @@
 //! The hazard: news of a store may be lost, and a crash is told by nobody. So every shard is looked at every few
 //! seconds as well, and a store that is away is said once, and looked at again.
 
-use super::status::as_json;
+use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
 use crate::lease::Shard;
 use crate::store::{Delivery, Holder, Report, Store, StoreError, on_one_line};
@@ -92,7 +92,8 @@ impl Watch {
     fn tell(&self, report: &Report) -> bool {
         let mut out = stdout().lock();
         let written = if self.json {
-            writeln!(out, "{}", as_json(&self.shard, report))
+            let shown = Shown { report: report.clone(), ..Shown::default() };
+            writeln!(out, "{}", as_json(&self.shard, &shown))
         } else {
             let what = match &report.holder {
                 Some(holder) => format!("led by {}", on_one_line(holder.to_string())),

@@ -1,0 +1,100 @@
+//! What the verbs share that change something: a store, how long to wait for it, and how an outcome is told.
+//!
+//! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one note,
+//! in one step, and what follows is waiting and telling; run again, it finds its work done.
+
+use super::status::{self, Shown};
+use super::{PROGRAM, bounded, fail, inspect, printed};
+use crate::exit;
+use crate::lease::{Shard, show};
+use crate::orders::{self, Orders};
+use crate::presence;
+use crate::store::{Report, Store, StoreError, on_one_line};
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// From one look to the next while a verb waits.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+pub struct Desk<'a> {
+    pub store: &'a dyn Store,
+    pub patience: Duration,
+    pub shard: &'a Shard,
+    pub json: bool,
+}
+
+impl Desk<'_> {
+    pub async fn inspect(&self) -> Result<Report, StoreError> {
+        inspect(self.store, self.shard, self.patience).await
+    }
+
+    pub async fn orders(&self) -> Result<Orders, StoreError> {
+        bounded(self.patience, orders::read(self.store, self.shard)).await
+    }
+
+    /// As [`orders::change`]; it takes some requests.
+    pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Result<Orders, StoreError> {
+        bounded(self.patience * 4, orders::change(self.store, self.shard, edit)).await
+    }
+
+    /// Looks again and again until `found` finds what is waited for. None when that takes longer than `most`.
+    ///
+    /// A store that is away meanwhile is said once.
+    pub async fn wait_until<T>(
+        &self,
+        most: Option<Duration>,
+        mut found: impl FnMut(&Report) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        let begun = Instant::now();
+        let mut away = false;
+        loop {
+            match self.inspect().await {
+                Ok(report) => {
+                    if let Some(found) = found(&report) {
+                        return Ok(Some(found));
+                    }
+                }
+                Err(error) if exit::of_store(&error) == exit::UNAVAILABLE => {
+                    if !away {
+                        eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                    }
+                    away = true;
+                }
+                Err(error) => return Err(error),
+            }
+            if most.is_some_and(|most| begun.elapsed() >= most) {
+                return Ok(None);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Tells what was done, in a sentence or as the state that the shard is in now.
+    pub async fn done(&self, sentence: &str) -> Result<ExitCode, StoreError> {
+        if !self.json {
+            return Ok(printed(writeln!(stdout(), "{}: {}", self.shard, on_one_line(sentence.to_owned()))));
+        }
+        let shown = Shown { report: self.inspect().await?, orders: Some(self.orders().await?), standbys: None };
+        Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
+    }
+
+    /// Nothing was changed, for this reason.
+    pub fn refuse(&self, why: &str) -> ExitCode {
+        fail(exit::NOT_ACQUIRED, &format!("{}: {why}", self.shard))
+    }
+
+    /// What was ordered stands, but it has not come about in time.
+    pub fn not_yet(&self, most: Option<Duration>, what: &str) -> ExitCode {
+        let most = most.map(show).unwrap_or_default();
+        fail(exit::NOT_ACQUIRED, &format!("{}: {what} after {most}; what was ordered stands", self.shard))
+    }
+
+    /// Whether somebody who waits for the shard is called so, as far as the store knows.
+    pub async fn knows_standby(&self, name: &str) -> Result<bool, StoreError> {
+        let standbys = bounded(self.patience, presence::standbys(self.store, self.shard.as_str())).await?;
+        let named = |standby: &presence::Standby| standby.owner == name || standby.host == name;
+        Ok(standbys.iter().any(|(shard, standby)| shard == self.shard && named(standby)))
+    }
+}

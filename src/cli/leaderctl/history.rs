@@ -1,0 +1,107 @@
+//! `leaderctl history`: how the last leaderships of a shard went.
+
+use super::{bounded, inspect, printed, rfc3339};
+use crate::history::{self, Chapter};
+use crate::lease::{Shard, Term};
+use crate::store::{Store, StoreError, on_one_line};
+use clap::Args;
+use serde::Serialize;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub struct HistoryFlags {
+    /// The name that is led
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Shard,
+
+    /// Each leadership as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What each line of `history --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    shard: &'a str,
+    term: u64,
+    owner: &'a str,
+    host: &'a str,
+    pid: u32,
+    /// RFC 3339.
+    from: String,
+    /// None while it lasts, or where nobody could say.
+    to: Option<String>,
+    /// None while it lasts.
+    ended: Option<&'a str>,
+}
+
+/// Of a leadership without an end that leads no more.
+const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
+
+impl HistoryFlags {
+    /// # Errors
+    /// As [`history::read`].
+    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        let chapters = bounded(patience, history::read(store, &self.shard)).await?;
+        let leads = inspect(store, &self.shard, patience).await?.holder.and_then(|holder| holder.term);
+        let lines = chapters.iter().map(|chapter| {
+            let ended = ended(chapter, leads);
+            if self.json { self.as_json(chapter, ended) } else { as_text(chapter, ended) }
+        });
+        let mut out = stdout().lock();
+        Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
+    }
+
+    fn as_json(&self, chapter: &Chapter, ended: Option<&str>) -> String {
+        let line = Line {
+            shard: self.shard.as_str(),
+            term: chapter.term.0,
+            owner: &chapter.owner,
+            host: &chapter.host,
+            pid: chapter.pid,
+            from: rfc3339(chapter.from_millis),
+            to: chapter.to_millis.map(rfc3339),
+            ended,
+        };
+        serde_json::to_string(&line).expect("a line of history is plain data")
+    }
+}
+
+fn ended(chapter: &Chapter, leads: Option<Term>) -> Option<&str> {
+    let untold = (leads != Some(chapter.term)).then_some(UNTOLD);
+    chapter.ended.as_deref().or(untold)
+}
+
+fn as_text(chapter: &Chapter, ended: Option<&str>) -> String {
+    let to = match (chapter.to_millis, ended) {
+        (Some(to), _) => rfc3339(to),
+        (None, Some(_)) => "?".to_owned(),
+        (None, None) => "now".to_owned(),
+    };
+    let (from, term, owner) = (rfc3339(chapter.from_millis), chapter.term, &chapter.owner);
+    on_one_line(format!("{from} to {to}: term {term}, {owner}: {}", ended.unwrap_or("leads")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leadership_without_an_end_leads_or_crashed() {
+        let chapter = Chapter {
+            term: Term(3),
+            owner: "me\n".to_owned(),
+            host: "db1".to_owned(),
+            pid: 7,
+            from_millis: 0,
+            to_millis: None,
+            ended: None,
+        };
+        let text = |leads| as_text(&chapter, ended(&chapter, leads));
+        assert_eq!(text(Some(Term(3))), "1970-01-01T00:00:00.000Z to now: term 3, me : leads");
+        assert_eq!(text(None), format!("1970-01-01T00:00:00.000Z to ?: term 3, me : {UNTOLD}"));
+        assert_eq!(text(Some(Term(4))), text(None));
+    }
+}

@@ -1,0 +1,130 @@
+//! `leaderctl list --watch`: a table that is drawn again and again, or a line for each change where nobody looks at a
+//! terminal.
+
+use super::list::{as_columns, row};
+use super::status::{Shown, as_json};
+use super::{PROGRAM, rfc3339};
+use crate::lease::Shard;
+use crate::store::{StoreError, on_one_line};
+use crate::time::wall_clock_millis;
+use std::collections::BTreeMap;
+use std::io::{BufWriter, IsTerminal, Write, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::sleep;
+
+const EVERY: Duration = Duration::from_secs(2);
+/// ECMA-48: the cursor to the upper left, and at last nothing below it.
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+pub struct Live {
+    json: bool,
+    terminal: bool,
+    /// What was printed of each shard.
+    known: BTreeMap<Shard, String>,
+}
+
+impl Live {
+    pub fn new(json: bool) -> Self {
+        Self { json, terminal: !json && stdout().is_terminal(), known: BTreeMap::new() }
+    }
+
+    /// For as long as somebody reads. `read` reads again; while the store is away, that is said once.
+    pub async fn show(
+        mut self,
+        first: Vec<(Shard, Shown)>,
+        read: impl AsyncFn() -> Result<Vec<(Shard, Shown)>, StoreError>,
+    ) -> Result<ExitCode, StoreError> {
+        let mut list = first;
+        let mut trouble: Option<String> = None;
+        loop {
+            let written = if self.terminal { draw(&list, trouble.as_deref()) } else { self.changes(&list) };
+            if written.is_err() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            sleep(EVERY).await;
+            match read().await {
+                Ok(read) => (list, trouble) = (read, None),
+                Err(error) => {
+                    if trouble.is_none() && !self.terminal {
+                        eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone()));
+                    }
+                    trouble = Some(on_one_line(error.message));
+                }
+            }
+        }
+    }
+
+    fn changes(&mut self, list: &[(Shard, Shown)]) -> std::io::Result<()> {
+        let mut out = BufWriter::new(stdout().lock());
+        for (shard, shown) in list {
+            let lasting = lasting(shard, shown);
+            if self.known.get(shard) != Some(&lasting) {
+                if self.json {
+                    writeln!(out, "{}", as_json(shard, shown))?;
+                } else {
+                    writeln!(out, "{} {}", rfc3339(wall_clock_millis()), row(shard, shown).join(" "))?;
+                }
+                self.known.insert(shard.clone(), lasting);
+            }
+        }
+        out.flush()
+    }
+}
+
+/// What does not change by the mere passing of time.
+fn lasting(shard: &Shard, shown: &Shown) -> String {
+    let mut report = shown.report.clone();
+    if let Some(holder) = &mut report.holder {
+        holder.expires_in = None;
+    }
+    row(shard, &Shown { report, orders: None, standbys: shown.standbys }).join(" ")
+}
+
+fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
+    let (rows, columns) = size();
+    let mut lines = as_columns(list);
+    let status = trouble.map_or_else(|| rfc3339(wall_clock_millis()), |trouble| format!("{trouble}; retrying"));
+    lines.insert(0, status);
+    if lines.len() >= rows {
+        let left_out = lines.len() - rows + 2;
+        lines.truncate(rows.saturating_sub(2));
+        lines.push(format!("... and {left_out} more"));
+    }
+    let mut out = BufWriter::new(stdout().lock());
+    write!(out, "{HOME}")?;
+    for line in lines {
+        let line: String = line.chars().take(columns).collect();
+        writeln!(out, "{line}{CLEAR_LINE}")?;
+    }
+    write!(out, "{CLEAR_BELOW}")?;
+    out.flush()
+}
+
+/// Rows and columns of the terminal, or those of a VT100.
+fn size() -> (usize, usize) {
+    let usual = (24, 80);
+    crate::sys::terminal_size().map_or(usual, |(rows, columns)| {
+        if rows < 3 || columns == 0 { usual } else { (usize::from(rows), usize::from(columns)) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Holder, Report};
+
+    #[test]
+    fn a_lease_that_runs_down_is_no_change_and_another_leader_is_one() {
+        let shard: Shard = "db".parse().unwrap();
+        let shown = |owner: &str, seconds| {
+            let expires_in = Some(Duration::from_secs(seconds));
+            let holder = Holder { owner: owner.to_owned(), expires_in, ..Holder::default() };
+            Shown { report: Report { holder: Some(holder), last_term: None }, orders: None, standbys: Some(1) }
+        };
+        assert_eq!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("a", 3)));
+        assert_ne!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("b", 9)));
+    }
+}

@@ -1,0 +1,145 @@
+//! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
+
+use super::desk::Desk;
+use super::{bounded, rfc3339};
+use crate::cli::flags;
+use crate::exit;
+use crate::lease::{Shard, show};
+use crate::orders::{self, PauseOrder};
+use crate::store::{Store, StoreError};
+use clap::Args;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub struct PauseFlags {
+    /// The name that is led
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Shard,
+
+    /// End by itself after so long [default: when it is resumed]
+    #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
+    lasts: Option<Duration>,
+
+    /// Why, for those who wait
+    #[arg(long, value_name = "TEXT", value_parser = text)]
+    reason: Option<String>,
+
+    /// Who leads goes on; only nobody follows
+    #[arg(long)]
+    keep: bool,
+
+    /// Take the place of somebody else's pause
+    #[arg(long)]
+    force: bool,
+
+    /// Return when nobody leads any more, or after so long
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "keep",
+          value_parser = flags::duration)]
+    #[expect(clippy::option_option, reason = "an option with an optional value")]
+    wait: Option<Option<Duration>>,
+
+    /// The shard's state afterwards, as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ResumeFlags {
+    /// The name that is led
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Shard,
+
+    /// Remove orders that something else wrote, too
+    #[arg(long)]
+    force: bool,
+
+    /// The shard's state afterwards, as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What others have to read on a line, and some stores charge for.
+fn text(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 500 || text.contains(char::is_control) {
+        return Err("write 1 to 500 bytes on one line".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+impl PauseFlags {
+    /// # Errors
+    /// One line that says what is wrong with the flags.
+    pub fn check(&self) -> Result<(), String> {
+        match self.lasts {
+            Some(lasts) if lasts < Duration::from_secs(1) => Err("--for is shorter than a second".to_owned()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// As [`orders::change`].
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
+        let order = orders::pause(self.reason.clone(), self.keep, self.lasts)
+            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        let mut other: Option<PauseOrder> = None;
+        desk.change(|orders| {
+            other = orders.pause.clone().filter(|pause| pause.id != order.id);
+            if other.is_some() && !self.force {
+                return false;
+            }
+            orders.pause = Some(order.clone());
+            true
+        })
+        .await?;
+        if let Some(other) = other.filter(|_| !self.force) {
+            let (by, since) = (&other.by, rfc3339(other.since_millis));
+            let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            return Ok(desk.refuse(&format!("paused by {by} since {since} already{reason}; --force takes its place")));
+        }
+        let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
+        let holder = desk.inspect().await?.holder;
+        let Some(holder) = holder else { return desk.done(&format!("paused {until}; nobody leads")).await };
+        if self.keep {
+            return desk.done(&format!("paused {until}; {holder} goes on, and nobody follows")).await;
+        }
+        let Some(most) = self.wait else {
+            return desk.done(&format!("paused {until}; {holder} stops when it next renews its lease")).await;
+        };
+        let free = |report: &crate::store::Report| report.holder.is_none().then_some(());
+        match desk.wait_until(most, free).await? {
+            Some(()) => desk.done(&format!("paused {until}; nobody leads")).await,
+            None => Ok(desk.not_yet(most, &format!("{holder} has not stopped"))),
+        }
+    }
+}
+
+impl ResumeFlags {
+    /// # Errors
+    /// As [`orders::change`].
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
+        let mut ended: Option<PauseOrder> = None;
+        let changed = desk
+            .change(|orders| {
+                // Asked again after an answer that was lost, it is gone already.
+                ended = orders.pause.take().or(ended.take());
+                true
+            })
+            .await;
+        match changed {
+            Err(error) if self.force && exit::of_store(&error) == exit::CONFIGURATION => {
+                bounded(patience * 4, orders::remove(store, &self.shard)).await?;
+                return desk.done("resumed: removed orders that something else wrote").await;
+            }
+            changed => changed?,
+        };
+        match ended {
+            Some(PauseOrder { by, since_millis, .. }) => {
+                desk.done(&format!("resumed; it was paused by {by} since {}", rfc3339(since_millis))).await
+            }
+            None => desk.done("not paused").await,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `leaderctl step-down`: who leads stops COMMAND in order and lets somebody else lead.
+
+use super::PROGRAM;
+use super::desk::Desk;
+use crate::cli::flags;
+use crate::lease::{Shard, Term};
+use crate::orders::{self, HandoverOrder};
+use crate::store::{Holder, Report, Store, StoreError, on_one_line};
+use clap::Args;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub struct StepDownFlags {
+    /// The name that is led
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Shard,
+
+    /// Who is to lead next: an owner or a host [default: anybody else]
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    to: Option<String>,
+
+    /// How long everybody else lets that one go first
+    #[arg(long = "for", value_name = "DURATION", default_value = "30s", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    hold: Duration,
+
+    /// Return when somebody else leads, or after so long
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = flags::duration)]
+    #[expect(clippy::option_option, reason = "an option with an optional value")]
+    wait: Option<Option<Duration>>,
+
+    /// The shard's state afterwards, as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The most that a handover may keep a shard without a leader.
+const MOST_HOLD: Duration = Duration::from_hours(1);
+
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 256 || text.contains(char::is_control) {
+        return Err("write an owner or a host".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+impl StepDownFlags {
+    /// # Errors
+    /// One line that says what is wrong with the flags.
+    pub fn check(&self) -> Result<(), String> {
+        if self.hold.is_zero() || self.hold > MOST_HOLD {
+            return Err(
+                "--for is not between 1ms and 1h: it may keep the shard without a leader for so long".to_owned()
+            );
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// As [`orders::change`].
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
+        let Some(holder) = desk.inspect().await?.holder else {
+            return Ok(desk.refuse("nobody leads"));
+        };
+        let (term, session) = match (&holder.term, &holder.session) {
+            (Some(term), Some(session)) => (*term, session.clone()),
+            _ => return Ok(desk.refuse(&format!("{holder} leads, which takes no orders: end it where it runs"))),
+        };
+        if let Some(to) = &self.to {
+            if *to == holder.owner || Some(to) == holder.host.as_ref() {
+                return Ok(desk.refuse(&format!("{holder} leads already on {to}: name another owner or host")));
+            }
+            if !store.is_metered() && !desk.knows_standby(to).await? {
+                eprintln!("{PROGRAM}: {}: no standby is known by the name {}", self.shard, on_one_line(to.clone()));
+            }
+        }
+        let order = orders::handover(term, Some(session), self.to.clone(), self.hold)
+            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        let mut other: Option<HandoverOrder> = None;
+        desk.change(|orders| {
+            other = orders.handover.clone().filter(|handover| handover.term == term && handover.id != order.id);
+            if other.is_some() {
+                return false;
+            }
+            orders.handover = Some(order.clone());
+            true
+        })
+        .await?;
+        if let Some(HandoverOrder { by, to, .. }) = other {
+            let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
+            return Ok(desk.refuse(&format!("{holder} was told by {by} to hand over{to} already")));
+        }
+        let Some(most) = self.wait else {
+            return desk.done(&format!("{holder} steps down when it next renews its lease")).await;
+        };
+        match desk.wait_until(most, |report| successor(report, term)).await? {
+            Some(successor) => desk.done(&format!("{holder} stepped down; {successor} leads")).await,
+            None => Ok(desk.not_yet(most, "nobody else leads")),
+        }
+    }
+}
+
+fn successor(report: &Report, term: Term) -> Option<Holder> {
+    report.holder.clone().filter(|holder| holder.term.is_none_or(|now| now > term))
+}

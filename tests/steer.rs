@@ -1,0 +1,325 @@
+//! Operators steer: pause and resume, step down, release, with real candidates and real servers. Whatever they order, no
+//! two trees run at once, and nobody is left.
+
+#[macro_use]
+mod support;
+
+use leaderrun::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use support::fleet::{Fleet, Life, leaderctl, wait_until, wait_until_or};
+use support::server::{Server, prepare};
+use support::world::TIMING;
+
+struct Place {
+    fleet: Fleet,
+    url: String,
+    environment: &'static [(&'static str, &'static str)],
+    server: Option<Box<dyn Server>>,
+}
+
+impl Place {
+    fn local() -> Self {
+        let fleet = Fleet::new();
+        let url = format!("file:{}", fleet.scratch.path().join("store").display());
+        Self { fleet, url, environment: &[], server: None }
+    }
+
+    #[allow(dead_code, reason = "a build without remote stores has none")]
+    fn remote(mut server: Box<dyn Server>) -> Self {
+        prepare(&*server);
+        server.grow_old();
+        let (url, environment) = (server.url(server.address()), server.environment());
+        Self { fleet: Fleet::new(), url, environment, server: Some(server) }
+    }
+
+    fn start(&mut self, owner: &str) {
+        let flags = [&TIMING, &["-v", "--announce", "always", "--store", &self.url][..]].concat();
+        self.fleet.start(owner, &flags, &[], self.environment);
+    }
+
+    fn crew(&mut self) -> Life {
+        for owner in ["c0", "c1", "c2"] {
+            self.start(owner);
+        }
+        self.fleet.leader()
+    }
+
+    fn ctl(&self, words: &[&str]) -> Command {
+        let mut command = leaderctl();
+        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        self.ctl(words).output().unwrap()
+    }
+
+    /// What it says where it succeeds.
+    #[track_caller]
+    fn order(&self, words: &[&str]) -> String {
+        let output = self.ask(words);
+        assert!(output.status.success(), "{words:?}: {output:?}\n{}", self.fleet.logs());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What it says where it has to leave things as they are.
+    #[track_caller]
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.ask(words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(75), "{words:?}: {said}");
+        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{words:?}: {said}");
+        said
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.order(&["status", "shard", "--standbys", "--json"])).unwrap()
+    }
+}
+
+fn now() -> u64 {
+    BootInstant::now().as_nanos()
+}
+
+/// Time is the subject: whoever would break an order has that long to do it.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+fn a_pause_outlasts_candidates_and_the_store(mut place: Place) {
+    place.crew();
+    let said = place.order(&["pause", "shard", "--reason", "two 'words'", "--wait"]);
+    assert!(said.contains("paused until it is resumed; nobody leads"), "{said}");
+    let paused = now();
+    for owner in ["c0", "c1"] {
+        place.fleet.kill(owner);
+        place.start(owner);
+    }
+    if let Some(server) = &mut place.server {
+        server.kill();
+        server.start_again();
+    }
+    place.start("c3");
+    std::thread::sleep(A_WHILE);
+    wait_until("the store tells of the pause", || place.ask(&["status", "shard"]).status.success());
+    let status = place.status();
+    // A server that was started again may show somebody whom it may have forgotten, and who has no term.
+    assert!(status["paused"] == true && status["term"].is_null(), "{status}");
+    assert_eq!(status["pause"]["reason"], "two 'words'", "{status}");
+    let resumed = now();
+    let said = place.order(&["resume", "shard"]);
+    assert!(said.contains("resumed; it was paused by "), "{said}");
+    place.fleet.leader();
+    let said = place.order(&["resume", "shard"]);
+    assert!(said.contains("not paused"), "{said}");
+    let lives = place.fleet.conclude();
+    assert!(lives.iter().all(|life| life.last <= paused || life.first >= resumed), "{paused} {resumed} {lives:?}");
+}
+
+fn a_pause_that_keeps_the_leader_bars_its_successors_until_it_ends_by_itself(mut place: Place) {
+    let leader = place.crew();
+    let ordered = now();
+    let said = place.order(&["pause", "shard", "--keep", "--for", "8s"]);
+    assert!(said.contains("paused for 8s") && said.contains("goes on, and nobody follows"), "{said}");
+    std::thread::sleep(A_WHILE);
+    assert_eq!(place.fleet.leader().term, leader.term, "it goes on");
+    place.fleet.kill(&leader.owner);
+    let next = place.fleet.leader_where(|life| life.term > leader.term);
+    assert!(next.first - ordered >= 8_000_000_000, "{ordered} {next:?}");
+    assert_eq!(place.status()["paused"], false);
+    place.fleet.conclude();
+}
+
+fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
+    let leader = place.crew();
+    wait_until("both standbys are known", || place.status()["standbys"] == 2);
+    let named = ["c0", "c1", "c2"].into_iter().find(|owner| *owner != leader.owner).unwrap();
+    let refusal = place.refused(&["step-down", "shard", "--to", &leader.owner]);
+    assert!(refusal.contains("leads already"), "{refusal}");
+    let said = place.order(&["step-down", "shard", "--to", named, "--wait"]);
+    assert!(said.contains("stepped down; ") && said.contains(named), "{said}");
+    let second = place.fleet.leader_where(|life| life.term > leader.term);
+    assert_eq!(second.owner, named);
+    wait_until("the handover is done with", || place.status()["handover"].is_null());
+
+    // Without a name anybody else leads, and with the name of nobody the others in the end.
+    let said = place.order(&["step-down", "shard", "--wait=1m"]);
+    assert!(said.contains("stepped down; "), "{said}");
+    let third = place.fleet.leader_where(|life| life.term > second.term);
+    assert_ne!(third.owner, second.owner);
+    let output = place.ask(&["step-down", "shard", "--to", "nobody", "--for", "2s"]);
+    let warning = String::from_utf8(output.stderr).unwrap();
+    let metered = place.url.starts_with("dynamodb:");
+    assert!(output.status.success() && (metered || warning.contains("no standby is known by the name nobody")));
+    let fourth = place.fleet.leader_where(|life| life.term > third.term);
+    assert!(fourth.first - third.last >= 1_900_000_000, "{third:?} {fourth:?}");
+    let lives = place.fleet.conclude();
+    let owners: Vec<&str> = lives.iter().take(2).map(|life| life.owner.as_str()).collect();
+    assert_eq!(owners, [&leader.owner, named], "nobody else started in between: {lives:?}");
+}
+
+fn a_single_candidate_that_steps_down_leads_again_after_a_while(mut place: Place) {
+    place.start("c0");
+    let leader = place.fleet.leader();
+    place.order(&["step-down", "shard", "--for", "3s"]);
+    let next = place.fleet.leader_where(|life| life.term > leader.term);
+    assert!(next.first - leader.last.max(place.fleet.lives()[0].last) >= 2_900_000_000, "{next:?}");
+    place.fleet.conclude();
+}
+
+fn of_operators_who_order_at_once_one_has_its_way(mut place: Place) {
+    place.crew();
+    for round in 0..3 {
+        let reasons: Vec<String> = (0..5).map(|number| format!("round {round}, operator {number}")).collect();
+        let pauses = reasons.iter().map(|reason| place.ctl(&["pause", "shard", "--reason", reason]).spawn().unwrap());
+        let pauses: Vec<_> = pauses.collect();
+        let outputs: Vec<Output> = pauses.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+        let winners: Vec<usize> = (0..5).filter(|&number| outputs[number].status.success()).collect();
+        assert_eq!(winners.len(), 1, "{outputs:?}");
+        let losers = outputs.iter().filter(|output| output.status.code() == Some(75)).count();
+        assert_eq!(losers, 4, "{outputs:?}");
+        assert_eq!(place.status()["pause"]["reason"], reasons[winners[0]].as_str());
+        let resumes: Vec<_> = (0..3).map(|_| place.ctl(&["resume", "shard"]).spawn().unwrap()).collect();
+        for resume in resumes {
+            let output = resume.wait_with_output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+        assert_eq!(place.status()["paused"], false);
+        let leader = place.fleet.leader();
+        let orders: Vec<_> = (0..4).map(|_| place.ctl(&["step-down", "shard"]).spawn().unwrap()).collect();
+        let outputs: Vec<Output> = orders.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+        let codes: Vec<_> = outputs.iter().map(|output| output.status.code()).collect();
+        assert!(codes.contains(&Some(0)) && codes.iter().all(|code| [Some(0), Some(75)].contains(code)), "{outputs:?}");
+        place.fleet.leader_where(|life| life.term > leader.term);
+    }
+    place.fleet.conclude();
+}
+
+fn an_order_stands_whose_operator_was_killed(mut place: Place) {
+    place.start("c0");
+    place.fleet.leader();
+    let mut operator = place.ctl(&["pause", "shard", "--wait"]).spawn().unwrap();
+    wait_until("it is ordered", || place.status()["paused"] == true);
+    operator.kill().unwrap();
+    operator.wait().unwrap();
+    wait_until("nobody leads", || place.status()["held"] == false);
+    place.refused(&["pause", "shard"]);
+    place.order(&["pause", "shard", "--force", "--wait"]);
+    place.order(&["resume", "shard"]);
+    place.fleet.leader();
+    place.fleet.conclude();
+}
+
+fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut place: Place) {
+    let leader = place.crew();
+    let term = leader.term.to_string();
+    let refusal = place.refused(&["release", "shard", "--term", "1"]);
+    assert!(refusal.contains("leads, and not term 1"), "{refusal}");
+    if place.server.is_none() {
+        let output = place.ask(&["release", "shard", "--term", &term, "--force"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(78) && said.contains("is held open by"), "{said}");
+    } else {
+        let refusal = place.refused(&["release", "shard", "--term", &term]);
+        assert!(refusal.contains("renews its lease"), "{refusal}");
+        assert_eq!(place.fleet.leader().term, leader.term);
+        let said = place.order(&["release", "shard", "--term", &term, "--force"]);
+        assert!(said.contains("starts nothing before"), "{said}");
+        let second = place.fleet.leader_where(|life| life.term > leader.term);
+        // All of a host is gone: nobody renews.
+        for process in support::fleet::children_of(place.fleet.pid(&second.owner).as_raw()) {
+            for child in support::fleet::children_of(process) {
+                let _ = kill(nix::unistd::Pid::from_raw(child), Signal::SIGKILL);
+            }
+            let _ = kill(nix::unistd::Pid::from_raw(process), Signal::SIGKILL);
+        }
+        place.fleet.kill(&second.owner);
+        place.fleet.leader_where(|life| life.term > second.term);
+    }
+    place.fleet.conclude();
+}
+
+fn a_history_tells_how_each_leadership_ended(mut place: Place) {
+    place.start("c0");
+    let first = place.fleet.leader();
+    place.fleet.stop("c0");
+    place.start("c1");
+    let second = place.fleet.leader_where(|life| life.term > first.term);
+    place.fleet.kill("c1");
+    place.start("c2");
+    let third = place.fleet.leader_where(|life| life.term > second.term);
+    let read = || -> Vec<Value> {
+        let text = place.order(&["history", "shard", "--json"]);
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let explain = || format!("{:?}\n{}", read(), place.fleet.logs());
+    wait_until_or("it is written down", explain, || read().len() == 3 && read()[1]["ended"].is_string());
+    let lines = read();
+    let terms: Vec<_> = lines.iter().map(|line| line["term"].as_u64()).collect();
+    assert_eq!(terms, [first.term, second.term, third.term].map(Some));
+    assert_eq!(lines[0]["ended"], "stopped on signal 15");
+    let killed = lines[1]["ended"].as_str().unwrap();
+    assert!(killed == "leaderrun was killed" || killed.starts_with("crashed, or was cut off"), "{killed}");
+    assert!(lines[2]["ended"].is_null() && lines[2]["to"].is_null(), "{lines:?}");
+    assert_eq!(lines[2]["owner"], "c2");
+    let text = place.order(&["history", "shard"]);
+    assert!(text.lines().count() == 3 && text.trim_end().ends_with("c2: leads"), "{text}");
+    place.fleet.conclude();
+}
+
+fn standbys_are_counted_while_they_wait(mut place: Place) {
+    let leader = place.crew();
+    wait_until("both are known", || place.status()["standbys"] == 2);
+    let list: Value = serde_json::from_str(&place.order(&["list", "--standbys", "--json"])).unwrap();
+    assert_eq!((&list["shard"], &list["standbys"]), (&"shard".into(), &2.into()), "{list}");
+    let table = place.order(&["list", "--standbys"]);
+    assert!(table.lines().nth(1).is_some_and(|line| line.ends_with(" 2")), "{table}");
+    let standby = ["c0", "c1", "c2"].into_iter().find(|owner| *owner != leader.owner).unwrap();
+    place.fleet.stop(standby);
+    assert_eq!(place.status()["standbys"], 1);
+    place.fleet.stop(&leader.owner);
+    place.fleet.leader_where(|life| life.term > leader.term);
+    wait_until("nobody waits", || place.status()["standbys"] == 0);
+    place.fleet.conclude();
+}
+
+macro_rules! stories_at {
+    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story($place);
+                }
+            )*
+        }
+    };
+}
+
+#[allow(unused_macros, reason = "a build without remote stores has none")]
+macro_rules! stories {
+    ($store:ident, $start:expr, $stories:tt) => {
+        stories_at!($store, crate::Place::remote(Box::new($start)), $stories);
+    };
+}
+
+macro_rules! everywhere {
+    ($($story:ident),* $(,)?) => {
+        stories_at!(file, crate::Place::local(), [$($story),*]);
+        every_store!(stories: $($story),*);
+    };
+}
+
+everywhere!(
+    a_pause_outlasts_candidates_and_the_store,
+    a_pause_that_keeps_the_leader_bars_its_successors_until_it_ends_by_itself,
+    a_leader_that_steps_down_is_followed_by_whom_it_names,
+    a_single_candidate_that_steps_down_leads_again_after_a_while,
+    of_operators_who_order_at_once_one_has_its_way,
+    an_order_stands_whose_operator_was_killed,
+    a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early,
+    a_history_tells_how_each_leadership_ended,
+    standbys_are_counted_while_they_wait,
+);
