@@ -3,7 +3,7 @@
 //! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is
 //! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
 
-use crate::election::{Action, Election, Ended, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent, View};
+use crate::election::{Action, Election, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent, View};
 use crate::history::Chronicle;
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::store::{Store, StoreError};
@@ -21,6 +21,9 @@ const DOUBTS_APART: Duration = Duration::from_millis(100);
 
 /// How long a candidate that has nothing else to do any more waits for its notes to be written.
 const LAST_NOTES: Duration = Duration::from_secs(1);
+
+/// A COMMAND that has ended before is written down once, and not twice.
+const BEGINS_AFTER: Duration = Duration::from_secs(1);
 
 /// The machine that a candidate runs on, as far as an election needs it: something that wakes it, people who ask it to
 /// stop, and its tree.
@@ -86,6 +89,7 @@ pub async fn run(
         news: JoinSet::new(),
         doubts: JoinSet::new(),
         notes: JoinSet::new(),
+        beginnings: JoinSet::new(),
         chronicle: Arc::default(),
         presence: JoinSet::new(),
         habits,
@@ -128,6 +132,8 @@ struct Driver {
     doubts: JoinSet<Event>,
     /// What is written down for people.
     notes: JoinSet<()>,
+    /// That a leadership has begun, of which nobody waits for.
+    beginnings: JoinSet<()>,
     chronicle: Arc<Chronicle>,
     /// While it is announced that we wait.
     presence: JoinSet<()>,
@@ -190,9 +196,15 @@ impl Driver {
                     self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
                     self.events.push_back(Event::Tree(TreeEvent::Dead));
                 }
-                self.notes.spawn(self.requests.began(&self.chronicle, term));
+                self.chronicle.open(&self.requests.candidate, term);
+                self.beginnings.spawn(self.requests.save(&self.chronicle, BEGINS_AFTER));
             }
-            Action::Ended { term, how } => drop(self.notes.spawn(self.requests.ended(&self.chronicle, term, how))),
+            Action::Ended { term, how } => {
+                self.beginnings.abort_all();
+                self.beginnings.detach_all();
+                self.chronicle.close(term, &how);
+                self.notes.spawn(self.requests.save(&self.chronicle, Duration::ZERO));
+            }
             Action::Extend(deadline) => host.extend(deadline),
             Action::Stop(stop) => host.stop(stop),
             Action::Seize => host.seize(),
@@ -296,14 +308,14 @@ impl Requests {
         async move { noted(within(timeout, orders::forget_handover(&*store, &candidate.shard, term)).await) }
     }
 
-    fn began(&self, chronicle: &Arc<Chronicle>, term: Term) -> impl Future<Output = ()> + use<> {
+    fn save(&self, chronicle: &Arc<Chronicle>, after: Duration) -> impl Future<Output = ()> + use<> {
         let ((store, candidate, timeout), chronicle) = (self.parts(), Arc::clone(chronicle));
-        async move { noted(within(timeout, chronicle.began(&*store, &candidate, term)).await) }
-    }
-
-    fn ended(&self, chronicle: &Arc<Chronicle>, term: Term, how: Ended) -> impl Future<Output = ()> + use<> {
-        let ((store, candidate, timeout), chronicle) = (self.parts(), Arc::clone(chronicle));
-        async move { noted(within(timeout, chronicle.ended(&*store, &candidate.shard, term, &how)).await) }
+        async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            noted(within(timeout, chronicle.save(&*store, &candidate.shard)).await);
+        }
     }
 
     fn announce(&self) -> impl Future<Output = ()> + use<> {

@@ -9,7 +9,7 @@ use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Note, Notes, Page, StoreError, notes, on_one_line};
 use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many leaderships are remembered, or fewer where their names are long.
 const MOST: usize = 16;
@@ -70,29 +70,17 @@ pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how:
 
 /// Writes one candidate's part of the history.
 #[derive(Debug, Default)]
-pub struct Chronicle(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    chapter: Option<Chapter>,
-    /// What we wrote last: likely to stand there still.
-    written: Option<String>,
+pub struct Chronicle {
+    chapter: Mutex<Option<Chapter>>,
+    /// What we wrote last: likely to stand there still. Locked by whoever writes.
+    written: tokio::sync::Mutex<Option<String>>,
 }
 
 impl Chronicle {
-    /// COMMAND was started.
-    ///
-    /// # Errors
-    /// As [`Notes::replace`].
-    pub async fn began<S: Notes + ?Sized>(
-        &self,
-        store: &S,
-        candidate: &Candidate,
-        term: Term,
-    ) -> Result<(), StoreError> {
-        let mut state = self.0.lock().await;
+    /// COMMAND is started.
+    pub fn open(&self, candidate: &Candidate, term: Term) {
         let Candidate { owner, host, pid, .. } = candidate;
-        state.chapter = Some(Chapter {
+        *self.chapter() = Some(Chapter {
             term,
             owner: owner.clone(),
             host: host.clone(),
@@ -101,34 +89,29 @@ impl Chronicle {
             to_millis: None,
             ended: None,
         });
-        state.save(store, &candidate.shard).await
     }
 
-    /// After [`Chronicle::began`] of the same term, whether that succeeded or not.
+    /// It is over.
+    pub fn close(&self, term: Term, how: &Ended) {
+        if let Some(chapter) = self.chapter().as_mut().filter(|chapter| chapter.term == term) {
+            chapter.to_millis = Some(wall_clock_millis());
+            chapter.ended = Some(on_one_line(how.to_string()).chars().take(LONGEST_END).collect());
+        }
+    }
+
+    fn chapter(&self) -> MutexGuard<'_, Option<Chapter>> {
+        self.chapter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down what is known of it by now.
     ///
     /// # Errors
     /// As [`Notes::replace`].
-    pub async fn ended<S: Notes + ?Sized>(
-        &self,
-        store: &S,
-        shard: &Shard,
-        term: Term,
-        how: &Ended,
-    ) -> Result<(), StoreError> {
-        let now = wall_clock_millis();
-        let mut state = self.0.lock().await;
-        let Some(chapter) = state.chapter.as_mut().filter(|chapter| chapter.term == term) else { return Ok(()) };
-        chapter.to_millis = Some(now);
-        chapter.ended = Some(on_one_line(how.to_string()).chars().take(LONGEST_END).collect());
-        state.save(store, shard).await
-    }
-}
-
-impl State {
-    async fn save<S: Notes + ?Sized>(&mut self, store: &S, shard: &Shard) -> Result<(), StoreError> {
-        let Some(chapter) = &self.chapter else { return Ok(()) };
+    pub async fn save<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
+        let mut written = self.written.lock().await;
+        let Some(chapter) = self.chapter().clone() else { return Ok(()) };
         for _ in 0..MOST_ATTEMPTS {
-            let standing = match self.written.take() {
+            let standing = match written.take() {
                 Some(written) => Some(written),
                 None => store.read(shard, &Page::History).await?.map(|note| note.text),
             };
@@ -138,10 +121,9 @@ impl State {
                     "the history of shard {shard} was written by something else"
                 )));
             };
-            let text = told(history, chapter);
-            let draft = Note::for_ever(text);
+            let draft = Note::for_ever(told(history, &chapter));
             if store.replace(shard, &Page::History, standing.as_deref(), Some(&draft)).await? {
-                self.written = Some(draft.text);
+                *written = Some(draft.text);
                 return Ok(());
             }
         }

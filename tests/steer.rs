@@ -242,24 +242,28 @@ fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut p
 }
 
 fn a_history_tells_how_each_leadership_ended(mut place: Place) {
-    place.start("c0");
-    let first = place.fleet.leader();
-    place.fleet.stop("c0");
-    place.start("c1");
-    let second = place.fleet.leader_where(|life| life.term > first.term);
-    place.fleet.kill("c1");
-    place.start("c2");
-    let third = place.fleet.leader_where(|life| life.term > second.term);
-    let read = || -> Vec<Value> {
+    let read = |place: &Place| -> Vec<Value> {
         let text = place.order(&["history", "shard", "--json"]);
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    let explain = || format!("{:?}\n{}", read(), place.fleet.logs());
-    wait_until_or("it is written down", explain, || read().len() == 3 && read()[1]["ended"].is_string());
-    let lines = read();
+    let wait = |place: &Place, wanted: &dyn Fn(&[Value]) -> bool| {
+        let explain = || format!("{:?}\n{}", read(place), place.fleet.logs());
+        wait_until_or("it is written down", explain, || wanted(&read(place)));
+    };
+    place.start("c0");
+    let first = place.fleet.leader();
+    place.fleet.stop("c0");
+    assert_eq!(read(&place)[0]["ended"], "stopped on signal 15");
+    place.start("c1");
+    let second = place.fleet.leader_where(|life| life.term > first.term);
+    wait(&place, &|lines| lines.len() == 2);
+    place.fleet.kill("c1");
+    place.start("c2");
+    let third = place.fleet.leader_where(|life| life.term > second.term);
+    wait(&place, &|lines| lines.len() == 3 && lines[1]["ended"].is_string());
+    let lines = read(&place);
     let terms: Vec<_> = lines.iter().map(|line| line["term"].as_u64()).collect();
     assert_eq!(terms, [first.term, second.term, third.term].map(Some));
-    assert_eq!(lines[0]["ended"], "stopped on signal 15");
     let killed = lines[1]["ended"].as_str().unwrap();
     assert!(killed == "leaderrun was killed" || killed.starts_with("crashed, or was cut off"), "{killed}");
     assert!(lines[2]["ended"].is_null() && lines[2]["to"].is_null(), "{lines:?}");
