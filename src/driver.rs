@@ -237,6 +237,7 @@ impl Driver {
             | Notice::Released(_) => tracing::info!(shard, term, owner, "{notice}"),
             Notice::Trouble { .. }
             | Notice::OrdersUnread { .. }
+            | Notice::Overran(_)
             | Notice::Killing
             | Notice::Lost(_)
             | Notice::NotReleased(_) => {

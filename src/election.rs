@@ -175,7 +175,7 @@ impl Leadership {
 
     /// The guard has so long to show that the tree is dead.
     fn seize_after(&mut self, now: BootInstant, time: Duration) {
-        if let Tree::Alive { seize_at } = &mut self.tree {
+        if let Tree::Alive { seize_at, .. } = &mut self.tree {
             *seize_at = (*seize_at).min(now.plus(time).plus(GUARD_PATIENCE));
         }
     }
@@ -188,6 +188,8 @@ enum Tree {
     Alive {
         /// A guard that was told to stop the tree, and works, has done so before this.
         seize_at: BootInstant,
+        /// When COMMAND has run for as long as it may.
+        overrun_at: BootInstant,
     },
     /// The guard was told to kill, or passed over: nothing more can be asked for.
     Seized,
@@ -198,6 +200,7 @@ enum Ending {
     ByItself(CommandEnd),
     NotStarted(StartError),
     Asked,
+    Overran,
     /// By operators, who bar us from leading again.
     Ordered(Bar),
     Lost(Loss),
@@ -209,6 +212,7 @@ impl Ending {
             Self::ByItself(end) => Ended::ByItself(*end),
             Self::NotStarted(error) => Ended::NotStarted(*error),
             Self::Asked => Ended::Asked(asked.expect("asked is set before the ending")),
+            Self::Overran => Ended::Overran,
             Self::Ordered(Bar::Paused { .. }) => Ended::Paused,
             Self::Ordered(Bar::HandedOver { .. }) => Ended::SteppedDown,
             Self::Lost(loss) => Ended::Lost(loss.clone()),
@@ -278,8 +282,9 @@ impl Election {
                         let start = not_before.unwrap_or(BootInstant::NEVER);
                         leadership.renewal_due().min(start).min(leadership.reading_due()).min(deadline.kill_at)
                     }
-                    Tree::Alive { seize_at } => {
-                        let losing = if leadership.ending.is_none() { deadline.term_at } else { BootInstant::NEVER };
+                    Tree::Alive { seize_at, overrun_at } => {
+                        let going_on = leadership.ending.is_none();
+                        let losing = if going_on { deadline.term_at.min(overrun_at) } else { BootInstant::NEVER };
                         leadership.renewal_due().min(losing).min(deadline.backstop_at).min(seize_at)
                     }
                     Tree::Seized => leadership.renewal_due(),
@@ -427,17 +432,21 @@ impl Election {
                             && leadership.reading.cleared
                             && leadership.valid_until.since(now) >= timing.least_to_start()
                         {
-                            leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER };
+                            let overrun_at = self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(most));
+                            leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
                             actions.push(Action::Start { term: leadership.term, deadline });
                         }
                     }
-                    Tree::Alive { seize_at } => {
+                    Tree::Alive { seize_at, overrun_at } => {
+                        let overran = now >= *overrun_at;
                         if now >= deadline.backstop_at.min(*seize_at) {
                             leadership.tree = Tree::Seized;
                             actions.push(Action::Seize);
                         }
                         if now >= deadline.term_at && leadership.ending.is_none() {
                             self.lost(now, Loss::DeadlinePassed, actions);
+                        } else if overran && leadership.ending.is_none() {
+                            self.overran(now, actions);
                         }
                     }
                     Tree::Seized => {}
@@ -819,6 +828,7 @@ impl Election {
                         | Ending::ByItself(_)
                         | Ending::NotStarted(_)
                         | Ending::Asked
+                        | Ending::Overran
                         | Ending::Ordered(_),
                     ) => {}
                 }
@@ -829,6 +839,16 @@ impl Election {
                 }
             }
         }
+    }
+
+    /// As timeout(1) does: the stop signal, and SIGKILL after the grace. The lease is renewed until COMMAND has ended.
+    fn overran(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+        let grace = self.settings.timing.stop_grace;
+        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader runs a command") };
+        actions.push(Action::Say(Notice::Overran(self.settings.max_run.unwrap_or_default())));
+        leadership.seize_after(now, grace);
+        leadership.ending = Some(Ending::Overran);
+        actions.push(Action::Stop(Stop::Orderly { kill_after: Some(grace) }));
     }
 
     fn tree_dead(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
@@ -843,6 +863,7 @@ impl Election {
             Ending::ByItself(end) => (Then::End(Outcome::Ended(end)), true),
             Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
             Ending::Asked => (Then::End(when_asked.expect("asked is set before the ending")), true),
+            Ending::Overran => (Then::End(Outcome::Overran), true),
             Ending::Ordered(bar) => {
                 if let Bar::HandedOver { term, left, .. } = bar {
                     // Others have that long from now, however long COMMAND took to end.

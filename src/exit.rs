@@ -17,6 +17,8 @@ pub const NO_PERMISSION: u8 = 77;
 pub const CONFIGURATION: u8 = 78;
 /// Leadership was lost, and `--on-loss=exit`; or the term that is verified does not lead.
 pub const LOST: u8 = 79;
+/// COMMAND ran for longer than `--max-run`.
+pub const OVERRAN: u8 = 124;
 /// COMMAND cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// COMMAND was not found.
@@ -37,6 +39,7 @@ pub fn of_outcome(outcome: &Outcome, conflict: u8) -> u8 {
         Outcome::Ended(CommandEnd::Exited(status)) => low_byte(*status),
         Outcome::Ended(CommandEnd::Signalled(signal)) | Outcome::Interrupted(signal) => SIGNALLED + low_byte(*signal),
         Outcome::NotStarted(error) => of_start(*error),
+        Outcome::Overran => OVERRAN,
         Outcome::NotAcquired(_) => conflict,
         Outcome::Unreachable(_) => UNAVAILABLE,
         Outcome::Refused(error) => of_store(error),

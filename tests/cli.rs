@@ -460,7 +460,7 @@ fn list_tells_who_leads_what_a_line_each() {
     assert_eq!((led[3], led[6], led[7]), (leader.0.id().to_string().as_str(), "-", "0"), "{text}");
     assert!(led[5].ends_with('Z') && led[4].parse::<u64>().is_ok(), "{text}");
     // Each column begins where its header does.
-    let starts = |line: &str| line.match_indices("  ").map(|(at, _)| at).max().unwrap();
+    let starts = |line: &str| line.rfind("  ").unwrap();
     let header = text.lines().next().unwrap();
     assert_eq!(header.rfind("STANDBYS"), Some(starts(text.lines().last().unwrap()) + 2), "{text}");
 }

@@ -28,6 +28,7 @@ impl Play {
             patience: Patience::Forever,
             on_loss: OnLoss::Standby,
             drain: None,
+            max_run: None,
         };
         change(&mut settings);
         let election = Election::new(settings, BootInstant::from_nanos(0), 42);
@@ -770,4 +771,30 @@ fn how_a_leadership_ended_is_told_once() {
         let _ = play.until(5.0);
         assert_eq!(told(&mut play), [how]);
     }
+}
+
+#[test]
+fn a_command_that_runs_for_too_long_is_stopped_in_order_and_its_lease_released() {
+    let mut play = Play::leading(|settings| settings.max_run = Some(Duration::from_secs(12)));
+    assert!(renewals(&play.until(5.0)) == 1 && play.renewed(Ok(Renewal::Renewed)).len() == 1);
+    assert!(renewals(&play.until(10.0)) == 1 && play.renewed(Ok(Renewal::Renewed)).len() == 1);
+    assert_eq!(play.until(11.9), []);
+    let stop = Action::Stop(Stop::Orderly { kill_after: Some(Duration::from_secs(5)) });
+    assert_eq!(play.until(12.0), [Action::Say(Notice::Overran(Duration::from_secs(12))), stop]);
+    assert_eq!(renewals(&play.until(15.0)), 1, "it is renewed meanwhile");
+    let actions = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+    assert_eq!(actions, []);
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Overran }), "{actions:?}");
+    assert!(has(&actions, &Action::Release { term: TERM }), "{actions:?}");
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Overran)));
+}
+
+#[test]
+fn a_guard_that_does_not_stop_a_command_that_ran_for_too_long_is_passed_over() {
+    let mut play = Play::leading(|settings| settings.max_run = Some(Duration::from_secs(2)));
+    let _ = play.until(2.0);
+    let actions = play.until(8.1);
+    assert!(has(&actions, &Action::Seize), "{actions:?}");
 }

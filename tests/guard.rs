@@ -253,6 +253,22 @@ fn a_drain_that_takes_too_long_is_cut_short() {
 }
 
 #[test]
+fn a_command_that_runs_for_too_long_ends_with_124_whether_it_obeys_or_not() {
+    let begun = std::time::Instant::now();
+    let script = "trap 'echo got >> $FILE; exit 3' TERM; echo up > $FILE; while :; do sleep 0.02; done";
+    let mut run = Script::start(&["--max-run", "1s"], script);
+    run.wait_for("got");
+    assert_eq!(run.status(), Some(124));
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(1));
+    let stubborn =
+        "trap '' TERM; (trap '' TERM; exec setsid sleep 1000) & echo up > $FILE; while :; do sleep 0.02; done";
+    let mut run = Script::start(&["--max-run", "500ms"], stubborn);
+    assert_eq!(run.status(), Some(124));
+    let mut run = Script::start(&["--max-run", "1h"], "echo up > $FILE; exit 7");
+    assert_eq!(run.status(), Some(7));
+}
+
+#[test]
 fn a_second_stop_is_impatient() {
     let mut run = Script::start(&[], "trap 'echo got >> $FILE' TERM; echo up > $FILE; while :; do sleep 0.02; done");
     run.wait_for("up");

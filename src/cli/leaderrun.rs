@@ -74,6 +74,11 @@ pub struct Flags {
           allow_hyphen_values = true)]
     drain: Option<Duration>,
 
+    /// Stop COMMAND after so long, and exit with 124
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MAX_RUN", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    max_run: Option<Duration>,
+
     /// How long the store keeps a lease that is not renewed
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
           value_parser = flags::duration, allow_hyphen_values = true)]
@@ -235,6 +240,9 @@ impl Flags {
             (None, false) if words[0].is_empty() => return Err("COMMAND is empty".to_owned()),
             (None, false) => {}
         }
+        if self.max_run.is_some_and(|most| most.is_zero()) {
+            return Err("--max-run 0s would not let COMMAND begin".to_owned());
+        }
         let timing = Timing::new(TimingRequest {
             lease: self.lease,
             renew_interval: self.renew,
@@ -299,6 +307,7 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
                 AfterLoss::Exit => OnLoss::Exit,
             },
             drain: flags.drain,
+            max_run: flags.max_run,
         };
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
         let host = Processes::new(command, &candidate)?;
@@ -308,7 +317,7 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
     pass_on_interrupt(&outcome, terminal_group);
     let status = exit::of_outcome(&outcome, flags.conflict_exit_code);
     Ok(match outcome {
-        Outcome::Ended(_) | Outcome::Interrupted(_) | Outcome::Lost(_) => ExitCode::from(status),
+        Outcome::Ended(_) | Outcome::Overran | Outcome::Interrupted(_) | Outcome::Lost(_) => ExitCode::from(status),
         Outcome::NotStarted(error) => not_started(&program, error),
         Outcome::NotAcquired(obstacle) => {
             let why = obstacle.map_or_else(|| "somebody else leads".to_owned(), |obstacle| obstacle.to_string());

@@ -18,6 +18,8 @@ pub struct Settings {
     pub on_loss: OnLoss,
     /// How long COMMAND may take in an orderly stop; None is for ever.
     pub drain: Option<Duration>,
+    /// How long COMMAND may run; None is for ever.
+    pub max_run: Option<Duration>,
 }
 
 /// How long a standby waits for its leadership.
@@ -187,6 +189,8 @@ pub enum Ended {
     Asked(i32),
     Paused,
     SteppedDown,
+    /// It ran for as long as it may.
+    Overran,
     Lost(Loss),
 }
 
@@ -234,6 +238,8 @@ pub enum Notice {
         running: bool,
     },
     Killing,
+    /// COMMAND has run for so long, and may not for longer.
+    Overran(Duration),
     Lost(Loss),
     Released(Term),
     NotReleased(String),
@@ -264,6 +270,8 @@ pub enum Role {
 pub enum Outcome {
     Ended(CommandEnd),
     NotStarted(StartError),
+    /// COMMAND was stopped because it ran for too long.
+    Overran,
     /// Stopped by this signal before COMMAND was started.
     Interrupted(i32),
     NotAcquired(Option<Obstacle>),
@@ -307,6 +315,7 @@ impl fmt::Display for Ended {
             Self::Asked(signal) => write!(f, "stopped on signal {signal}"),
             Self::Paused => f.write_str("paused"),
             Self::SteppedDown => f.write_str("stepped down"),
+            Self::Overran => f.write_str("stopped after --max-run"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
         }
     }
@@ -345,6 +354,7 @@ impl fmt::Display for Notice {
             Self::OrdersUnread { message, running: false } => {
                 write!(f, "cannot read what operators have ordered: {message}; the command waits for that")
             }
+            Self::Overran(most) => write!(f, "stopping: the command has run for {}", show(*most)),
             Self::Killing => f.write_str("asked again to stop: killing the command"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
             Self::Released(_) => f.write_str("released"),

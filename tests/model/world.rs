@@ -234,6 +234,7 @@ impl World {
             patience: Patience::Forever,
             on_loss: OnLoss::Standby,
             drain: None,
+            max_run: None,
         }
     }
 

@@ -47,6 +47,7 @@ impl Fleet {
             patience: Patience::Forever,
             on_loss: OnLoss::Standby,
             drain: None,
+            max_run: None,
         };
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
         let mut clients = Vec::new();

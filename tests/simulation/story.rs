@@ -139,6 +139,7 @@ impl Story {
             patience: Patience::Forever,
             on_loss: random.one_of(&[OnLoss::Standby, OnLoss::Exit]),
             drain: random.one_of(&[None, Some(Duration::from_secs(3))]),
+            max_run: None,
         };
         let open = {
             let (backend, network, world) = (backend.clone(), network.clone(), world.clone());
