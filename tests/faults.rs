@@ -14,9 +14,10 @@ use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{Life, children_of, wait_until};
 use support::load::Load;
+use support::operator::Operator;
 use support::proxy::Weather;
 use support::random::Random;
-use support::world::{LEASE, Story, World, name};
+use support::world::{LEASE, Story, TIMING, World, name};
 
 const PLAIN: &[&str] = &[];
 const STUBBORN: &[&str] = &["ignore-term"];
@@ -410,6 +411,26 @@ fn of_twenty_candidates_the_leader_is_killed_again_and_again(story: Story) {
     world.fleet.conclude();
 }
 
+/// Two operators, who know nothing of each other.
+fn operators_order_at_random_while_faults_strike(story: Story) {
+    let seed = BootInstant::now().as_nanos();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let mut world = World::empty(story, &TIMING, DAEMON);
+    world.use_wall_clocks();
+    world.crew(3);
+    world.fleet.leader();
+    let operators = [0; 2].map(|_| Operator::of(&*world.server, "shard", random.next()));
+    long_run::steps_for(Duration::from_secs(20), &mut world, &mut random, 3);
+    let orders = operators.map(Operator::enough).concat();
+    long_run::resume(&world);
+    let last = world.fleet.leader();
+    orders.iter().for_each(|order| println!("{order}"));
+    println!("{last:?} leads after that");
+    assert!(orders.iter().any(|order| order.name().is_some()), "nothing was ordered");
+    world.fleet.conclude();
+}
+
 /// The stories, each with each store.
 macro_rules! stories {
     ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
@@ -465,6 +486,7 @@ every_store!(stories:
     every_processor_is_busy,
     memory_is_scarce,
     of_twenty_candidates_the_leader_is_killed_again_and_again,
+    operators_order_at_random_while_faults_strike,
 );
 
 /// Stories that are drawn.

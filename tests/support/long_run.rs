@@ -3,11 +3,15 @@
 //! A seed draws the same story again, yet not the same races: the machine has a say in those. So a breach is told with
 //! its seed, to be replayed until it shows itself.
 //!
+//! In some of them an operator orders at random meanwhile. What is ordered is no fault; it is in the table beside them,
+//! for whoever follows upon it.
+//!
 //! One fault is never told, for nothing is promised of it: all three keepers of a tree harmed at once. So harm that is
 //! done to one of them is over, or its tree dead, before the next is harmed.
 
 use crate::support::evidence::{Evidence, common, median_and_worst, millis};
-use crate::support::fleet::{Life, wait_until};
+use crate::support::fleet::{Life, leaderctl, wait_until};
+use crate::support::operator::{Operator, Order};
 use crate::support::proxy::Weather;
 use crate::support::random::Random;
 use crate::support::server::Server;
@@ -18,6 +22,7 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -195,6 +200,38 @@ fn do_harm(world: &mut World, target: &str, harm: Harm, lasts: Duration, which: 
     harmed > 0 || matches!(harm, Harm::Stop)
 }
 
+/// Steps of a story until it has lasted for so long.
+pub fn steps_for(time: Duration, world: &mut World, random: &mut Random, size: usize) {
+    let (begun, mut log) = (Instant::now(), Log::new());
+    for index in 0.. {
+        step(index, world, random, size, &mut log);
+        if begun.elapsed() >= time {
+            break;
+        }
+    }
+    println!("{log:?}");
+}
+
+/// Whatever was ordered: no pause stands any more.
+pub fn resume(world: &World) {
+    let server = &world.server;
+    wait_until("it is resumed", || {
+        let mut resume = leaderctl();
+        resume.args(["--store", &server.url(server.address()), "resume", "shard"]);
+        resume.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
+        resume.status().expect("leaderctl starts").success()
+    });
+}
+
+/// Each with the step that had begun last before it.
+fn enter_orders(log: &mut Log, orders: &[Order]) {
+    for order in orders {
+        let step = log.iter().filter(|(_, begun, _)| *begun <= order.at).map(|(step, ..)| *step).max();
+        log.extend(order.name().map(|name| (step.unwrap_or_default(), order.at, name)));
+    }
+    log.sort_by_key(|(_, begun, _)| *begun);
+}
+
 /// What a story shows of one kind of fault with one store.
 #[derive(Default)]
 struct Row {
@@ -262,14 +299,20 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     let mut random = Random::new(seed);
     let (store, start) = random.one_of(stores);
     let (size, steps) = (2 + random.below(5), 2 + random.below(4));
+    let orders_too = random.per_mille(300).then(|| random.next());
     println!("seed {seed}: {store}, {size} candidates, {steps} steps");
     let mut world = World::empty(Story { store, fault: "random_faults", start }, &TIMING, &["ignore-term", "daemon"]);
     world.use_wall_clocks();
     world.crew(size);
     world.fleet.leader();
+    let operator = orders_too.map(|seed| Operator::of(&*world.server, "shard", seed));
     let mut log = Log::new();
     for index in 0..steps {
         step(index, &mut world, &mut random, size, &mut log);
+    }
+    if let Some(operator) = operator {
+        enter_orders(&mut log, &operator.enough());
+        resume(&world);
     }
     // Whatever happened, it is over now; so somebody leads, and not in the end only.
     let over = Instant::now();

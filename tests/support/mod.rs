@@ -12,6 +12,7 @@ pub mod load;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod note;
+pub mod operator;
 pub mod ports;
 #[cfg(feature = "postgres")]
 pub mod postgres;
