@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use support::denied::{User, assert_changes_nothing, assert_leads_nothing};
 use support::fleet::{leaderctl, leaderrun};
 use tempfile::TempDir;
 
@@ -293,6 +294,49 @@ fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(77), "{stderr}");
     assert!(stderr.contains("permission denied") && stderr.lines().count() == 1, "{stderr}");
+}
+
+/// A directory that nobody's copies of the programs can reach, or None where there is but one user.
+fn for_two_users() -> Option<(TempDir, impl Fn(&str, &[&str]) -> Command)> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("ignored: only root can be two users, who owns a file and who does not");
+        return None;
+    }
+    let scratch = TempDir::new().unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")] {
+        fs::copy(program, scratch.path().join(Path::new(program).file_name().unwrap())).unwrap();
+    }
+    let directory = scratch.path().to_owned();
+    let nobodys = move |program: &str, words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(directory.join(program));
+        command.args(["--store", &format!("file:{}/store", directory.display())]).args(words);
+        command
+    };
+    Some((scratch, nobodys))
+}
+
+#[test]
+fn an_operator_who_does_not_own_the_directory_is_denied_what_would_change_something() {
+    let Some((scratch, nobodys)) = for_two_users() else { return };
+    let store = format!("file:{}/store", scratch.path().display());
+    let ctl = |words: &[&str]| nobodys("leaderctl", words);
+    drop(assert_changes_nothing(User::at(&store), ctl, "permission denied"));
+}
+
+#[test]
+fn a_candidate_that_may_not_read_the_file_with_the_orders_is_denied_before_it_starts_command() {
+    let Some((scratch, nobodys)) = for_two_users() else { return };
+    let directory = scratch.path().join("store");
+    fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::chown(&directory, Some(65534), Some(65534)).unwrap();
+    let orders = directory.join("db=main+orders");
+    fs::write(&orders, r#"{"text": "{}", "until_millis": null}"#).unwrap();
+    fs::set_permissions(&orders, fs::Permissions::from_mode(0o600)).unwrap();
+    let store = format!("file:{}", directory.display());
+    let sign = format!("cannot read {}: permission denied", orders.display());
+    assert_leads_nothing(User::at(&store), |words| nobodys("leaderrun", words), &sign);
 }
 
 #[test]

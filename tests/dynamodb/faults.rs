@@ -1,7 +1,8 @@
 //! Answers that are lost, late, or not what one hopes for.
 
 use super::*;
-use crate::support::dynamo::{Fate, Proxy, Server, error_answer};
+use crate::support::denied::{self, User};
+use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, error_answer};
 use crate::support::ports::free_port;
 use leaderrun::store::{Conclusion, Observation, Release, Renewal};
 use std::time::Instant;
@@ -343,4 +344,37 @@ fn what_the_environment_lacks_is_said_in_one_line() {
     assert!(!printed.contains("hidden"), "{printed}");
     let printed = run(&[&credentials[..], &[wrong]].concat());
     assert!(printed.contains("Misconfigured: the endpoint of DynamoDB is not a URL"), "{printed}");
+}
+
+/// What IAM would deny, the proxy does.
+fn denial() -> Fate {
+    error_answer(400, "AccessDeniedException", "User x is not authorized")
+}
+
+fn user_at(url: &str) -> User<'_> {
+    User { url, environment: ENVIRONMENT }
+}
+
+fn url_through(proxy: &Proxy, table: &str) -> String {
+    format!("dynamodb://{table}?region={}&endpoint={}", crate::support::dynamo::REGION, proxy.endpoint())
+}
+
+#[tokio::test]
+async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
+    let (server, table, proxy, _store) = behind_a_proxy().await;
+    proxy.rule(|request| match request.action.as_str() {
+        "GetItem" | "Query" | "Scan" | "DescribeTable" => Fate::Pass,
+        _ => denial(),
+    });
+    let (owner, looker) = (server.url(&table), url_through(&proxy, &table));
+    denied::assert_may_only_look(user_at(&owner), user_at(&looker), &format!("Item on table {table}: User x"));
+}
+
+#[tokio::test]
+async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
+    let (server, table, proxy, _store) = behind_a_proxy().await;
+    proxy.rule(|request| if request.body.contains("ORDERS") { denial() } else { Fate::Pass });
+    let (owner, user) = (server.url(&table), url_through(&proxy, &table));
+    let sign = format!("denied dynamodb:GetItem on table {table}: User x");
+    denied::assert_leads_nothing_without_orders(user_at(&owner), user_at(&user), &sign);
 }

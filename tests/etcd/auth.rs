@@ -1,6 +1,7 @@
 //! Users, roles and passwords.
 
 use super::*;
+use crate::support::denied::{self, User};
 use leaderrun::lease::Session;
 use leaderrun::store::{Conclusion, Note, Page, Release, Renewal, StoreError};
 
@@ -175,4 +176,32 @@ async fn who_may_read_the_prefix_may_look_and_list() {
     assert!(reader.inspect(&list[0].0).await.unwrap().holder.is_some());
     let message = denied(open(&url(&server, "nobody:hunter2")).await.list("").await, "denied user nobody a Range");
     assert!(message.contains("leaderrun/"), "{message}");
+}
+
+#[tokio::test]
+async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
+    let server = guarded();
+    let (owner, looker) = (url(&server, "app:hunter2"), url(&server, "reader:hunter2"));
+    open(&owner).await.prepare().await.unwrap();
+    server.etcdctl(&[&ROOT[..], &["del", "leaderrun/young"]].concat());
+    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "--prefix=true readwrite leaderrun/");
+}
+
+#[tokio::test]
+async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
+    let server = guarded();
+    for keys in ["base", "young", "lock/", "last/"] {
+        let grant = ["role", "grant-permission", "leases", "--prefix=true", "readwrite", &format!("leaderrun/{keys}")];
+        if keys == "base" {
+            server.etcdctl(&[&ROOT[..], &["role", "add", "leases"]].concat());
+        }
+        server.etcdctl(&[&ROOT[..], &grant].concat());
+    }
+    server.etcdctl(&[&ROOT[..], &["user", "add", "unordered:hunter2", "--interactive=false"]].concat());
+    server.etcdctl(&[&ROOT[..], &["user", "grant-role", "unordered", "leases"]].concat());
+    let (owner, user) = (url(&server, "app:hunter2"), url(&server, "unordered:hunter2"));
+    open(&owner).await.prepare().await.unwrap();
+    server.etcdctl(&[&ROOT[..], &["del", "leaderrun/young"]].concat());
+    let sign = "denied user unordered a Range";
+    denied::assert_leads_nothing_without_orders(User::at(&owner), User::at(&user), sign);
 }

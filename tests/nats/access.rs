@@ -1,6 +1,7 @@
 //! Who is let in, and what it may do there.
 
 use super::*;
+use crate::support::denied::{self, User};
 use leaderrun::store::{Note, Page};
 use serde_json::Value;
 use std::fs;
@@ -337,4 +338,15 @@ async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
     let error = open(&server.own_url()).await.list("").await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::Denied);
     assert!(error.message.contains(NEEDED[2]), "{error}");
+}
+
+/// (Who may read the leases may read what is ordered: there is one subject for both.)
+#[tokio::test]
+async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
+    // By what is stored there a server before 2.10 tells the time.
+    let server = restricted(&[&NEEDED[1..], &["$KV.locks.=scratch"]].concat(), "_INBOX.>");
+    let owner = as_admin(&server);
+    open(&owner).await.prepare().await.unwrap();
+    let looker = server.own_url();
+    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "for Publish to \"$KV.locks.");
 }

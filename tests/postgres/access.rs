@@ -1,6 +1,7 @@
 //! Who is let in, what they may do, and what is said when they may not.
 
 use super::*;
+use crate::support::denied::{self, User};
 use crate::support::fleet::leaderctl;
 use leaderrun::store::{Conclusion, Note, Notes as _, Page, Release, Renewal, Verdict};
 use std::os::unix::fs::PermissionsExt;
@@ -234,4 +235,23 @@ async fn a_role_that_may_only_read_may_look_and_list() {
     assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
     assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
     assert_eq!(list[0].1.holder.as_ref().map(|holder| holder.owner.as_str()), Some("one"));
+}
+
+#[tokio::test]
+async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
+    let table = Table::new().await;
+    let role = role(&table);
+    table.sql(&format!("GRANT SELECT ON TABLE $T, $T_notes TO {role}"));
+    let (owner, looker) = (table.url(), url_as(&table, &role));
+    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "GRANT ");
+}
+
+#[tokio::test]
+async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
+    let table = Table::new().await;
+    let role = role(&table);
+    table.sql(&format!("GRANT SELECT, INSERT, UPDATE ON TABLE $T TO {role}"));
+    let (owner, user) = (table.url(), url_as(&table, &role));
+    let sign = format!("ON TABLE public.\"{}_notes\" TO {role}", table.name);
+    denied::assert_leads_nothing_without_orders(User::at(&owner), User::at(&user), &sign);
 }

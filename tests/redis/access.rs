@@ -1,6 +1,7 @@
 //! Passwords, ACL users, and TLS.
 
 use super::*;
+use crate::support::denied::{self, User};
 use leaderrun::store::{Conclusion, Note, Notes, Page, Release, Renewal, Verdict};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -302,4 +303,21 @@ async fn who_may_not_touch_notes_is_told_so_and_leads_all_the_same() {
         }
     }
     assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
+}
+
+#[test]
+fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
+    let server = old_server();
+    allow(&server, LISTING);
+    let (owner, looker) = (server.plain_url(), url(&server));
+    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "denied user leaderrun the command ");
+}
+
+#[test]
+fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
+    let server = old_server();
+    let keys = ["lock", "last", "leader"].map(|kind| format!("~leaderrun:{{leases}}:{kind}:*")).join(" ");
+    allow(&server, &MINIMAL.replace("~leaderrun:*", &format!("{keys} ~leaderrun:{{leases}}:store")));
+    let (owner, user) = (server.plain_url(), url(&server));
+    denied::assert_leads_nothing_without_orders(User::at(&owner), User::at(&user), "denied user leaderrun");
 }

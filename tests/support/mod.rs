@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_macros, reason = "each test compiles all of it and uses some")]
 
 pub mod claims;
+pub mod denied;
 #[cfg(feature = "dynamodb")]
 pub mod dynamo;
 #[cfg(feature = "etcd")]

@@ -1,0 +1,142 @@
+//! Users who may do a part of it: what the programs say to them, and that nothing comes of it.
+
+use super::fleet::{leaderctl, leaderrun, wait_until};
+use serde_json::Value;
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SHARD: &str = "db/main";
+const TIMING: [&str; 8] = ["--lease", "6s", "--renew", "1s", "--grace", "1s", "--retry", "1s"];
+
+/// Who reaches a store: by which URL, with which environment.
+#[derive(Clone, Copy)]
+pub struct User<'a> {
+    pub url: &'a str,
+    pub environment: &'a [(&'static str, &'static str)],
+}
+
+impl<'a> User<'a> {
+    pub fn at(url: &'a str) -> Self {
+        Self { url, environment: &[] }
+    }
+
+    fn prepared(self, mut command: Command, words: &[&str]) -> Command {
+        command.args(["--store", self.url]).args(words).envs(self.environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ctl(self, words: &[&str]) -> Command {
+        self.prepared(leaderctl(), words)
+    }
+
+    fn lead(self, words: &[&str]) -> Command {
+        self.prepared(leaderrun(), &candidacy(words))
+    }
+
+    /// All of it that does not change by the mere passing of time, or with each renewal.
+    fn status(self) -> Value {
+        let output = self.ctl(&["status", "--json", SHARD]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let mut status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["expires_in_seconds"].take();
+        status
+    }
+}
+
+fn candidacy<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    [&TIMING[..], &["-q", SHARD], words].concat()
+}
+
+/// Until it is dropped.
+pub struct Leader(Child);
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[track_caller]
+fn assert_denied(command: &mut Command, sign: &str) -> Output {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    println!("{command:?}: {said}");
+    assert_eq!(output.status.code(), Some(77), "{command:?}: {output:?}");
+    assert!(said.lines().count() == 1 && said.contains(sign), "{command:?}: {said}");
+    assert!(output.stdout.is_empty(), "{command:?}: {output:?}");
+    output
+}
+
+/// Somebody leads, as `owner`. Whoever runs `ctl` changes nothing of that; each refusal has `sign` in it.
+pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sign: &str) -> Leader {
+    let mut leader = owner.lead(&["sleep", "1000"]);
+    let leader = Leader(leader.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
+    wait_until("somebody leads", || owner.status()["held"] == true);
+    let history = || owner.ctl(&["history", SHARD]).output().unwrap().stdout;
+    wait_until("it is written down", || !history().is_empty());
+    let term = owner.status()["term"].to_string();
+    let before = owner.status();
+    let release: &[&[&str]] =
+        &[&["release", "--term", &term, "--force", SHARD], &["release", "--term", &term, "--force", "--json", SHARD]];
+    let orders: &[&[&str]] = &[
+        &["pause", SHARD],
+        &["pause", "--keep", "--for", "1m", "--json", SHARD],
+        &["pause", "--wait", SHARD],
+        &["step-down", SHARD],
+        &["step-down", "--wait", "--json", SHARD],
+    ];
+    for words in [orders, release].concat() {
+        assert_denied(&mut ctl(words), sign);
+        assert_eq!(owner.status(), before, "{words:?} changed something");
+    }
+    assert!(owner.ctl(&["pause", "--keep", SHARD]).output().unwrap().status.success());
+    let before = owner.status();
+    assert_eq!(before["paused"], true);
+    let orders: &[&[&str]] = &[
+        &["resume", SHARD],
+        &["resume", "--force", "--json", SHARD],
+        &["pause", "--force", SHARD],
+        &["step-down", SHARD],
+    ];
+    for words in [orders, release].concat() {
+        assert_denied(&mut ctl(words), sign);
+        assert_eq!(owner.status(), before, "{words:?} changed something");
+    }
+    leader
+}
+
+/// The same of a user who may look at all of it.
+pub fn assert_may_only_look(owner: User, looker: User, sign: &str) {
+    let _leader = assert_changes_nothing(owner, |words| looker.ctl(words), sign);
+    for verb in [&["status", SHARD][..], &["list"], &["list", "--standbys", "db"], &["history", SHARD], &["why", SHARD]]
+    {
+        let output = looker.ctl(verb).output().unwrap();
+        assert!(output.status.success() && !output.stdout.is_empty(), "{verb:?}: {output:?}");
+    }
+}
+
+/// Whoever runs `lead` may be granted the lease, and not know what is ordered: COMMAND is not started, and the lease is
+/// left free.
+pub fn assert_leads_nothing(owner: User, lead: impl Fn(&[&str]) -> Command, sign: &str) {
+    let scratch = TempDir::new().unwrap();
+    let started = scratch.path().join("started");
+    let touch = ["touch", started.to_str().unwrap()];
+    let output = assert_denied(&mut lead(&candidacy(&touch)), sign);
+    assert!(!fs::exists(&started).unwrap(), "COMMAND was started: {output:?}");
+    let status = owner.status();
+    assert!(status["held"] == false && status["paused"] == false, "{status}");
+    // Nor does it keep anybody else waiting.
+    let begun = Instant::now();
+    let next = owner.lead(&touch).output().unwrap();
+    assert!(next.status.success() && fs::exists(&started).unwrap(), "{next:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "it waited for {:?}", begun.elapsed());
+}
+
+/// The same of a user of a server.
+pub fn assert_leads_nothing_without_orders(owner: User, user: User, sign: &str) {
+    assert_leads_nothing(owner, |words| user.prepared(leaderrun(), words), sign);
+}
