@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::denied::{User, assert_changes_nothing, assert_leads_nothing};
@@ -296,47 +296,57 @@ fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     assert!(stderr.contains("permission denied") && stderr.lines().count() == 1, "{stderr}");
 }
 
-/// A directory that nobody's copies of the programs can reach, or None where there is but one user.
-fn for_two_users() -> Option<(TempDir, impl Fn(&str, &[&str]) -> Command)> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("ignored: only root can be two users, who owns a file and who does not");
-        return None;
+/// Where copies of the programs lie that nobody can run: the user of that name.
+struct TwoUsers(TempDir);
+
+impl TwoUsers {
+    /// None where there is but one.
+    fn new() -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("ignored: only root can be two users, who owns a file and who does not");
+            return None;
+        }
+        let scratch = TempDir::new().unwrap();
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")] {
+            fs::copy(program, scratch.path().join(Path::new(program).file_name().unwrap())).unwrap();
+        }
+        Some(Self(scratch))
     }
-    let scratch = TempDir::new().unwrap();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")] {
-        fs::copy(program, scratch.path().join(Path::new(program).file_name().unwrap())).unwrap();
+
+    fn directory(&self) -> PathBuf {
+        self.0.path().join("store")
     }
-    let directory = scratch.path().to_owned();
-    let nobodys = move |program: &str, words: &[&str]| {
+
+    fn url(&self) -> String {
+        format!("file:{}", self.directory().display())
+    }
+
+    fn nobodys(&self, program: &str, words: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(directory.join(program));
-        command.args(["--store", &format!("file:{}/store", directory.display())]).args(words);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(self.0.path().join(program));
+        command.args(["--store", &self.url()]).args(words);
         command
-    };
-    Some((scratch, nobodys))
+    }
 }
 
 #[test]
 fn an_operator_who_does_not_own_the_directory_is_denied_what_would_change_something() {
-    let Some((scratch, nobodys)) = for_two_users() else { return };
-    let store = format!("file:{}/store", scratch.path().display());
-    let ctl = |words: &[&str]| nobodys("leaderctl", words);
-    drop(assert_changes_nothing(User::at(&store), ctl, "permission denied"));
+    let Some(two) = TwoUsers::new() else { return };
+    let ctl = |words: &[&str]| two.nobodys("leaderctl", words);
+    drop(assert_changes_nothing(User::at(&two.url()), ctl, "permission denied"));
 }
 
 #[test]
 fn a_candidate_that_may_not_read_the_file_with_the_orders_is_denied_before_it_starts_command() {
-    let Some((scratch, nobodys)) = for_two_users() else { return };
-    let directory = scratch.path().join("store");
-    fs::create_dir(&directory).unwrap();
-    std::os::unix::fs::chown(&directory, Some(65534), Some(65534)).unwrap();
-    let orders = directory.join("db=main+orders");
+    let Some(two) = TwoUsers::new() else { return };
+    fs::create_dir(two.directory()).unwrap();
+    std::os::unix::fs::chown(two.directory(), Some(65534), Some(65534)).unwrap();
+    let orders = two.directory().join("db=main+orders");
     fs::write(&orders, r#"{"text": "{}", "until_millis": null}"#).unwrap();
     fs::set_permissions(&orders, fs::Permissions::from_mode(0o600)).unwrap();
-    let store = format!("file:{}", directory.display());
     let sign = format!("cannot read {}: permission denied", orders.display());
-    assert_leads_nothing(User::at(&store), |words| nobodys("leaderrun", words), &sign);
+    assert_leads_nothing(User::at(&two.url()), |words| two.nobodys("leaderrun", words), &sign);
 }
 
 #[test]

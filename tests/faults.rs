@@ -425,7 +425,9 @@ fn operators_order_at_random_while_faults_strike(story: Story) {
     let orders = operators.map(Operator::enough).concat();
     long_run::resume(&world);
     let last = world.fleet.leader();
-    orders.iter().for_each(|order| println!("{order}"));
+    for order in &orders {
+        println!("{order}");
+    }
     println!("{last:?} leads after that");
     assert!(orders.iter().any(|order| order.name().is_some()), "nothing was ordered");
     world.fleet.conclude();

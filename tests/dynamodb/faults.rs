@@ -3,6 +3,7 @@
 use super::*;
 use crate::support::denied::{self, User};
 use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, error_answer};
+use crate::support::fleet::leaderctl;
 use crate::support::ports::free_port;
 use leaderrun::store::{Conclusion, Observation, Release, Renewal};
 use std::time::Instant;
@@ -377,4 +378,34 @@ async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command
     let (owner, user) = (server.url(&table), url_through(&proxy, &table));
     let sign = format!("denied dynamodb:GetItem on table {table}: User x");
     denied::assert_leads_nothing_without_orders(user_at(&owner), user_at(&user), &sign);
+}
+
+#[tokio::test]
+async fn an_operator_is_told_what_was_ordered_before_the_store_went_away() {
+    let (server, table, proxy, _store) = behind_a_proxy().await;
+    let url = url_through(&proxy, &table);
+    let ctl = |url: &str, words: &[&str]| {
+        let mut command = leaderctl();
+        command.args(["--request-timeout", "1s", "--store", url]).args(words).envs(ENVIRONMENT.iter().copied());
+        command.output().unwrap()
+    };
+    for words in [&["pause", "db/main"][..], &["resume", "--json", "db/main"]] {
+        let mut written = false;
+        proxy.rule(move |request| {
+            if written {
+                return Fate::LoseRequest;
+            }
+            written = request.action == "PutItem" || request.action == "DeleteItem";
+            Fate::Pass
+        });
+        let output = ctl(&url, words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(69) && output.stdout.is_empty(), "{words:?}: {said}");
+        let told =
+            if words[0] == "pause" { "paused until it is resumed; but then: " } else { "resumed; it was paused by " };
+        assert!(said.contains(told) && said.contains("; but then: ") && said.lines().count() == 1, "{said}");
+        let output = ctl(&server.url(&table), &["status", "--json", "db/main"]);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(status["paused"], words[0] == "pause", "{status}");
+    }
 }

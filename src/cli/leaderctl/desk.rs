@@ -76,8 +76,18 @@ impl Desk<'_> {
         if !self.json {
             return Ok(printed(writeln!(stdout(), "{}: {}", self.shard, on_one_line(sentence.to_owned()))));
         }
-        let shown = Shown { report: self.inspect().await?, orders: Some(self.orders().await?), standbys: None };
+        let state = async {
+            let (report, orders) = (self.inspect().await?, self.orders().await?);
+            Ok(Shown { report, orders: Some(orders), standbys: None })
+        };
+        let shown = state.await.map_err(|error| self.although(sentence, error))?;
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
+    }
+
+    /// What was done stands, whatever went wrong after it: an operator who is told of the trouble alone would do it again.
+    pub fn although(&self, sentence: &str, mut error: StoreError) -> StoreError {
+        error.message = format!("{}: {sentence}; but then: {}", self.shard, error.message);
+        error
     }
 
     /// Nothing was changed, for this reason.

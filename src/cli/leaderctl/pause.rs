@@ -99,7 +99,8 @@ impl PauseFlags {
             return Ok(desk.refuse(&format!("paused by {by} since {since} already{reason}; --force takes its place")));
         }
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
-        let holder = desk.inspect().await?.holder;
+        let paused = |error| desk.although(&format!("paused {until}"), error);
+        let holder = desk.inspect().await.map_err(paused)?.holder;
         let Some(holder) = holder else { return desk.done(&format!("paused {until}; nobody leads")).await };
         if self.keep {
             return desk.done(&format!("paused {until}; {holder} goes on, and nobody follows")).await;
@@ -108,7 +109,7 @@ impl PauseFlags {
             return desk.done(&format!("paused {until}; {holder} stops when it next renews its lease")).await;
         };
         let free = |report: &crate::store::Report| report.holder.is_none().then_some(());
-        match desk.wait_until(most, free).await? {
+        match desk.wait_until(most, free).await.map_err(paused)? {
             Some(()) => desk.done(&format!("paused {until}; nobody leads")).await,
             None => Ok(desk.not_yet(most, &format!("{holder} has not stopped"))),
         }

@@ -92,10 +92,10 @@ impl StepDownFlags {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
             return Ok(desk.refuse(&format!("{holder} was told by {by} to hand over{to} already")));
         }
-        let Some(most) = self.wait else {
-            return desk.done(&format!("{holder} steps down when it next renews its lease")).await;
-        };
-        match desk.wait_until(most, |report| successor(report, term)).await? {
+        let ordered = format!("{holder} steps down when it next renews its lease");
+        let Some(most) = self.wait else { return desk.done(&ordered).await };
+        let told = desk.wait_until(most, |report| successor(report, term)).await;
+        match told.map_err(|error| desk.although(&ordered, error))? {
             Some(successor) => desk.done(&format!("{holder} stepped down; {successor} leads")).await,
             None => Ok(desk.not_yet(most, "nobody else leads")),
         }

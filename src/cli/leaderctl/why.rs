@@ -46,7 +46,9 @@ impl WhyFlags {
         let host = self.host.clone().unwrap_or_else(|| here.clone());
         let candidates = if host == here { self.candidates().await } else { Vec::new() };
         let report = inspect(store, &self.shard, patience).await;
-        let orders = bounded(patience, orders::read(store, &self.shard)).await;
+        let away = report.as_ref().is_err_and(|error| exit::of_store(error) == exit::UNAVAILABLE);
+        // Who has not answered once is not waited for again.
+        let orders = if away { None } else { Some(bounded(patience, orders::read(store, &self.shard)).await) };
         let mut because = Vec::new();
         let mut leads = false;
         match &report {
@@ -54,18 +56,20 @@ impl WhyFlags {
             Err(error) => because.push(format!("the store does not answer here: {}", error.message)),
         }
         match &orders {
-            Ok(orders) => by_orders(orders, &mut because),
-            Err(error) if report.is_ok() => because.push(format!("the orders cannot be read: {}", error.message)),
-            Err(_) => {}
+            Some(Ok(orders)) => by_orders(orders, &mut because),
+            Some(Err(error)) if report.is_ok() => because.push(format!("the orders cannot be read: {}", error.message)),
+            Some(Err(_)) | None => {}
         }
         for statement in &candidates {
             by_candidate(statement, &mut because);
         }
         if candidates.is_empty() {
-            because.push(match self.announced(store, &host, patience).await {
+            let announced = if away { None } else { self.announced(store, &host, patience).await };
+            because.push(match announced {
                 Some(true) => format!("a standby of {host} has announced itself"),
-                Some(false) | None if host != here => format!("no standby of {host} has announced itself"),
-                Some(false) | None => format!("no candidate for it runs on {host}"),
+                Some(false) | None if host == here => format!("no candidate for it runs on {host}"),
+                Some(false) => format!("no standby of {host} has announced itself"),
+                None => format!("whether a standby waits on {host} is not known: that store was not asked"),
             });
         }
         let because: Vec<String> = because.into_iter().map(on_one_line).collect();
@@ -97,6 +101,7 @@ impl WhyFlags {
         told
     }
 
+    /// None where that is not known: it costs money, or the store does not answer.
     async fn announced(&self, store: &dyn Store, host: &str, patience: Duration) -> Option<bool> {
         if store.is_metered() {
             return None;
