@@ -105,7 +105,7 @@ mod manual {
         for line in text.lines() {
             if let Some(row) = line.strip_prefix(".It Va ") {
                 let mut cells = row.split(" Ta ");
-                last = cells.next().expect("a name").to_owned();
+                last = String::from(cells.next().expect("a name"));
                 let types = cells.next().expect("types").split(" or ").map(str::to_owned).collect();
                 members.insert(last.clone(), types);
             } else if let Some(name) = name(line) {
