@@ -11,7 +11,7 @@
 
 use crate::support::evidence::{Evidence, common, median_and_worst, millis};
 use crate::support::fleet::{Life, leaderctl, wait_until};
-use crate::support::operator::{Operator, Order};
+use crate::support::operator::{ORDERED, Operator, Order};
 use crate::support::proxy::Weather;
 use crate::support::random::Random;
 use crate::support::server::Server;
@@ -281,7 +281,8 @@ impl Table {
                 "{fault:32} {store:9} {faults:>6} {terms:>6} {overlap:>10} {orphans:>7} {median:>13} {worst:>12}"
             );
         }
-        let faults: usize = self.rows.values().map(|row| row.faults).sum();
+        let is_fault = |fault: &str| !fault.starts_with(ORDERED);
+        let faults: usize = self.rows.iter().filter(|((fault, _), _)| is_fault(fault)).map(|(_, row)| row.faults).sum();
         println!("{text}A term, with the gap before it, counts for each fault of the step that it began in.");
         println!("{} stories, {faults} faults, {} breaches", self.stories, self.breaches.len());
     }

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(45);
 const MOST_WAIT: &str = "3s";
 const REQUEST_TIMEOUT: &str = "1s";
+/// Before the verb, in tables of faults.
+pub const ORDERED: &str = "ordered: ";
 /// As documented: done, the store is away, not as things stand.
 const STATUSES: [i32; 3] = [0, 69, 75];
 
@@ -47,7 +49,7 @@ impl Order {
     pub fn name(&self) -> Option<String> {
         let verb = self.words[0].as_str();
         let steers = ["pause", "resume", "step-down", "release"].contains(&verb);
-        (steers && self.status.is_none_or(|status| status == 0)).then(|| format!("ordered: {verb}"))
+        (steers && self.status.is_none_or(|status| status == 0)).then(|| format!("{ORDERED}{verb}"))
     }
 }
 
