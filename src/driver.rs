@@ -6,7 +6,7 @@
 use crate::election::{Action, Election, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent, View};
 use crate::history::Chronicle;
 use crate::lease::{Candidate, Deadline, Term, show};
-use crate::store::{Store, StoreError};
+use crate::store::{Claim, Renewal, Store, StoreError};
 use crate::time::BootInstant;
 use crate::{orders, presence};
 use std::collections::VecDeque;
@@ -55,6 +55,11 @@ pub trait Host {
 
     /// Kills the tree past the guard.
     fn seize(&mut self);
+
+    /// The lease was granted or renewed, by a request that was sent at `sent`.
+    fn granted(&mut self, sent: BootInstant) {
+        let _ = sent;
+    }
 
     /// Shows people how things stand.
     fn show(&mut self, view: View) {
@@ -149,6 +154,11 @@ impl Driver {
     fn settle(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
             tracing::trace!(?event);
+            if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
+            | Event::Renewed { sent, answer: Ok(Renewal::Renewed) } = &event
+            {
+                host.granted(*sent);
+            }
             for action in self.election.handle(BootInstant::now(), event) {
                 tracing::trace!(?action);
                 self.carry_out(action, host);

@@ -28,6 +28,7 @@
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
 //! | [`witness`] | what a candidate tells its tree that asks whether the lease is held |
+//! | [`notify`] | what a service manager is told, and its watchdog |
 //! | [`will`] | what gives the lease back when the candidate is gone |
 //! | [`time`], [`signals`], [`sys`] | clocks, signals, and the only unsafe code |
 //! | [`cli`], [`log`], [`exit`] | the two programs |
@@ -43,6 +44,7 @@ pub mod guard;
 pub mod history;
 pub mod lease;
 pub mod log;
+pub mod notify;
 pub mod orders;
 pub mod presence;
 pub mod processes;

@@ -1,8 +1,12 @@
 //! Log lines on standard error: text for people and journald, or JSON, an object a line.
+//!
+//! Where standard error is journald's, a line begins with its priority, as sd-daemon(3) has it, which journald takes off.
 
 use clap::ValueEnum;
+use nix::sys::stat::fstat;
 use std::fmt;
 use std::io::stderr;
+use std::sync::LazyLock;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -34,15 +38,58 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
             .with(
                 lines
                     .fmt_fields(DefaultFields::new())
-                    .event_format(Text { program })
+                    .event_format(Graded(Text { program }))
                     .with_filter(level)
                     .with_filter(ours),
             )
             .try_init(),
         Format::Json => registry
-            .with(lines.json().flatten_event(true).with_target(false).with_filter(level).with_filter(ours))
+            .with(
+                lines
+                    .json()
+                    .flatten_event(true)
+                    .with_target(false)
+                    .map_event_format(Graded)
+                    .with_filter(level)
+                    .with_filter(ours),
+            )
             .try_init(),
     };
+}
+
+/// What a line on standard error begins with: `<3>` and the like where that is journald's, else nothing.
+#[must_use]
+pub fn priority(level: Level) -> &'static str {
+    static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
+    match level {
+        _ if !*IS_JOURNAL => "",
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+/// The variable is inherited also by those whose standard error has gone elsewhere, so it says which file is meant,
+/// systemd.exec(5).
+fn is_journal(stream: Option<&str>) -> bool {
+    let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
+    fstat(stderr()).is_ok_and(|file| device.parse() == Ok(file.st_dev) && inode.parse() == Ok(file.st_ino))
+}
+
+/// A line with its priority before it.
+struct Graded<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Graded<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        writer.write_str(priority(*event.metadata().level()))?;
+        self.0.format_event(context, writer, event)
+    }
 }
 
 /// `leaderrun: message shard=a term=3 owner=b`.

@@ -8,6 +8,7 @@ use crate::driver::Host;
 use crate::election::{Event, StartError, Stop, TreeEvent, View};
 use crate::guard::{boot_timer, set_boot_timer};
 use crate::lease::{Candidate, Deadline, Term};
+use crate::notify::{self, Notifier};
 use crate::signals::Signals;
 use crate::store::Store;
 use crate::sys::{self, Owned};
@@ -29,15 +30,17 @@ pub struct Processes {
     custody: Option<Custody>,
     /// Some where the system has such sockets.
     witness: Option<Witness>,
+    /// Some where a service manager wants to be told.
+    notifier: Option<Notifier>,
 }
 
 impl Processes {
     /// # Errors
     /// The kernel's: no timer, no signals.
-    pub fn new(command: Command, candidate: &Candidate) -> io::Result<Self> {
+    pub fn new(command: Command, candidate: &Candidate, notifier: Option<Notifier>) -> io::Result<Self> {
         let witness = Witness::new(candidate).inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
         let (signals, timer) = (Signals::listen()?, Timer::new()?);
-        Ok(Self { command, signals, timer, custody: None, witness: witness.ok() })
+        Ok(Self { command, signals, timer, custody: None, witness: witness.ok(), notifier })
     }
 
     fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
@@ -52,6 +55,17 @@ impl Processes {
         }
     }
 
+    fn with_notifier(&mut self, tell: impl FnOnce(&mut Notifier)) {
+        if let Some(notifier) = &mut self.notifier {
+            tell(notifier);
+        }
+    }
+
+    fn asked(&mut self, signal: Signal) -> Event {
+        self.with_notifier(Notifier::asked);
+        Event::Asked { signal: signal as i32 }
+    }
+
     /// None where a signal is not the machine's business.
     fn signalled(&mut self, signal: Signal) -> Option<Event> {
         match signal {
@@ -59,10 +73,10 @@ impl Processes {
                 Some(custody) => custody.reap(),
                 None => custody::reap_strangers(),
             },
-            Signal::SIGTERM | Signal::SIGINT => return Some(Event::Asked { signal: signal as i32 }),
+            Signal::SIGTERM | Signal::SIGINT => return Some(self.asked(signal)),
             // A terminal that hangs up, or Ctrl-\, ends a standby; a service's reload does not.
             Signal::SIGHUP | Signal::SIGQUIT if self.custody.is_none() && self.command.terminal_group.is_some() => {
-                return Some(Event::Asked { signal: signal as i32 });
+                return Some(self.asked(signal));
             }
             _ => self.with_custody(|custody| custody.signal(signal as i32)),
         }
@@ -71,7 +85,10 @@ impl Processes {
 
     fn tree_news(&mut self, news: News) -> Option<Event> {
         match news {
-            News::Started { pid } => tracing::debug!(command_pid = pid, "started the command"),
+            News::Started { pid } => {
+                tracing::debug!(command_pid = pid, "started the command");
+                self.with_notifier(Notifier::started);
+            }
             News::Paused => {
                 // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Either a `fg`
                 // wakes us here, or the kernel saw that nobody could and did not stop us.
@@ -100,6 +117,10 @@ impl Host for Processes {
                 news = news_of(&mut self.custody) => self.tree_news(news),
                 () = self.timer.reached() => Some(Event::Tick),
                 () = testimony(self.witness.as_ref()) => None,
+                () = due(self.notifier.as_ref()) => {
+                    self.with_notifier(Notifier::attend);
+                    None
+                }
             };
             if let Some(event) = event {
                 return Ok(event);
@@ -114,7 +135,8 @@ impl Host for Processes {
         deadline: Deadline,
         store: &dyn Store,
     ) -> Result<(), StartError> {
-        self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name));
+        let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
+        self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name), notifies);
         self.with_witness(|witness| witness.began(term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
@@ -148,7 +170,12 @@ impl Host for Processes {
         self.with_custody(Custody::seize);
     }
 
+    fn granted(&mut self, sent: BootInstant) {
+        self.with_notifier(|notifier| notifier.granted(sent));
+    }
+
     fn show(&mut self, view: View) {
+        self.with_notifier(|notifier| notifier.show(&view));
         self.with_witness(|witness| witness.show(view));
     }
 }
@@ -163,6 +190,13 @@ async fn news_of(custody: &mut Option<Custody>) -> News {
 async fn testimony(witness: Option<&Witness>) {
     match witness {
         Some(witness) => witness.testify().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn due(notifier: Option<&Notifier>) {
+    match notifier {
+        Some(notifier) => notifier.due().await,
         None => std::future::pending().await,
     }
 }
@@ -188,10 +222,14 @@ impl Timer {
 }
 
 impl Command {
-    /// COMMAND's environment: ours without our own settings (a store URL may hold a password), and what it may
-    /// want to know of its leadership.
-    fn set_leadership(&mut self, candidate: &Candidate, term: Term, witness: Option<&str>) {
-        let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"LEADERRUN_");
+    /// COMMAND's environment: ours without our own settings (a store URL may hold a password), without what a service
+    /// manager said to us alone, and with what it may want to know of its leadership.
+    fn set_leadership(&mut self, candidate: &Candidate, term: Term, witness: Option<&str>, notifies: bool) {
+        let ours = |name: &OsString| {
+            name.as_encoded_bytes().starts_with(b"LEADERRUN_")
+                || notify::WATCHDOG.iter().any(|&ours| name == ours)
+                || (name == notify::SOCKET && !notifies)
+        };
         self.environment = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
         let told = [
             ("LEADERRUN_SHARD", candidate.shard.to_string()),

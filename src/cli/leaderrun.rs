@@ -9,6 +9,7 @@ use crate::exit;
 use crate::guard;
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
 use crate::log::{self, Format};
+use crate::notify::{Notifier, Readiness};
 use crate::processes::Processes;
 use crate::store::{Location, Store};
 use crate::sys;
@@ -115,6 +116,10 @@ pub struct Flags {
     /// Whether a standby tells the store that it waits, so that leaderctl can count it; auto: unless requests cost money
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, default_value_t = Announce::Auto)]
     announce: Announce,
+
+    /// When a service manager (systemd, Type=notify) hears that the service has started
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, default_value_t = Readiness::Candidate)]
+    notify: Readiness,
 
     /// Print the timing budget of these flags and exit
     #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
@@ -310,7 +315,8 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             max_run: flags.max_run,
         };
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
-        let host = Processes::new(command, &candidate)?;
+        let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
+        let host = Processes::new(command, &candidate, notifier)?;
         let habits = Habits { announces: flags.announces(&*store) };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await
     })?;
@@ -345,7 +351,7 @@ fn through_shell(string: OsString) -> Vec<OsString> {
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    eprintln!("{PROGRAM}: {}", message.replace(['\n', '\r'], " "));
+    eprintln!("{}{PROGRAM}: {}", log::priority(tracing::Level::ERROR), message.replace(['\n', '\r'], " "));
     ExitCode::from(status)
 }
 
