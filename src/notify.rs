@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_feeding_that_was_withheld_is_made_up_for() {
         let (mut notifier, manager, _scratch) = told_by(Readiness::Leader, Some(LEASE));
-        notifier.feeding = Some(Feeding { every: Duration::from_secs(60), next: Instant::now() });
+        notifier.feeding = Some(Feeding { every: Duration::from_mins(1), next: Instant::now() });
         notifier.show(&view(Role::Leader(Term(1))));
         assert_eq!(heard(&manager), ["STATUS=leading in term 1"]);
         assert_eq!(notifier.wake, None, "it does not spin");

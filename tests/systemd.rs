@@ -1,0 +1,570 @@
+//! Under a service manager: what it is told, when its watchdog is fed, what its journal gets, and the units to start from.
+//! The service manager is the test itself, with a real socket.
+
+mod support;
+
+use leaderrun::exit;
+use leaderrun::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
+use support::server::Server;
+use tempfile::TempDir;
+
+/// Leases that end soon.
+const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "500ms", "--grace", "500ms", "--retry", "200ms"];
+
+/// One service, as its manager sees it.
+struct Service {
+    socket: UnixDatagram,
+    name: String,
+    /// Every line that it was told so far.
+    told: RefCell<Vec<String>>,
+    child: Option<Child>,
+    environment: Vec<(String, String)>,
+}
+
+impl Service {
+    /// Its manager listens on a path.
+    fn at(path: &Path) -> Self {
+        Self::listening(UnixDatagram::bind(path).unwrap(), path.to_str().unwrap().to_owned())
+    }
+
+    /// Its manager listens on a name in the abstract namespace.
+    fn abstractly() -> Self {
+        let scratch = TempDir::new().unwrap();
+        let name = format!("leaderrun-test{}", scratch.path().display());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        Self::listening(UnixDatagram::bind_addr(&address).unwrap(), format!("@{name}"))
+    }
+
+    fn listening(socket: UnixDatagram, name: String) -> Self {
+        socket.set_nonblocking(true).unwrap();
+        Self { socket, name, told: RefCell::default(), child: None, environment: Vec::new() }
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With a watchdog, as systemd announces it: for this process and no other.
+    fn start(mut self, patience: Option<Duration>, arguments: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "WATCHDOG_PID=$$ exec \"$@\"", "sh", leaderrun().get_program().to_str().unwrap()]);
+        command.args(arguments);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEADERRUN_")) {
+            command.env_remove(name);
+        }
+        command.env("NOTIFY_SOCKET", &self.name).envs(self.environment.iter().cloned());
+        if let Some(patience) = patience {
+            command.env("WATCHDOG_USEC", patience.as_micros().to_string());
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.child = Some(command.spawn().unwrap());
+        self
+    }
+
+    fn told(&self) -> Vec<String> {
+        let mut buffer = [0; 8192];
+        let mut told = self.told.borrow_mut();
+        while let Ok(length) = self.socket.recv(&mut buffer) {
+            told.extend(String::from_utf8_lossy(&buffer[..length]).lines().map(str::to_owned));
+        }
+        told.clone()
+    }
+
+    fn was_told(&self, line: &str) -> bool {
+        self.told().iter().any(|told| told == line)
+    }
+
+    fn wait_for(&self, line: &str) {
+        wait_until_or(line, || format!("{:?}", self.told()), || self.was_told(line));
+    }
+
+    /// The last one.
+    fn status(&self) -> String {
+        self.told().iter().rev().find_map(|line| line.strip_prefix("STATUS=").map(str::to_owned)).unwrap_or_default()
+    }
+
+    fn wait_for_status(&self, words: &str) {
+        wait_until_or(words, || format!("{:?}", self.told()), || self.status().contains(words));
+    }
+
+    fn fed(&self) -> usize {
+        self.told().iter().filter(|line| *line == "WATCHDOG=1").count()
+    }
+
+    /// Waits until it was fed so many times more.
+    fn wait_for_food(&self, times: usize) {
+        let before = self.fed();
+        wait_until_or("fed", || format!("{:?}", self.told()), || self.fed() >= before + times);
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.as_ref().unwrap().id()).unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        let child = self.child.as_mut().unwrap();
+        wait_until("the service ends", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.end()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A store, and a directory for whatever else a story needs.
+struct Scene {
+    scratch: TempDir,
+    url: String,
+    server: Option<Box<dyn Server>>,
+}
+
+impl Scene {
+    fn file() -> Self {
+        let scratch = TempDir::new().unwrap();
+        let url = format!("file:{}", scratch.path().join("store").display());
+        Self { scratch, url, server: None }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis() -> Self {
+        let mut server = support::redis::Server::start();
+        support::server::prepare(&server);
+        server.grow_old();
+        Self { scratch: TempDir::new().unwrap(), url: server.url(server.address()), server: Some(Box::new(server)) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    fn service(&self, name: &str) -> Service {
+        Service::at(&self.path(name))
+    }
+
+    fn arguments<'a>(&'a self, owner: &'a str, flags: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
+        let own = ["-q", "--store", &self.url, "--owner", owner];
+        [&own, &TIMING[..], flags, &["shard", "--"], command].concat()
+    }
+
+    /// As an operator.
+    fn order(&self, verb: &[&str]) {
+        assert!(leaderctl().args(["--store", &self.url]).args(verb).stdout(Stdio::null()).status().unwrap().success());
+    }
+}
+
+const WAIT: [&str; 2] = ["sleep", "1000"];
+
+fn a_candidate_is_ready_when_it_waits_or_leads(scene: &Scene) {
+    let mut leader = scene.service("one").start(None, &scene.arguments("one", &[], &WAIT));
+    leader.wait_for("READY=1");
+    leader.wait_for_status("leading in term ");
+    let mut standby = scene.service("two").start(None, &scene.arguments("two", &[], &WAIT));
+    standby.wait_for("READY=1");
+    standby.wait_for_status("standby: one ");
+    assert!(standby.status().ends_with(" leads"), "{}", standby.status());
+
+    leader.stop();
+    assert_eq!(leader.told().iter().filter(|line| *line == "STOPPING=1").count(), 1);
+    standby.wait_for_status("leading in term ");
+    assert!(!standby.was_told("STOPPING=1"));
+    assert_eq!(standby.told().iter().filter(|line| *line == "READY=1").count(), 1, "once is enough");
+    standby.stop();
+    assert!(standby.was_told("STOPPING=1"));
+}
+
+#[test]
+fn with_files_a_candidate_is_ready_when_it_waits_or_leads() {
+    a_candidate_is_ready_when_it_waits_or_leads(&Scene::file());
+}
+
+#[test]
+#[cfg(feature = "redis")]
+fn with_redis_a_candidate_is_ready_when_it_waits_or_leads() {
+    a_candidate_is_ready_when_it_waits_or_leads(&Scene::redis());
+}
+
+#[test]
+fn a_standby_that_is_stopped_says_so_and_ends_with_143() {
+    let scene = Scene::file();
+    let leader = scene.service("one").start(None, &scene.arguments("one", &[], &WAIT));
+    leader.wait_for("READY=1");
+    let mut standby = scene.service("two").start(None, &scene.arguments("two", &[], &WAIT));
+    standby.wait_for("READY=1");
+    assert_eq!(standby.stop().code(), Some(143), "as SuccessExitStatus= says in the units");
+    assert!(standby.was_told("STOPPING=1"));
+}
+
+#[test]
+fn with_leader_it_is_ready_when_command_was_started() {
+    let scene = Scene::file();
+    let flags = ["--notify", "leader"];
+    scene.order(&["pause", "shard"]);
+    let file = scene.path("up");
+    let script = format!("touch {}; exec sleep 1000", file.display());
+    let service = scene.service("one").start(None, &scene.arguments("one", &flags, &["sh", "-c", &script]));
+    service.wait_for_status("standby: paused ");
+    assert!(!service.was_told("READY=1"));
+    let standby = scene.service("two").start(None, &scene.arguments("two", &flags, &WAIT));
+    standby.wait_for_status("standby: paused ");
+    // One of them leads from here on, and the other is never ready.
+    scene.order(&["resume", "shard"]);
+    wait_until("one is ready", || service.was_told("READY=1") || standby.was_told("READY=1"));
+    let (leads, waits) = if service.was_told("READY=1") { (&service, &standby) } else { (&standby, &service) };
+    assert!(leads.status().starts_with("leading in term "), "{}", leads.status());
+    waits.wait_for_status(" leads");
+    assert!(!waits.was_told("READY=1"));
+}
+
+#[test]
+fn with_command_it_is_ready_when_command_says_so() {
+    let scene = Scene::file();
+    let go = scene.path("go");
+    // The shell's own words to the service manager; any language has some.
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.01; done
+         perl -MIO::Socket::UNIX -e '
+             my $manager = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Peer => $ENV{{NOTIFY_SOCKET}}) or die $!;
+             $manager->send(\"READY=1\\nSTATUS=serving\");'
+         exec sleep 1000",
+        go.display()
+    );
+    let arguments = scene.arguments("one", &["--notify", "command"], &["sh", "-c", &script]);
+    let service = scene.service("one").start(None, &arguments);
+    service.wait_for_status("leading in term ");
+    assert!(!service.was_told("READY=1"));
+    File::create(go).unwrap();
+    service.wait_for_status("serving");
+    assert_eq!(service.told().iter().filter(|line| *line == "READY=1").count(), 1);
+}
+
+#[test]
+fn command_gets_the_socket_only_where_it_is_to_use_it_and_never_the_watchdog() {
+    for (when, expected) in [("candidate", false), ("leader", false), ("command", true)] {
+        let scene = Scene::file();
+        let file = scene.path("environment");
+        let script = format!("env >{0}.part; mv {0}.part {0}", file.display());
+        let arguments = scene.arguments("one", &["--notify", when], &["sh", "-c", &script]);
+        let mut service = scene.service("one").start(Some(Duration::from_mins(1)), &arguments);
+        assert!(service.end().success());
+        let environment = fs::read_to_string(&file).unwrap();
+        assert_eq!(environment.contains(&format!("NOTIFY_SOCKET={}\n", service.name)), expected, "{when}");
+        assert_eq!(environment.contains("NOTIFY_SOCKET="), expected, "{when}");
+        assert!(!environment.contains("WATCHDOG_"), "{when}: {environment}");
+    }
+}
+
+#[test]
+fn a_name_in_the_abstract_namespace_is_a_socket_as_well() {
+    let scene = Scene::file();
+    let service = Service::abstractly().start(None, &scene.arguments("one", &[], &WAIT));
+    service.wait_for("READY=1");
+}
+
+#[test]
+fn the_variable_stands_for_the_flag() {
+    let scene = Scene::file();
+    let service = scene.service("one").env("LEADERRUN_NOTIFY", "command");
+    let service = service.start(None, &scene.arguments("one", &[], &WAIT));
+    service.wait_for_status("leading in term ");
+    assert!(!service.was_told("READY=1"));
+}
+
+#[test]
+fn without_a_service_manager_nobody_is_told_and_nothing_is_said() {
+    for name in [None, Some("")] {
+        let scene = Scene::file();
+        let mut command = leaderrun();
+        command.args(&scene.arguments("one", &["--notify", "leader"], &["true"])[1..]);
+        match name {
+            Some(name) => command.env("NOTIFY_SOCKET", name),
+            None => command.env_remove("NOTIFY_SOCKET"),
+        };
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("service manager"), "{said}");
+    }
+}
+
+#[test]
+fn a_service_manager_that_is_not_there_is_no_reason_not_to_run() {
+    for name in ["/nowhere/notify", "@leaderrun-test-nobody", "vsock:2:9999"] {
+        let scene = Scene::file();
+        let mut command = leaderrun();
+        command.args(&scene.arguments("one", &[], &["true"])[1..]).env("NOTIFY_SOCKET", name);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.matches("cannot tell the service manager").count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_watchdog_is_fed_as_often_as_it_needs_and_no_oftener() {
+    const TIMES: u32 = 20;
+    let patience = Duration::from_millis(200);
+    let scene = Scene::file();
+    let leader = scene.service("one").start(Some(patience), &scene.arguments("one", &[], &WAIT));
+    let standby = scene.service("two").start(Some(patience), &scene.arguments("two", &[], &WAIT));
+    for service in [&leader, &standby] {
+        service.wait_for_food(1);
+        let (begun, before) = (BootInstant::now(), service.fed());
+        service.wait_for_food(usize::try_from(TIMES).unwrap());
+        let (lasted, fed) = (BootInstant::now().since(begun), service.fed() - before);
+        // One at each edge of the time that was measured.
+        let most = lasted.as_millis() / (patience / 2).as_millis() + 2;
+        assert!(fed as u128 <= most, "fed {fed} times in {lasted:?}");
+    }
+}
+
+#[test]
+fn a_watchdog_that_means_somebody_else_is_not_fed() {
+    let scene = Scene::file();
+    let watched = scene.service("watched").start(Some(Duration::from_millis(20)), &scene.arguments("a", &[], &WAIT));
+    let mut other = scene.service("other");
+    let mut command = leaderrun();
+    command.args(scene.arguments("b", &[], &WAIT)).env("NOTIFY_SOCKET", &other.name).stdin(Stdio::null());
+    command.env("WATCHDOG_USEC", "20000").env("WATCHDOG_PID", "1");
+    other.child = Some(command.spawn().unwrap());
+    other.wait_for("READY=1");
+    // As long as this takes, the other one would have been fed as often.
+    watched.wait_for_food(20);
+    assert_eq!(other.fed(), 0);
+}
+
+#[test]
+fn a_frozen_candidate_is_not_fed() {
+    let patience = Some(Duration::from_millis(100));
+    let scene = Scene::file();
+    let leader = scene.service("one").start(patience, &scene.arguments("one", &[], &WAIT));
+    leader.wait_for("READY=1");
+    let standby = scene.service("two").start(patience, &scene.arguments("two", &[], &WAIT));
+    standby.wait_for("READY=1");
+    for (frozen, clock) in [(&standby, &leader), (&leader, &standby)] {
+        frozen.wait_for_food(2);
+        frozen.signal(Signal::SIGSTOP);
+        wait_until("it is stopped", || state(frozen.pid()) == 'T');
+        let before = frozen.fed();
+        clock.wait_for_food(10);
+        assert_eq!(frozen.fed(), before);
+        frozen.signal(Signal::SIGCONT);
+        frozen.wait_for_food(2);
+    }
+}
+
+/// As `ps` shows it.
+fn state(pid: Pid) -> char {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    line.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+#[test]
+fn a_candidate_whose_loop_hangs_is_not_fed() {
+    let patience = Some(Duration::from_millis(100));
+    let scene = Scene::file();
+    let clock = scene.service("clock").start(patience, &scene.arguments("clock", &[], &WAIT));
+    clock.wait_for("READY=1");
+    // It logs every step into a pipe that nobody reads, so it soon waits for a reader.
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(reader.as_fd(), nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    let other = Scene::file();
+    let arguments = [&["-vv"], &other.arguments("one", &[], &WAIT)[1..]].concat();
+    let mut service = other.service("one");
+    let mut command = leaderrun();
+    command.args(arguments).env("NOTIFY_SOCKET", &service.name).env("WATCHDOG_USEC", "100000");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    service.child = Some(command.spawn().unwrap());
+    drop(command);
+    let hangs = || fs::read_to_string(format!("/proc/{}/wchan", service.pid())).unwrap().contains("pipe");
+    wait_until_or("it hangs", || fs::read_to_string(format!("/proc/{}/wchan", service.pid())).unwrap(), hangs);
+    let before = service.fed();
+    clock.wait_for_food(10);
+    assert!(hangs());
+    assert_eq!(service.fed(), before);
+    std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    service.wait_for_food(2);
+}
+
+#[test]
+#[cfg(feature = "redis")]
+fn an_outage_of_the_store_starves_no_watchdog() {
+    let patience = Some(Duration::from_millis(400));
+    let scene = Scene::redis();
+    let leader = scene.service("one").start(patience, &scene.arguments("one", &[], &WAIT));
+    leader.wait_for_status("leading in term ");
+    let standby = scene.service("two").start(patience, &scene.arguments("two", &[], &WAIT));
+    standby.wait_for("READY=1");
+    let server = scene.server.as_ref().unwrap();
+    server.freeze();
+    leader.wait_for_status("standby");
+    for service in [&standby, &leader] {
+        service.wait_for_status("trouble with the store: ");
+        service.wait_for_food(10);
+    }
+    // One that starts now is fed as well, and not ready before the store has answered.
+    let late = scene.service("three").start(patience, &scene.arguments("three", &[], &WAIT));
+    late.wait_for_food(10);
+    assert!(!late.was_told("READY=1"));
+    server.thaw();
+    late.wait_for("READY=1");
+    for service in [&leader, &standby, &late] {
+        wait_until_or("no trouble", || service.status(), || !service.status().contains("trouble"));
+        assert!(!service.was_told("STOPPING=1"));
+    }
+}
+
+/// What it writes to a file that the environment says is the journal, or that it does not.
+fn said_to_the_journal(flags: &[&str], is_journal: bool) -> String {
+    let scene = Scene::file();
+    let path = scene.path("journal");
+    let journal = File::create(&path).unwrap();
+    let metadata = journal.metadata().unwrap();
+    let inode = if is_journal { metadata.ino() } else { metadata.ino() + 1 };
+    let mut command = leaderrun();
+    command.args(flags).args(&scene.arguments("one", &[], &["sh", "-c", "echo mine >&2"])[1..]);
+    command.env("JOURNAL_STREAM", format!("{}:{inode}", metadata.dev())).stderr(journal);
+    assert!(command.status().unwrap().success());
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn lines_for_the_journal_begin_with_their_priority() {
+    let said = said_to_the_journal(&["-v"], true);
+    for line in said.lines().filter(|line| *line != "mine") {
+        assert!(line.starts_with("<6>leaderrun: ") || line.starts_with("<7>leaderrun: "), "{line}");
+    }
+    assert!(said.contains("<6>leaderrun: leading") && said.contains("<7>leaderrun: "), "{said}");
+    assert!(said.contains("\nmine\n"), "what COMMAND says is its own: {said}");
+    let said = said_to_the_journal(&["--log-format", "json"], true);
+    let objects: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("<6>")).collect();
+    assert!(!objects.is_empty(), "{said}");
+    for object in objects {
+        serde_json::from_str::<serde_json::Value>(object).unwrap_or_else(|error| panic!("{object}: {error}"));
+    }
+}
+
+#[test]
+fn lines_for_anybody_else_do_not() {
+    let said = said_to_the_journal(&["-v"], false);
+    assert!(said.contains("leaderrun: leading") && !said.contains('<'), "{said}");
+}
+
+#[test]
+fn the_last_word_is_an_error_in_the_journal_too() {
+    let scene = Scene::file();
+    let path = scene.path("journal");
+    let journal = File::create(&path).unwrap();
+    let metadata = journal.metadata().unwrap();
+    let mut command = leaderrun();
+    command.args(scene.arguments("one", &[], &["/nowhere/command"])).stderr(journal);
+    command.env("JOURNAL_STREAM", format!("{}:{}", metadata.dev(), metadata.ino()));
+    assert_eq!(command.status().unwrap().code(), Some(127));
+    let said = fs::read_to_string(path).unwrap();
+    assert!(said.starts_with("<3>leaderrun: /nowhere/command: "), "{said}");
+}
+
+#[test]
+fn a_reload_reaches_the_leaders_command_and_leaves_a_standby_alone() {
+    let scene = Scene::file();
+    let up = scene.path("up");
+    let script = format!("trap 'touch {0}.reloaded' HUP; touch {0}; while :; do sleep 0.05; done", up.display());
+    let leader = scene.service("one").start(None, &scene.arguments("one", &[], &["sh", "-c", &script]));
+    wait_until("COMMAND is up", || up.exists());
+    let standby = scene.service("two").start(None, &scene.arguments("two", &[], &WAIT));
+    standby.wait_for("READY=1");
+    standby.signal(Signal::SIGHUP);
+    leader.signal(Signal::SIGHUP);
+    wait_until("COMMAND was told", || up.with_extension("reloaded").exists());
+    for service in [&leader, &standby] {
+        assert!(!service.was_told("STOPPING=1") && !service.was_told("RELOADING=1"));
+    }
+}
+
+/// The units as they are installed, but with programs that are there.
+fn units() -> Vec<(PathBuf, TempDir)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/systemd");
+    let paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(paths.len(), 2, "{paths:?}");
+    paths
+        .iter()
+        .map(|path| {
+            let scratch = TempDir::new().unwrap();
+            let text = fs::read_to_string(path).unwrap();
+            let text = text.replace("/usr/local/bin/leaderrun", leaderrun().get_program().to_str().unwrap());
+            let copy = scratch.path().join(path.file_name().unwrap());
+            fs::write(&copy, text.replace("/usr/local/bin/report", "/bin/true")).unwrap();
+            (copy, scratch)
+        })
+        .collect()
+}
+
+fn systemd_analyze(arguments: &[&str], unit: &Path) -> String {
+    let output = Command::new("systemd-analyze").args(arguments).arg(unit).output();
+    let output = output.expect("systemd-analyze starts: tests/run installs it");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}: {said}", unit.display());
+    said
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    for (unit, _scratch) in units() {
+        assert_eq!(systemd_analyze(&["verify", "--man=no"], &unit), "", "{}", unit.display());
+    }
+}
+
+#[test]
+fn the_units_are_hardened() {
+    for (unit, _scratch) in units() {
+        systemd_analyze(&["security", "--offline=true", "--threshold=15"], &unit);
+    }
+}
+
+#[test]
+fn the_units_start_what_leaderrun_takes_and_do_not_restart_what_no_restart_mends() {
+    for (unit, _scratch) in units() {
+        let text = fs::read_to_string(&unit).unwrap();
+        let setting = |name: &str| {
+            let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            values.next_back().unwrap_or_else(|| panic!("{}: no {name}", unit.display()))
+        };
+        let line = setting("ExecStart").replace("%i", "queue-a");
+        let mut explain = leaderrun();
+        explain.arg("--explain").args(line.split(' ').skip(1)).stdout(Stdio::null());
+        assert!(explain.status().unwrap().success(), "{line}");
+        let hopeless = [exit::USAGE, exit::NO_PERMISSION, exit::CONFIGURATION].map(|status| status.to_string());
+        assert_eq!(setting("RestartPreventExitStatus"), hopeless.join(" "));
+        assert_eq!(setting("SuccessExitStatus"), (exit::SIGNALLED + Signal::SIGTERM as u8).to_string());
+    }
+}
