@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
+#[cfg(feature = "redis")]
 use support::server::Server;
 use tempfile::TempDir;
 
@@ -136,33 +137,38 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
+        let Some(child) = &mut self.child else { return };
+        if let Ok(None) = child.try_wait() {
+            // In order, so that it leaves nothing and says nothing: COMMAND ends at once.
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+            let _ = kill(pid, Signal::SIGCONT).and_then(|()| kill(pid, Signal::SIGTERM));
+        }
+        let begun = BootInstant::now();
+        while let Ok(None) = child.try_wait() {
+            if BootInstant::now().since(begun) > Duration::from_secs(10) {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// A store, and a directory for whatever else a story needs.
+/// Where a store is, and a directory for whatever else a story needs.
 struct Scene {
     scratch: TempDir,
     url: String,
-    server: Option<Box<dyn Server>>,
 }
 
 impl Scene {
     fn file() -> Self {
         let scratch = TempDir::new().unwrap();
         let url = format!("file:{}", scratch.path().join("store").display());
-        Self { scratch, url, server: None }
+        Self { scratch, url }
     }
 
     #[cfg(feature = "redis")]
-    fn redis() -> Self {
-        let mut server = support::redis::Server::start();
-        support::server::prepare(&server);
-        server.grow_old();
-        Self { scratch: TempDir::new().unwrap(), url: server.url(server.address()), server: Some(Box::new(server)) }
+    fn on(server: &dyn Server) -> Self {
+        Self { scratch: TempDir::new().unwrap(), url: server.url(server.address()) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -182,6 +188,14 @@ impl Scene {
     fn order(&self, verb: &[&str]) {
         assert!(leaderctl().args(["--store", &self.url]).args(verb).stdout(Stdio::null()).status().unwrap().success());
     }
+}
+
+#[cfg(feature = "redis")]
+fn redis() -> support::redis::Server {
+    let mut server = support::redis::Server::start();
+    support::server::prepare(&server);
+    server.grow_old();
+    server
 }
 
 const WAIT: [&str; 2] = ["sleep", "1000"];
@@ -212,7 +226,7 @@ fn with_files_a_candidate_is_ready_when_it_waits_or_leads() {
 #[test]
 #[cfg(feature = "redis")]
 fn with_redis_a_candidate_is_ready_when_it_waits_or_leads() {
-    a_candidate_is_ready_when_it_waits_or_leads(&Scene::redis());
+    a_candidate_is_ready_when_it_waits_or_leads(&Scene::on(&redis()));
 }
 
 #[test]
@@ -420,12 +434,12 @@ fn a_candidate_whose_loop_hangs_is_not_fed() {
 #[cfg(feature = "redis")]
 fn an_outage_of_the_store_starves_no_watchdog() {
     let patience = Some(Duration::from_millis(400));
-    let scene = Scene::redis();
+    let server = redis();
+    let scene = Scene::on(&server);
     let leader = scene.service("one").start(patience, &scene.arguments("one", &[], &WAIT));
     leader.wait_for_status("leading in term ");
     let standby = scene.service("two").start(patience, &scene.arguments("two", &[], &WAIT));
     standby.wait_for("READY=1");
-    let server = scene.server.as_ref().unwrap();
     server.freeze();
     leader.wait_for_status("standby");
     for service in [&standby, &leader] {
