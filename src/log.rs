@@ -1,6 +1,7 @@
 //! Log lines on standard error: text for people and journald, or JSON, an object a line.
 //!
-//! Where standard error is journald's, a line begins with its priority, as sd-daemon(3) has it, which journald takes off.
+//! Where standard error is journald's, a line begins with its priority, as sd-daemon(3) has it, and journald takes that
+//! off.
 
 use clap::ValueEnum;
 use nix::sys::stat::fstat;

@@ -1,11 +1,12 @@
-//! What a service manager is told, in the words of sd_notify(3): that the service has started, how things stand, that it
-//! is about to end, and to a watchdog that the election goes on.
+//! What a service manager is told, in the words of sd_notify(3): that the service has started, how things stand, that
+//! it is about to end, and to a watchdog that the election goes on.
 //!
 //! The hazards:
 //!
-//! - A watchdog that is fed by habit keeps up a candidate that has long stopped doing anything. It is fed from the event
-//!   loop alone, and only a loop that comes round gives up requests, kills a tree in time and hears a signal. A leader
-//!   that still has its tree after its lease has ended is not fed either: the service manager may kill what we may not.
+//! - A watchdog that is fed by habit keeps up a candidate that has long stopped doing anything. It is fed from the
+//!   event loop alone, and only a loop that comes round gives up requests, kills a tree in time and hears a signal. A
+//!   leader that still has its tree after its lease has ended is not fed either: the service manager may kill what we
+//!   may not.
 //! - A watchdog that starves in an outage of the store restarts every candidate, and mends nothing. A standby that gets
 //!   no answers is fed.
 //! - A service manager that does not read must not hold up the election. Nothing here waits: what could not be sent is
@@ -149,7 +150,8 @@ impl Notifier {
         self.valid_until = self.valid_until.max(until);
     }
 
-    /// Waits until [`Self::attend`] has something to do that no step of the election brings. Cancelling it loses nothing.
+    /// Waits until [`Self::attend`] has something to do that no step of the election brings. Cancelling it
+    /// loses nothing.
     pub async fn due(&self) {
         match self.wake {
             Some(at) => tokio::time::sleep_until(at).await,

@@ -1,5 +1,5 @@
-//! Under a service manager: what it is told, when its watchdog is fed, what its journal gets, and the units to start from.
-//! The service manager is the test itself, with a real socket.
+//! Under a service manager: what it is told, when its watchdog is fed, what its journal gets, and the units to start
+//! from. The service manager is the test itself, with a real socket.
 
 mod support;
 
