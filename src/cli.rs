@@ -1,6 +1,7 @@
 //! The two programs.
 
 pub mod completions;
+pub mod config;
 pub mod explain;
 pub mod flags;
 pub mod leaderctl;

@@ -1,5 +1,6 @@
 //! What both programs read from their command lines in the same way.
 
+use super::config::Settings;
 use crate::exit;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
@@ -22,7 +23,7 @@ const LONGEST_URL: u64 = 64 * 1024;
 /// A thousand million of humantime's years: longer is nothing that anybody waits for.
 const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_600 - 1);
 
-/// Which store: the same in both programs.
+/// Which store, and where more is written: the same in both programs.
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
     /// Where leases live, like file:DIR or dynamodb://TABLE; leaderrun(7) lists all
@@ -32,6 +33,11 @@ pub struct StoreFlags {
     /// Read the store URL from this file, for one with a password in it
     #[arg(long, value_name = "FILE", env = "LEADERRUN_STORE_FILE", global = true)]
     store_file: Option<PathBuf>,
+
+    /// Read defaults from this file [default: /etc/leaderrun.toml]
+    // Read before the other flags are known, by [`Settings::read`].
+    #[arg(long, value_name = "FILE", env = "LEADERRUN_CONFIG", global = true)]
+    pub config: Option<PathBuf>,
 }
 
 /// The store that somebody named, or the default one.
@@ -44,25 +50,29 @@ pub struct NamedStore {
 
 impl StoreFlags {
     /// The store that was named: on the command line, else in the environment, else by a credential of the service
-    /// manager. A URL with a password in it is gone from what ps(1) shows of this process when this returns.
+    /// manager, else in the configuration file. A URL with a password in it is gone from what ps(1) shows of this process
+    /// when this returns.
     ///
     /// # Errors
     /// One line that says what is wrong.
     pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
-        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
-        let (flag, file) = (given("store"), given("store_file"));
-        if flag && file {
+        let (by_url, by_file) = (matches.value_source("store"), matches.value_source("store_file"));
+        let given = Some(ValueSource::CommandLine);
+        if by_url == given && by_file == given {
             return Err("--store and --store-file: give one of them".to_owned());
         }
-        let url = match (&self.store, &self.store_file) {
-            (Some(url), _) if !file => {
-                if flag && may_hold_a_secret(url) {
+        // Neither has a default of its own: what is there as one comes from the configuration file.
+        let configured = by_url.max(by_file) <= Some(ValueSource::DefaultValue);
+        let url = match (credential().filter(|_| configured), &self.store, &self.store_file) {
+            (Some(path), ..) => Some(read_url(&path)?),
+            (None, Some(url), _) if by_url >= by_file => {
+                if by_url == given && may_hold_a_secret(url) {
                     sys::hide_argument(url);
                 }
                 Some(url.clone())
             }
-            (_, Some(path)) => Some(read_url(path)?),
-            (_, None) => credential().map(|path| read_url(&path)).transpose()?,
+            (None, _, Some(path)) => Some(read_url(path)?),
+            (None, _, None) => None,
         };
         match url {
             Some(url) if url.is_empty() => Err(format!("--store is empty: use one of {SCHEMES}")),
@@ -74,6 +84,14 @@ impl StoreFlags {
 
 fn may_hold_a_secret(url: &str) -> bool {
     url.contains('@') || url.contains("password")
+}
+
+/// Not whether it may, but whether it does as the stores read it. A user alone is no secret, but with NATS a token.
+#[must_use]
+pub fn holds_a_password(url: &str) -> bool {
+    let credentials = url.split_once("//").and_then(|(_, rest)| rest.rsplit_once('@'));
+    let secret = credentials.is_some_and(|(user, _)| user.contains(':') || url.starts_with("nats"));
+    secret || url.contains("password")
 }
 
 fn credential() -> Option<PathBuf> {
@@ -92,15 +110,29 @@ fn read_url(path: &Path) -> Result<String, String> {
     Ok(url.to_owned())
 }
 
-/// Reads the command line, or says in one line what is wrong with it.
+/// Reads the command line, the environment and the configuration file, or says in one line what is wrong with them.
 ///
 /// # Errors
 /// The status to exit with: also after `--help` and `--version`.
 pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>) -> Result<(T, ArgMatches), ExitCode> {
-    let parsed = T::command().try_get_matches_from(words).and_then(|matches| {
-        let flags = T::from_arg_matches(&matches)?;
-        Ok((flags, matches))
+    let words: Vec<OsString> = words.into_iter().collect();
+    let parsed = T::command().try_get_matches_from(&words).and_then(|matches| {
+        // What prints the completions does so for an installation, whatever is configured.
+        if matches.subcommand_name() == Some("completions") {
+            return Ok(Ok(matches));
+        }
+        // Only this tells which file, and which shard. What the file says turns no command line from right to wrong.
+        match Settings::read(&matches) {
+            Ok(settings) if settings.is_empty() => Ok(Ok(matches)),
+            Ok(settings) => settings.put_into(T::command()).try_get_matches_from(&words).map(Ok),
+            Err(message) => Ok(Err(usage(program, &message))),
+        }
     });
+    let parsed = match parsed {
+        Ok(Ok(matches)) => T::from_arg_matches(&matches).map(|flags| (flags, matches)),
+        Ok(Err(status)) => return Err(status),
+        Err(error) => Err(error),
+    };
     parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader that closed the pipe has read enough.

@@ -205,20 +205,19 @@ pub fn main() -> ExitCode {
 }
 
 impl Flags {
-    /// Two flags that exclude each other are a mistake on the command line; there, each also overrules the other's
-    /// environment variable.
+    /// Two flags that exclude each other are a mistake on the command line; otherwise the one that is said nearer to it
+    /// counts: there, in the environment, in the configuration file.
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
-        match (given("no_wait"), given("wait")) {
-            (true, true) => return Err("-n and -w cannot be used with each other".to_owned()),
-            (false, true) => self.no_wait = false,
-            (_, false) => {}
+        let source = |name| matches.value_source(name);
+        let given = |name| source(name) == Some(ValueSource::CommandLine);
+        if given("no_wait") && given("wait") {
+            return Err("-n and -w cannot be used with each other".to_owned());
         }
-        match (given("quiet"), given("verbose")) {
-            (true, true) => return Err("-q and -v cannot be used with each other".to_owned()),
-            (false, true) => self.quiet = false,
-            (_, false) => {}
+        if given("quiet") && given("verbose") {
+            return Err("-q and -v cannot be used with each other".to_owned());
         }
+        self.no_wait &= source("no_wait") >= source("wait");
+        self.quiet &= self.verbose == 0 || source("quiet") >= source("verbose");
         Ok(())
     }
 

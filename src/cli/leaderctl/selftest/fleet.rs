@@ -117,6 +117,8 @@ impl<'a> Fleet<'a> {
         command.env_clear().envs(self.setting.environment.iter().cloned());
         // The environment, for a URL on the command line would be there for all to read.
         command.envs(url.map(|url| ("LEADERRUN_STORE", url.expose())));
+        // What is configured for real shards is not what is tested.
+        command.env("LEADERRUN_CONFIG", "/dev/null");
         command.env(programs::PARENT_VARIABLE, std::process::id().to_string());
         command.env(programs::CLOCK_VARIABLE, self.clock_file(owner));
         // In a process group of its own, so that Ctrl-C reaches us alone, who then end it in order.

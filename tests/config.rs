@@ -1,0 +1,442 @@
+//! The configuration file: what it sets, what overrules it, and how it is refused when something is wrong in it.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::fleet::{leaderctl, leaderrun};
+use tempfile::TempDir;
+
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("file:{}", self.path(name).display())
+    }
+
+    /// A file with `text`.
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// One with a store of its own in it as well.
+    fn config(&self, text: &str) -> String {
+        self.file("leaderrun.toml", format!("store = '{}'\n{text}\n", self.url("store")))
+    }
+
+    fn leaderrun(&self, text: &str) -> Command {
+        let mut command = leaderrun();
+        command.arg("--config").arg(self.config(text)).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it with `text` for its configuration.
+    fn run(&self, text: &str, arguments: &[&str]) -> Output {
+        self.leaderrun(text).args(arguments).output().unwrap()
+    }
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A line of `--explain`: its second word.
+fn explained(output: &Output, name: &str) -> String {
+    let text = stdout(output);
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
+    line.split_whitespace().next().unwrap().to_owned()
+}
+
+/// One line on standard error, 64, and nothing else.
+#[track_caller]
+fn refused(output: &Output, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert!(output.stdout.is_empty() && said.lines().count() == 1, "{output:?}");
+    assert!(words.iter().all(|word| said.contains(word)), "{said} has not {words:?}");
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_before_the_file_before_the_default() {
+    let place = Place::new();
+    let lease = |file: &str, variable: Option<&str>, flags: &[&str]| {
+        let mut command = place.leaderrun(file);
+        command.envs(variable.map(|value| ("LEADERRUN_LEASE", value)));
+        explained(&command.args(flags).args(["--explain", "a"]).output().unwrap(), "lease")
+    };
+    assert_eq!(lease("", None, &[]), "15s");
+    assert_eq!(lease("lease = '30s'", None, &[]), "30s");
+    assert_eq!(lease("lease = '30s'", Some("40s"), &[]), "40s");
+    assert_eq!(lease("lease = '30s'", Some("40s"), &["--lease", "50s"]), "50s");
+    assert_eq!(lease("lease = '30s'", None, &["--lease", "50s"]), "50s");
+}
+
+#[test]
+fn the_file_is_named_by_the_flag_else_by_the_variable() {
+    let place = Place::new();
+    let one = place.file("one.toml", "lease = 31");
+    let two = place.file("two.toml", "lease = 32");
+    let explain = |flags: &[&str]| {
+        let mut command = leaderrun();
+        command.env("LEADERRUN_CONFIG", &one).args(["--store", "file:/nowhere", "--explain"]).args(flags).arg("a");
+        explained(&command.output().unwrap(), "lease")
+    };
+    assert_eq!(explain(&[]), "31s");
+    assert_eq!(explain(&["--config", &two]), "32s");
+    assert_eq!(explain(&["--config", "/dev/null"]), "15s");
+}
+
+/// In a mount namespace, so that this machine's `/etc` and its default store stay as they are.
+fn with_default_file(text: Option<&str>, program: &str, arguments: &[&str]) -> Output {
+    let write = text.map_or("", |_| "printf %s \"$TEXT\" > /etc/leaderrun.toml && ");
+    let script = format!("mount -t tmpfs none /etc && mount -t tmpfs none /var/lib && {write} exec \"$0\" \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, program]).args(arguments);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
+        command.env_remove(name);
+    }
+    command.env("TEXT", text.unwrap_or_default()).output().expect("unshare runs")
+}
+
+#[test]
+fn the_default_file_is_read_where_it_is_there() {
+    let leaderrun = env!("CARGO_BIN_EXE_leaderrun");
+    let explain = ["--store", "file:/nowhere", "--explain", "a"];
+    assert_eq!(explained(&with_default_file(None, leaderrun, &explain), "lease"), "15s");
+    assert_eq!(explained(&with_default_file(Some("lease = 30"), leaderrun, &explain), "lease"), "30s");
+    let output = with_default_file(Some("leese = 30"), leaderrun, &explain);
+    refused(&output, &["leaderrun: /etc/leaderrun.toml, line 1: unknown key leese", " lease "]);
+    let none = [&["--config", "/dev/null"], &explain[..]].concat();
+    assert_eq!(explained(&with_default_file(Some("leese = 30"), leaderrun, &none), "lease"), "15s");
+}
+
+#[test]
+fn that_no_store_is_named_is_said_as_long_as_the_file_names_none() {
+    let said = |text| {
+        let output = with_default_file(text, env!("CARGO_BIN_EXE_leaderrun"), &["a", "true"]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).contains("no store named: using file:/var/lib/leaderrun")
+    };
+    assert!(said(None) && said(Some("lease = '30s'")));
+    assert!(!said(Some("store = 'file:/var/lib/elsewhere'")));
+}
+
+#[test]
+fn completions_are_printed_whatever_is_configured() {
+    let output = with_default_file(Some("?"), env!("CARGO_BIN_EXE_leaderctl"), &["completions", "leaderrun", "bash"]);
+    assert!(stdout(&output).contains("_leaderrun()"));
+    refused(
+        &with_default_file(Some("?"), env!("CARGO_BIN_EXE_leaderctl"), &["list"]),
+        &["/etc/leaderrun.toml, line 1"],
+    );
+}
+
+#[test]
+fn durations_are_texts_or_numbers_of_seconds() {
+    let place = Place::new();
+    let text = "lease = '1m'\nrenew = 7\ngrace = 0.5\nmargin = '900ms'\nrequest-timeout = 1_0\ndrain = '2m'";
+    let output = place.run(text, &["--explain", "a"]);
+    for (name, value) in
+        [("lease", "1m"), ("renew", "7s"), ("grace", "500ms"), ("margin", "900ms"), ("request timeout", "10s")]
+    {
+        assert_eq!(explained(&output, name), value);
+    }
+    assert_eq!(explained(&output, "drain"), "2m");
+}
+
+#[test]
+fn each_kind_of_value_does_what_its_option_does() {
+    let place = Place::new();
+    let text = "signal = 15\nretry = 1\nannounce = 'never'\non-loss = 'exit'\nowner = 'one'\nwait = 5";
+    assert!(stdout(&place.run(text, &["a", "env"])).contains("LEADERRUN_OWNER=one\n"));
+    assert_eq!(stdout(&place.run("command = 'echo I lead'", &["a"])), "I lead\n");
+    assert!(stdout(&place.run("explain = true", &["a", "false"])).starts_with("shard "));
+    assert_eq!(stdout(&place.run("explain = false", &["a", "echo", "ran"])), "ran\n");
+
+    let said = |text: &str, flags: &[&str]| {
+        let output = place.run(text, &[flags, &["a", "true"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let lines = |text: &str| text.lines().count();
+    let plain = lines(&said("", &[]));
+    assert_eq!(lines(&said("quiet = true", &[])), 0);
+    assert!(lines(&said("verbose = 1", &[])) > plain);
+    assert!(lines(&said("verbose = 2", &[])) >= lines(&said("verbose = 1", &[])));
+    assert!(said("verbose = 1\nlog-format = 'json'", &[]).lines().all(|line| line.starts_with('{')));
+    assert!(!said("", &[]).contains("no store named"));
+
+    let inner = format!("store = '{}'\nno-wait = true\nconflict-exit-code = 42", place.url("store"));
+    let inner = place.file("inner.toml", inner);
+    let mut held = place.leaderrun("");
+    held.args(["-q", "a", env!("CARGO_BIN_EXE_leaderrun"), "--config", &inner, "a", "true"]);
+    assert_eq!(held.status().unwrap().code(), Some(42));
+}
+
+#[test]
+fn what_is_said_nearer_to_the_command_line_goes_before_what_it_excludes() {
+    let place = Place::new();
+    let lines = |text: &str, environment: Variables, flags: &[&str]| {
+        let mut command = place.leaderrun(text);
+        let output = command.envs(environment.iter().copied()).args(flags).args(["a", "true"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).lines().count()
+    };
+    let loud = lines("", &[], &["-v"]);
+    assert!(loud > 0);
+    assert_eq!(lines("quiet = true", &[], &[]), 0);
+    assert_eq!(lines("quiet = true", &[], &["-v"]), loud);
+    assert_eq!(lines("quiet = true", &[("LEADERRUN_VERBOSE", "1")], &[]), loud);
+    assert_eq!(lines("quiet = true", &[("LEADERRUN_VERBOSE", "0")], &[]), 0);
+    assert_eq!(lines("verbose = 1", &[], &["-q"]), 0);
+    assert_eq!(lines("verbose = 1", &[("LEADERRUN_QUIET", "1")], &[]), 0);
+    assert_eq!(lines("quiet = false\nverbose = 1", &[("LEADERRUN_QUIET", "1")], &[]), 0);
+
+    // The one inside waits for one that does not end before it.
+    let waited = |text: &str, environment: Variables, flags: &[&str]| {
+        let inner = place.file("inner.toml", format!("store = '{}'\nquiet = true\n{text}", place.url("store")));
+        let mut command = place.leaderrun("");
+        command.args(["-q", "a", "env"]).args(environment.iter().map(|(name, value)| format!("{name}={value}")));
+        command.args([env!("CARGO_BIN_EXE_leaderrun"), "--config", &inner]).args(flags).args(["a", "true"]);
+        let begun = Instant::now();
+        assert_eq!(command.status().unwrap().code(), Some(75));
+        begun.elapsed()
+    };
+    let short = Duration::from_secs(1);
+    assert!(waited("no-wait = true", &[], &["-w", "1"]) >= short);
+    assert!(waited("no-wait = true", &[("LEADERRUN_WAIT", "1")], &[]) >= short);
+    assert!(waited("wait = 1", &[], &[]) >= short);
+    assert!(waited("wait = 1", &[("LEADERRUN_NO_WAIT", "0")], &[]) >= short);
+    let long = Duration::from_mins(5);
+    assert!(waited("wait = '5m'", &[], &["-n"]) < long);
+    assert!(waited("wait = '5m'", &[("LEADERRUN_NO_WAIT", "1")], &[]) < long);
+    assert!(waited("no-wait = true", &[], &[]) < long);
+}
+
+#[test]
+fn a_store_is_taken_from_the_file_where_nothing_else_names_one() {
+    let place = Place::new();
+    let credentials = place.path("credentials");
+    fs::create_dir(&credentials).unwrap();
+    fs::write(credentials.join("leaderrun.store"), place.url("from-credential")).unwrap();
+    let variable_file = place.file("variable", place.url("from-variable-file"));
+    let flag_file = place.file("flag", place.url("from-flag-file"));
+    let by_url = place.file("url.toml", format!("store = '{}'", place.url("from-config")));
+    let named = place.file("named", place.url("from-config-file"));
+    let by_file = place.file("file.toml", format!("store-file = '{named}'"));
+    let flag = place.url("from-flag");
+    let variable = place.url("from-variable");
+    let ways: [(&str, &str, Variables, &[&str]); 9] = [
+        ("from-config", &by_url, &[], &[]),
+        ("from-config-file", &by_file, &[], &[]),
+        ("from-credential", &by_url, &[("CREDENTIALS_DIRECTORY", credentials.to_str().unwrap())], &[]),
+        ("from-credential", &by_file, &[("CREDENTIALS_DIRECTORY", credentials.to_str().unwrap())], &[]),
+        ("from-variable-file", &by_url, &[("LEADERRUN_STORE_FILE", &variable_file)], &[]),
+        ("from-variable", &by_file, &[("LEADERRUN_STORE", &variable)], &[]),
+        ("from-flag-file", &by_url, &[("LEADERRUN_STORE", &variable)], &["--store-file", &flag_file]),
+        ("from-flag", &by_file, &[("LEADERRUN_STORE_FILE", &variable_file)], &["--store", &flag]),
+        ("from-flag", &by_url, &[], &["--store", &flag]),
+    ];
+    for (taken, config, environment, flags) in ways {
+        for (mut command, arguments) in
+            [(leaderrun(), &["-q", "shard", "true"][..]), (leaderctl(), &["store", "init"][..])]
+        {
+            command.env_remove("CREDENTIALS_DIRECTORY").envs(environment.iter().copied());
+            let output = command.args(["--config", config]).args(flags).args(arguments).output().unwrap();
+            assert!(output.status.success() && place.path(taken).is_dir(), "{taken}: {output:?}");
+            fs::remove_dir_all(place.path(taken)).unwrap();
+            assert!(ways.iter().all(|(other, ..)| !place.path(other).exists()), "{taken} was not the only one");
+        }
+    }
+}
+
+#[test]
+fn leaderctl_reads_the_same_file_before_and_after_its_verb() {
+    let place = Place::new();
+    let config = place.config("request-timeout = 0\nlease = '30s'\n[shard.a]\nlease = '20s'");
+    for arguments in [["--config", &config, "status", "a"], ["status", "a", "--config", &config]] {
+        refused(&leaderctl().args(arguments).output().unwrap(), &["--request-timeout 0s leaves no time"]);
+    }
+    let output = leaderctl().args(["--config", &config, "--request-timeout", "2", "status", "a"]).output().unwrap();
+    assert!(stdout(&output).starts_with("a: free"));
+    let output = leaderctl().args(["status", "a", "--config", &place.config("leese = 1")]).output().unwrap();
+    refused(&output, &["leaderctl: ", "line 2: unknown key leese"]);
+}
+
+#[test]
+fn a_shard_has_what_its_table_says() {
+    let place = Place::new();
+    let text = "lease = '30s'\nrenew = 4\nno-wait = true\n\
+                [shard.\"db/main\"]\nlease = '40s'\nwait = 1\ncommand = 'echo main'\n[shard.other]\n";
+    for (shard, lease) in [("db/main", "40s"), ("other", "30s"), ("db", "30s")] {
+        let output = place.run(text, &["--explain", shard]);
+        assert_eq!((explained(&output, "lease").as_str(), explained(&output, "renew").as_str()), (lease, "4s"));
+    }
+    assert_eq!(stdout(&place.run(text, &["db/main"])), "main\n");
+    assert_eq!(explained(&place.run(text, &["--explain", "--lease", "50s", "db/main"]), "lease"), "50s");
+    for (text, words) in [
+        ("shard = 5", "line 2: shard: write a table for each shard"),
+        ("[shard]\nlease = 5", "line 3: shard: write a table for each shard"),
+        ("[shard.'redis://u:hunter2@h']", "line 2: a table below shard has a name that no shard can have"),
+        ("[shard.a]\nleese = 5", "line 3: unknown key leese: the nearest that is known is lease"),
+        ("[shard.b]\nlease = 'long'", "line 3: lease: write a duration"),
+        ("[shard.b]\nstore = 'redis://u:hunter2@h'", "line 3: store is for all shards"),
+        ("[shard.b]\nno-wait = true\nwait = 5", "line 4: no-wait and wait exclude each other"),
+    ] {
+        refused(&place.run(text, &["--explain", "a"]), &[words]);
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    let place = Place::new();
+    for (key, nearest) in [
+        ("leese", "lease"),
+        ("Lease", "lease"),
+        ("store_file", "store-file"),
+        ("requesttimeout", "request-timeout"),
+        ("kill-after", "grace"),
+        ("nonblock", "no-wait"),
+        ("verbosity", "verbose"),
+        ("signals", "signal"),
+    ] {
+        let path = place.path("leaderrun.toml").display().to_string();
+        let words = format!("{path}, line 2: unknown key {key}: the nearest that is known is {nearest} (");
+        refused(&place.run(&format!("{key} = 5"), &["a", "true"]), &[&words]);
+    }
+    // What a file cannot set, and what may be no key at all.
+    for key in ["config", "help", "version", "\"redis://u:hunter2@h\"", "\"hunter2 \\n\"", "\"\""] {
+        refused(&place.run(&format!("{key} = 'hunter2'"), &["a", "true"]), &["line 2: unknown key"]);
+    }
+}
+
+#[test]
+fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
+    let place = Place::new();
+    for (text, words) in [
+        ("lease = 'soon'", "line 2: lease: write a duration like 15s"),
+        ("renew = 5\nlease = -5", "line 3: lease: write a duration"),
+        ("lease = 1e3", "lease: write a duration"),
+        ("lease = nan", "lease: write a duration"),
+        ("lease = 0x10", "lease: write a text in quotes, or a decimal number"),
+        ("lease = true", "lease: write a text in quotes, or a decimal number"),
+        ("lease = [5]", "lease: write a text in quotes, or a decimal number"),
+        ("lease.x = 5", "lease: write a text in quotes, or a decimal number"),
+        ("lease = 1979-05-27", "lease: write a text in quotes, or a decimal number"),
+        ("quiet = 'true'", "quiet: write true or false"),
+        ("verbose = true", "verbose: write a whole number"),
+        ("verbose = -1", "verbose: "),
+        ("verbose = 1000", "verbose: "),
+        ("conflict-exit-code = 256", "conflict-exit-code: 256 is not in 0..=255"),
+        ("signal = 'NOSUCH'", "signal: write a signal"),
+        ("owner = 5", "owner: write a text in quotes"),
+        ("owner = \"a\\nb\"", "owner: write 1 to 256 printable bytes"),
+        ("announce = 'hunter2'", "announce: possible values: auto, always, never"),
+        ("on-loss = 5", "on-loss: write a text in quotes"),
+        ("command = \"a\\u0000\"", "command: has a NUL"),
+        ("store-file = ''", "store-file: is empty"),
+        ("store-file = 'hunter2'", "line 2: store and store-file exclude each other"),
+        ("quiet = true\nverbose = 1", "line 3: quiet and verbose exclude each other"),
+        ("lease = 5\nlease = 6", "line 3: duplicate key"),
+        ("lease = ", "line 2: "),
+        ("redis://u:hunter2@h", "line 2: "),
+        ("store-file = 'redis://u:hunter2@h", "line 2: "),
+    ] {
+        // Also where something else overrules it.
+        let output = place.leaderrun(text).args(["--lease", "20", "a", "true"]).output().unwrap();
+        let path = place.path("leaderrun.toml").display().to_string();
+        refused(&output, &[&format!("leaderrun: {path}, "), words, " (see leaderrun --help)\n"]);
+    }
+    refused(&place.run("lease = 6", &["a", "true"]), &["leaves no room in a lease of 6s"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_a_usage_error() {
+    let place = Place::new();
+    let run = |path: &str| leaderrun().args(["--config", path, "a", "true"]).output().unwrap();
+    let missing = place.path("missing").display().to_string();
+    refused(&run(&missing), &["the configuration file ", "/missing cannot be read: No such file"]);
+    refused(&run("/tmp"), &["the configuration file /tmp cannot be read: Is a directory"]);
+    refused(&run(&place.file("huge", vec![b'#'; (1 << 20) + 1])), &["is larger than 1024 KiB"]);
+    refused(&run("/dev/zero"), &["is larger than 1024 KiB"]);
+    refused(&run(&place.file("binary", b"lease = \"\xff\"")), &["is not UTF-8"]);
+    refused(&run(&place.file("two\nlines", "x")), &["two?lines, line 1: "]);
+    refused(&run(&place.file("deep", "lease = ".to_owned() + &"[".repeat(100_000))), &["line 1: "]);
+    refused(&run(""), &["--config"]);
+    let largest = place.file("largest", format!("lease = 30\n{}", "#".repeat((1 << 20) - 11)));
+    let mut command = leaderrun();
+    command.args(["--config", &largest, "--store", "file:/nowhere", "--explain", "a"]);
+    assert_eq!(explained(&command.output().unwrap(), "lease"), "30s");
+}
+
+#[test]
+fn one_that_the_user_may_not_read_is_a_usage_error() {
+    let place = Place::new();
+    let path = place.config("");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+    // Root reads everything, but not in a namespace without its capabilities.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_leaderrun"), "--config", &path]);
+    let output = command.args(["a", "true"]).env_remove("LEADERRUN_CONFIG").output().expect("setpriv runs");
+    refused(&output, &["cannot be read: Permission denied"]);
+}
+
+#[test]
+fn a_password_that_everybody_can_read_is_refused() {
+    let place = Place::new();
+    let run = |url: &str, mode: u32| {
+        let path = place.file("secret.toml", format!("store = '{url}'"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        leaderrun().args(["--config", &path, "--explain", "a"]).output().unwrap()
+    };
+    for url in ["redis://u:hunter2@h", "nats://hunter2@h/b", "redis+sentinel://h/m?sentinel_password=hunter2"] {
+        refused(&run(url, 0o644), &["secret.toml: store has a password in it, and everybody can read this file"]);
+        assert!(stdout(&run(url, 0o640)).starts_with("shard "));
+    }
+    for url in ["redis://h", "postgres://user@h/db"] {
+        assert!(stdout(&run(url, 0o644)).starts_with("shard "));
+    }
+}
+
+#[test]
+fn nothing_of_it_reaches_the_environment_of_command() {
+    let place = Place::new();
+    let config = place.config("lease = '30s'\nquiet = true");
+    let output = leaderrun().env("LEADERRUN_CONFIG", config).args(["a", "env"]).output().unwrap();
+    let text = stdout(&output);
+    let mut names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    names.retain(|name| name.starts_with("LEADERRUN_"));
+    names.sort_unstable();
+    assert_eq!(names, ["LEADERRUN_OWNER", "LEADERRUN_SHARD", "LEADERRUN_SOCKET", "LEADERRUN_TERM"]);
+}
+
+#[test]
+fn the_example_in_the_manual_is_taken() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("man/leaderrun.1")).unwrap();
+    let (_, section) = page.split_once(".Sh CONFIGURATION FILE\n").unwrap();
+    let (_, example) = section.split_once(".Bd -literal -offset indent\n").unwrap();
+    let (example, _) = example.split_once(".Ed\n").unwrap();
+    let place = Place::new();
+    let path = place.file("example.toml", example);
+    // Whoever runs this has no such store file.
+    let flags = ["--config", &path, "--store", "file:/nowhere", "--explain"];
+    let explain = |shard| leaderrun().args(flags).arg(shard).output().unwrap();
+    assert_eq!(explained(&explain("a"), "lease"), "30s");
+    assert_eq!(explained(&explain("db/main"), "lease"), "1m");
+}
