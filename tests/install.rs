@@ -121,6 +121,66 @@ fn each_completion_is_of_its_program_and_its_shell() {
     }
 }
 
+/// What `shell` makes of `script`, which finds in `$SHARE` what was installed.
+fn completed(shell: &str, flags: &[&str], script: &str) -> String {
+    let prefix = tempfile::tempdir().unwrap();
+    succeeded(&install_below(prefix.path()));
+    let share = prefix.path().join("share");
+    let mut command = Command::new(shell);
+    command.args(flags).args(["-c", script]);
+    command.env("HOME", prefix.path()).env("SHARE", &share).env("XDG_DATA_DIRS", &share);
+    // fish completes nothing for a program that is not there.
+    let path = format!("{}:{}", name(&prefix.path().join("bin")), std::env::var("PATH").unwrap_or_default());
+    command.env("PATH", path);
+    let output = command.output().unwrap_or_else(|error| panic!("{shell}: {error}"));
+    succeeded(&output);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// As the package bash-completion does it: a file with the name of the program, sourced when that is first completed.
+#[test]
+fn bash_completes_options_values_and_verbs() {
+    let script = r#"
+        complete_words() {
+            . "$SHARE/bash-completion/completions/$1"
+            COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+            "$(complete -p "$1" | sed 's/.*-F \([^ ]*\) .*/\1/')" "$1" "${@: -1}" "${@: -2:1}"
+            echo "${COMPREPLY[*]}"
+        }
+        complete_words leaderrun --leas
+        complete_words leaderrun --announce n
+        complete_words leaderctl step
+        complete_words leaderctl status --js
+    "#;
+    assert_eq!(completed("bash", &["--norc"], script), "--lease\nnever\nstep-down\n--json\n");
+}
+
+#[test]
+#[ignore = "needs zsh"]
+fn zsh_finds_both_functions_where_they_are_installed() {
+    let script = r#"
+        fpath=("$SHARE/zsh/site-functions" $fpath)
+        autoload -Uz compinit && compinit -u -d "$HOME/dump"
+        print $_comps[leaderrun] $_comps[leaderctl]
+        autoload +X _leaderrun && [[ $functions[_leaderrun] == *--lease=* ]] && print loaded
+        autoload +X _leaderctl && [[ $functions[_leaderctl] == *step-down* ]] && print loaded
+    "#;
+    assert_eq!(completed("zsh", &["-f"], script), "_leaderrun _leaderctl\nloaded\nloaded\n");
+}
+
+#[test]
+#[ignore = "needs fish"]
+fn fish_completes_options_values_and_verbs() {
+    let script = r#"
+        complete -C "leaderrun --leas"
+        complete -C "leaderrun --announce n"
+        complete -C "leaderctl step"
+    "#;
+    let text = completed("fish", &[], script);
+    let words: Vec<&str> = text.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(words, ["--lease", "never", "step-down"], "{text}");
+}
+
 #[test]
 fn a_program_that_runs_is_replaced_and_goes_on() {
     let prefix = tempfile::tempdir().unwrap();
