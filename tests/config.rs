@@ -427,6 +427,20 @@ fn nothing_of_it_reaches_the_environment_of_command() {
 }
 
 #[test]
+fn help_has_one_line_for_each_option_and_tells_nothing_of_the_file() {
+    let place = Place::new();
+    let help = stdout(&place.run("lease = '31s'", &["--help"]));
+    assert_eq!(help, stdout(&leaderrun().arg("-h").output().unwrap()));
+    assert!(!help.contains("31s"));
+    let (_, options) = help.split_once("Options:\n").unwrap();
+    let options = options.split("\n\n").next().unwrap();
+    assert!(
+        options.lines().count() > 20 && options.lines().all(|line| line.len() <= 100 && line.contains("--")),
+        "{help}"
+    );
+}
+
+#[test]
 fn the_example_in_the_manual_is_taken() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("man/leaderrun.1")).unwrap();
     let (_, section) = page.split_once(".Sh CONFIGURATION FILE\n").unwrap();

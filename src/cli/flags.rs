@@ -26,11 +26,11 @@ const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_60
 /// Which store, and where more is written: the same in both programs.
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
-    /// Where leases live, like file:DIR or dynamodb://TABLE; leaderrun(7) lists all
+    /// Where leases live, like file:DIR or redis://HOST
     #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", hide_env_values = true, global = true)]
     store: Option<String>,
 
-    /// Read the store URL from this file, for one with a password in it
+    /// Read the store's URL, with its password, from this file
     #[arg(long, value_name = "FILE", env = "LEADERRUN_STORE_FILE", global = true)]
     store_file: Option<PathBuf>,
 
@@ -116,7 +116,9 @@ fn read_url(path: &Path) -> Result<String, String> {
 /// The status to exit with: also after `--help` and `--version`.
 pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>) -> Result<(T, ArgMatches), ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
-    let parsed = T::command().try_get_matches_from(&words).and_then(|matches| {
+    // Each variable has the name of its option.
+    let command = || T::command().mut_args(|arg| arg.hide_env(true));
+    let parsed = command().try_get_matches_from(&words).and_then(|matches| {
         // What prints the completions does so for an installation, whatever is configured.
         if matches.subcommand_name() == Some("completions") {
             return Ok(Ok(matches));
@@ -124,7 +126,7 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
         // Only this tells which file, and which shard. What the file says turns no command line from right to wrong.
         match Settings::read(&matches) {
             Ok(settings) if settings.is_empty() => Ok(Ok(matches)),
-            Ok(settings) => settings.put_into(T::command()).try_get_matches_from(&words).map(Ok),
+            Ok(settings) => settings.put_into(command()).try_get_matches_from(&words).map(Ok),
             Err(message) => Ok(Err(usage(program, &message))),
         }
     });

@@ -35,13 +35,14 @@ const PROGRAM: &str = "leaderrun";
     name = PROGRAM,
     version,
     override_usage = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]\n       leaderrun [OPTIONS] -c STRING SHARD",
-    after_help = "Durations are like 15s or 1m30s; a bare number is seconds. See leaderrun(1) and leaderrun(7)."
+    after_help = "Durations are like 15s or 1m30s; a bare number is seconds. Each option is also a variable, like\n\
+                  LEADERRUN_ON_LOSS, and a key of the configuration file. See leaderrun(1) and leaderrun(7)."
 )]
 pub struct Flags {
     #[command(flatten)]
     store: flags::StoreFlags,
 
-    /// Do not wait: exit 75 when somebody else leads
+    /// Do not wait: exit 75 when another leads
     #[arg(short = 'n', long, visible_alias = "nonblock", env = "LEADERRUN_NO_WAIT",
           value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     no_wait: bool,
@@ -51,7 +52,7 @@ pub struct Flags {
           allow_hyphen_values = true)]
     wait: Option<Duration>,
 
-    /// Exit with this status instead of 75 when not acquired
+    /// Exit with this status when not acquired
     #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
           default_value_t = exit::NOT_ACQUIRED, allow_hyphen_values = true)]
     conflict_exit_code: u8,
@@ -65,22 +66,22 @@ pub struct Flags {
           value_parser = signal)]
     signal: Signal,
 
-    /// From the stop signal to SIGKILL when the lease is slipping away
+    /// From the signal to SIGKILL
     #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
           default_value = "5s", value_parser = flags::duration, allow_hyphen_values = true)]
     grace: Duration,
 
-    /// From the stop signal to SIGKILL in an orderly stop; renewed all the while [default: for ever]
+    /// The same in an orderly stop [default: for ever]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
           allow_hyphen_values = true)]
     drain: Option<Duration>,
 
-    /// Stop COMMAND after so long, and exit with 124
+    /// Stop COMMAND after so long; exit 124
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_MAX_RUN", value_parser = flags::duration,
           allow_hyphen_values = true)]
     max_run: Option<Duration>,
 
-    /// How long the store keeps a lease that is not renewed
+    /// How long a lease lasts that is not renewed
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
           value_parser = flags::duration, allow_hyphen_values = true)]
     lease: Duration,
@@ -90,17 +91,17 @@ pub struct Flags {
           value_parser = flags::duration, allow_hyphen_values = true)]
     renew: Duration,
 
-    /// From one look of a standby to the next, where the store cannot push
+    /// From one look of a standby to the next
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", default_value = "2s",
           value_parser = flags::duration, allow_hyphen_values = true)]
     retry: Duration,
 
-    /// The most that one request may take [default: what the other durations leave, at most 10s]
+    /// The most for one request [default: what is left, at most 10s]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", value_parser = flags::duration,
           allow_hyphen_values = true)]
     request_timeout: Option<Duration>,
 
-    /// From SIGKILL to the end of the lease [default: 600ms and 1 % of the lease]
+    /// From SIGKILL to the lease's end [default: 600ms and 1 % of it]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_MARGIN", value_parser = flags::duration,
           allow_hyphen_values = true)]
     margin: Option<Duration>,
@@ -109,24 +110,24 @@ pub struct Flags {
     #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
     owner: Option<String>,
 
-    /// What to do when leadership is lost
-    #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, default_value_t = AfterLoss::Standby)]
+    /// When leadership is lost: standby or exit
+    #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true, default_value_t = AfterLoss::Standby)]
     on_loss: AfterLoss,
 
-    /// Whether a standby tells the store that it waits, so that leaderctl can count it; auto: unless requests cost money
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, default_value_t = Announce::Auto)]
+    /// Tell the store who waits: auto, always, never
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
     announce: Announce,
 
-    /// When a service manager (systemd, Type=notify) hears that the service has started
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, default_value_t = Readiness::Candidate)]
+    /// Tell systemd of: candidate, leader, command
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
     notify: Readiness,
 
     /// Print the timing budget of these flags and exit
     #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     explain: bool,
 
-    /// How log lines look
-    #[arg(long, value_name = "FORMAT", env = "LEADERRUN_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
+    /// How log lines look: text or json
+    #[arg(long, value_name = "FORMAT", env = "LEADERRUN_LOG_FORMAT", value_enum, hide_possible_values = true, default_value_t = Format::Text)]
     log_format: Format,
 
     /// Say more; twice for still more
