@@ -219,9 +219,14 @@ fn a_page_has_every_variable_and_no_other() {
 #[test]
 fn the_other_texts_name_no_variable_that_is_not_there() {
     let known = variables_in(&read("man/leaderrun.1"));
-    for text in
-        ["README.md", "man/leaderrun.7", "examples/leaderrun.service", "examples/crontab", "examples/Dockerfile"]
-    {
+    for text in [
+        "README.md",
+        "man/leaderrun.7",
+        "examples/systemd/report.service",
+        "examples/systemd/leaderrun@.service",
+        "examples/crontab",
+        "examples/Dockerfile",
+    ] {
         let named = variables_in(&read(text));
         assert!(named.is_subset(&known), "{text}: {:?}", named.difference(&known));
     }
@@ -293,7 +298,8 @@ fn the_schema_of_status_is_what_status_prints() {
 #[test]
 fn every_example_is_a_command_line_that_the_programs_take() {
     let mut seen = 0;
-    let texts = ["README.md", "examples/leaderrun.service", "examples/crontab"].into_iter().chain(PAGES);
+    let units = ["examples/systemd/report.service", "examples/systemd/leaderrun@.service"];
+    let texts = ["README.md", "examples/crontab"].into_iter().chain(units).chain(PAGES);
     for text in texts {
         let page = read(text).replace("\\e\n", " ").replace("\\\n", " ");
         for (line, words) in literals(&page, text).map(|line| (line, words(line))) {

@@ -228,7 +228,7 @@ impl FileStore {
     /// Asks the kernel without locking: a lock taken to look would turn away a candidate.
     fn is_locked(&self, shard: &Shard) -> Result<bool, StoreError> {
         let path = self.path(shard, "lock");
-        let file = match File::options().read(true).write(true).open(&path) {
+        let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(explain("cannot open", &path, &error)),
@@ -510,7 +510,7 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
     let message = |advice: &str| format!("{what} {}: {}{advice}", path.display(), in_words(error));
     match error.kind() {
         ErrorKind::PermissionDenied => {
-            StoreError::denied(message(": name a directory of your own with --store file:DIR"))
+            StoreError::denied(message(": ask its owner, or name a directory of your own with --store file:DIR"))
         }
         ErrorKind::NotADirectory | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound | ErrorKind::IsADirectory => {
             StoreError::misconfigured(message(": name another directory with --store file:DIR"))

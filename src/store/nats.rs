@@ -61,6 +61,15 @@ pub struct Nats {
     latest: Mutex<HashMap<Shard, (Term, u64)>>,
 }
 
+/// Who wants to know how old a record is, of a server that does not tell the time.
+#[derive(Clone, Copy)]
+enum Asks {
+    /// May write, and does not need another permission for this.
+    Candidate,
+    /// May be allowed to look only.
+    Onlooker,
+}
+
 /// What a claim finds in the place of the record.
 enum Ground {
     /// Somebody leads.
@@ -128,13 +137,14 @@ impl Nats {
     }
 
     /// A record that was not seen to appear may be older than we have known it. Asks the server's clock.
-    async fn dated(&self, shard: &Shard, mut sight: Sight) -> Result<Sight, StoreError> {
+    async fn dated(&self, shard: &Shard, mut sight: Sight, asks: Asks) -> Result<Sight, StoreError> {
         let Some(stamp) = sight.stamp.filter(|_| !sight.dated) else { return Ok(sight) };
         let asked = BootInstant::now();
         let info = self.bucket.info().await?.ok_or_else(|| self.bucket.missing())?;
-        let time = match info.time() {
-            Some(time) => time,
-            None => self.bucket.probed_time().await?,
+        let time = match (info.time(), asks) {
+            (Some(time), _) => time,
+            (None, Asks::Candidate) => self.bucket.probed_time().await?,
+            (None, Asks::Onlooker) => self.bucket.time(&info).await?,
         };
         sight.learn_age(time.since(stamp).saturating_sub(slack(&info)), BootInstant::now());
         sight.dated = true;
@@ -170,7 +180,7 @@ impl Nats {
         }
         let now = BootInstant::now();
         let settled = sight.left(now).is_zero() && sight.hold_until(now).is_none();
-        let sight = if settled { sight } else { self.dated(&candidate.shard, sight).await? };
+        let sight = if settled { sight } else { self.dated(&candidate.shard, sight, Asks::Candidate).await? };
         Ok(if sight.left(BootInstant::now()).is_zero() { Ground::Over(sight) } else { Ground::Held(sight) })
     }
 
@@ -362,7 +372,11 @@ impl Store for Nats {
         if sight.content == Content::Foreign {
             return Err(self.foreign(shard));
         }
-        let sight = if sight.left(BootInstant::now()).is_zero() { sight } else { self.dated(shard, sight).await? };
+        let sight = if sight.left(BootInstant::now()).is_zero() {
+            sight
+        } else {
+            self.dated(shard, sight, Asks::Candidate).await?
+        };
         let now = BootInstant::now();
         Ok(if sight.left(now).is_zero() { Observation::Free } else { Observation::Held(sight.holder(now)) })
     }
@@ -467,7 +481,11 @@ impl Store for Nats {
         if sight.content == Content::Foreign {
             return Err(self.foreign(shard));
         }
-        let sight = if sight.left(BootInstant::now()).is_zero() { sight } else { self.dated(shard, sight).await? };
+        let sight = if sight.left(BootInstant::now()).is_zero() {
+            sight
+        } else {
+            self.dated(shard, sight, Asks::Onlooker).await?
+        };
         let now = BootInstant::now();
         let holder = (!sight.left(now).is_zero()).then(|| sight.holder(now));
         Ok(Report { holder, last_term: sight.term().map(Term) })
@@ -486,7 +504,7 @@ impl Store for Nats {
             if sight.term() != Some(term.0) || sight.left(BootInstant::now()).is_zero() {
                 return Ok(Release::NotHeld);
             }
-            let sight = self.dated(shard, sight).await?;
+            let sight = self.dated(shard, sight, Asks::Onlooker).await?;
             if sight.left(BootInstant::now()).is_zero() {
                 return Ok(Release::NotHeld);
             }

@@ -231,6 +231,8 @@ fn program(path: &str) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
         command.env_remove(name);
     }
+    // This machine's own is none of a test's business.
+    command.env("LEADERRUN_CONFIG", "/dev/null");
     command
 }
 

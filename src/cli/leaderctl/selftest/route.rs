@@ -147,7 +147,10 @@ fn of_endpoint(rest: &str) -> Result<Route, String> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(
+    test,
+    any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")
+))]
 mod tests {
     use super::*;
 
