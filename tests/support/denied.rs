@@ -89,6 +89,8 @@ pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sig
         &["step-down", SHARD],
         &["step-down", "--wait", "--json", SHARD],
     ];
+    // Nobody ends a kernel's lease by way of the store.
+    let release = if owner.url.starts_with("file:") { &[] } else { release };
     for words in [orders, release].concat() {
         assert_denied(&mut ctl(words), sign);
         assert_eq!(owner.status(), before, "{words:?} changed something");
