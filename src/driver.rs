@@ -6,7 +6,7 @@
 use crate::election::{Action, Election, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent, View};
 use crate::history::Chronicle;
 use crate::lease::{Candidate, Deadline, Term, show};
-use crate::store::{Claim, Renewal, Store, StoreError};
+use crate::store::{Store, StoreError};
 use crate::time::BootInstant;
 use crate::{orders, presence};
 use std::collections::VecDeque;
@@ -56,9 +56,14 @@ pub trait Host {
     /// Kills the tree past the guard.
     fn seize(&mut self);
 
-    /// The lease was granted or renewed, by a request that was sent at `sent`.
-    fn granted(&mut self, sent: BootInstant) {
-        let _ = sent;
+    /// Shows people an event before the machine is told.
+    fn saw(&mut self, event: &Event) {
+        let _ = event;
+    }
+
+    /// Shows people an action before it is carried out.
+    fn did(&mut self, action: &Action) {
+        let _ = action;
     }
 
     /// Shows people how things stand.
@@ -154,13 +159,10 @@ impl Driver {
     fn settle(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
             tracing::trace!(?event);
-            if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
-            | Event::Renewed { sent, answer: Ok(Renewal::Renewed) } = &event
-            {
-                host.granted(*sent);
-            }
+            host.saw(&event);
             for action in self.election.handle(BootInstant::now(), event) {
                 tracing::trace!(?action);
+                host.did(&action);
                 self.carry_out(action, host);
             }
         }

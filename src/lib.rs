@@ -29,6 +29,7 @@
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
 //! | [`witness`] | what a candidate tells its tree that asks whether the lease is held |
 //! | [`notify`] | what a service manager is told, and its watchdog |
+//! | [`listen`], [`metrics`] | what it tells probes and Prometheus over HTTP |
 //! | [`will`] | what gives the lease back when the candidate is gone |
 //! | [`time`], [`signals`], [`sys`] | clocks, signals, and the only unsafe code |
 //! | [`cli`], [`log`], [`exit`] | the two programs |
@@ -43,7 +44,9 @@ mod fuzz;
 pub mod guard;
 pub mod history;
 pub mod lease;
+pub mod listen;
 pub mod log;
+pub mod metrics;
 pub mod notify;
 pub mod orders;
 pub mod presence;

@@ -5,12 +5,13 @@
 
 use crate::custody::{self, Command, Custody, News};
 use crate::driver::Host;
-use crate::election::{Event, StartError, Stop, TreeEvent, View};
+use crate::election::{Action, Event, StartError, Stop, TreeEvent, View};
 use crate::guard::{boot_timer, set_boot_timer};
 use crate::lease::{Candidate, Deadline, Term};
+use crate::metrics::Board;
 use crate::notify::{self, Notifier};
 use crate::signals::Signals;
-use crate::store::Store;
+use crate::store::{Claim, Renewal, Store};
 use crate::sys::{self, Owned};
 use crate::time::BootInstant;
 use crate::witness::{self, Witness};
@@ -19,6 +20,7 @@ use nix::sys::timerfd::TimerFd;
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::io;
+use std::sync::Arc;
 use tokio::io::unix::AsyncFd;
 
 /// Runs COMMAND as processes of this machine.
@@ -32,15 +34,22 @@ pub struct Processes {
     witness: Option<Witness>,
     /// Some where a service manager wants to be told.
     notifier: Option<Notifier>,
+    /// Some while somebody may ask for numbers.
+    board: Option<Arc<Board>>,
 }
 
 impl Processes {
     /// # Errors
     /// The kernel's: no timer, no signals.
-    pub fn new(command: Command, candidate: &Candidate, notifier: Option<Notifier>) -> io::Result<Self> {
+    pub fn new(
+        command: Command,
+        candidate: &Candidate,
+        notifier: Option<Notifier>,
+        board: Option<Arc<Board>>,
+    ) -> io::Result<Self> {
         let witness = Witness::new(candidate).inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
         let (signals, timer) = (Signals::listen()?, Timer::new()?);
-        Ok(Self { command, signals, timer, custody: None, witness: witness.ok(), notifier })
+        Ok(Self { command, signals, timer, custody: None, witness: witness.ok(), notifier, board })
     }
 
     fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
@@ -88,6 +97,9 @@ impl Processes {
             News::Started { pid } => {
                 tracing::debug!(command_pid = pid, "started the command");
                 self.with_notifier(Notifier::started);
+                if let Some(board) = &self.board {
+                    board.started();
+                }
             }
             News::Paused => {
                 // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Either a `fg`
@@ -170,12 +182,28 @@ impl Host for Processes {
         self.with_custody(Custody::seize);
     }
 
-    fn granted(&mut self, sent: BootInstant) {
-        self.with_notifier(|notifier| notifier.granted(sent));
+    fn saw(&mut self, event: &Event) {
+        if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
+        | Event::Renewed { sent, answer: Ok(Renewal::Renewed) } = event
+        {
+            self.with_notifier(|notifier| notifier.granted(*sent));
+        }
+        if let Some(board) = &self.board {
+            board.saw(BootInstant::now(), event);
+        }
+    }
+
+    fn did(&mut self, action: &Action) {
+        if let Some(board) = &self.board {
+            board.did(action);
+        }
     }
 
     fn show(&mut self, view: View) {
         self.with_notifier(|notifier| notifier.show(&view));
+        if let Some(board) = &self.board {
+            board.show(view.clone());
+        }
         self.with_witness(|witness| witness.show(view));
     }
 }

@@ -8,7 +8,9 @@ use crate::election::{OnLoss, Outcome, Patience, Settings, StartError};
 use crate::exit;
 use crate::guard;
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
+use crate::listen;
 use crate::log::{self, Format};
+use crate::metrics::Board;
 use crate::notify::{Notifier, Readiness};
 use crate::processes::Processes;
 use crate::store::{Location, Store};
@@ -25,6 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 const PROGRAM: &str = "leaderrun";
@@ -121,6 +124,10 @@ pub struct Flags {
     /// Tell systemd of: candidate, leader, command
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
     notify: Readiness,
+
+    /// Answer probes and Prometheus here, over HTTP
+    #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
+    listen: Option<listen::Address>,
 
     /// Print the timing budget of these flags and exit
     #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
@@ -297,6 +304,20 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
     getrandom::fill(&mut seed)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let board = flags.listen.as_ref().map(|_| Arc::new(Board::new(&candidate)));
+    let listening = match flags.listen.as_ref().zip(board.clone()) {
+        // Before anything is asked of the store, so that a mistake is heard of at once.
+        Some((address, board)) => match runtime.block_on(listen::begin(address, board)) {
+            Ok(listening) => Some(listening),
+            Err(error) => {
+                let number = error.raw_os_error();
+                let why =
+                    number.map_or_else(|| error.to_string(), |n| nix::errno::Errno::from_raw(n).desc().to_owned());
+                return Ok(fail(exit::OS_ERROR, &format!("cannot listen on {address}: {why}")));
+            }
+        },
+        None => None,
+    };
     let outcome = runtime.block_on(async {
         let store = match job.store.location.open(job.timing.request_timeout).await {
             Ok(store) => store,
@@ -316,10 +337,11 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         };
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
         let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
-        let host = Processes::new(command, &candidate, notifier)?;
+        let host = Processes::new(command, &candidate, notifier, board)?;
         let habits = Habits { announces: flags.announces(&*store) };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await
     })?;
+    drop(listening);
     pass_on_interrupt(&outcome, terminal_group);
     let status = exit::of_outcome(&outcome, flags.conflict_exit_code);
     Ok(match outcome {

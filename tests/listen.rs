@@ -1,0 +1,531 @@
+//! `--listen`: what a candidate tells over HTTP, asked as probes and Prometheus ask, and by those who mean no good.
+
+mod support;
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::fleet::{Fleet, leaderrun, wait_until, wait_until_or};
+use support::ports::free_port;
+use support::world::TIMING;
+use tempfile::TempDir;
+
+/// A probe that has no answer by then has failed.
+const PROBE: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// `address` as `--listen` takes it, but for `:PORT`.
+fn connect(address: &str) -> io::Result<Box<dyn Stream>> {
+    if address.contains('/') {
+        let stream = UnixStream::connect(address.trim_start_matches("unix:"))?;
+        stream.set_read_timeout(Some(PROBE))?;
+        return Ok(Box::new(stream));
+    }
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PROBE))?;
+    Ok(Box::new(stream))
+}
+
+fn send(address: &str, request: &str) -> io::Result<Answer> {
+    let mut stream = connect(address)?;
+    stream.write_all(request.as_bytes())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let broken = || io::Error::other(format!("not an answer: {text:?}"));
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
+    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(broken)?;
+    Ok(Answer { status, head: head.to_lowercase(), body: body.to_owned() })
+}
+
+fn try_get(address: &str, path: &str) -> io::Result<Answer> {
+    send(address, &format!("GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n"))
+}
+
+#[track_caller]
+fn get(address: &str, path: &str) -> Answer {
+    try_get(address, path).unwrap_or_else(|error| panic!("{address}{path}: {error}"))
+}
+
+fn leader(address: &str) -> (u16, Value) {
+    let answer = get(address, "/leader");
+    assert!(answer.head.contains("\r\ncontent-type: application/json\r\n"), "{answer:?}");
+    (answer.status, serde_json::from_str(&answer.body).unwrap())
+}
+
+/// Name and labels, as they are written, to values.
+type Samples = BTreeMap<String, f64>;
+
+fn metrics(address: &str) -> Samples {
+    let answer = get(address, "/metrics");
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{answer:?}");
+    samples(&answer.body)
+}
+
+/// Reads the text format as strictly as its description goes: each family has a help and a type before its samples,
+/// which stand together; names and labels are well-formed and unique; histograms are cumulative and end with +Inf.
+fn samples(text: &str) -> Samples {
+    assert!(text.ends_with('\n') && !text.contains("\n\n"), "{text}");
+    let mut found = Samples::new();
+    let mut families = BTreeSet::new();
+    let mut family = (String::new(), String::new());
+    let mut helped = String::new();
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, help) = help.split_once(' ').expect("a help has a text");
+            assert!(!help.is_empty() && families.insert(name.to_owned()), "{line}");
+            name.clone_into(&mut helped);
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').expect("a type is named");
+            assert!(name == helped && ["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            family = (name.to_owned(), kind.to_owned());
+        } else {
+            let (name, value) = line.rsplit_once(' ').expect("a sample has a value");
+            let (own, labels) = name.strip_suffix('}').and_then(|name| name.split_once('{')).expect("there are labels");
+            let suffix = own.strip_prefix(&family.0).unwrap_or_else(|| panic!("{line} is not of {}", family.0));
+            let histogram = ["_bucket", "_sum", "_count"].contains(&suffix) && family.1 == "histogram";
+            assert!(histogram || suffix.is_empty() && family.1 != "histogram", "{line}");
+            assert!(own.chars().all(|c| c.is_ascii_lowercase() || c == '_') && own.starts_with("leaderrun_"), "{line}");
+            assert_labels(labels);
+            let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line} has no number"));
+            assert!(value.is_finite() && value >= 0.0, "{line}");
+            assert_eq!(found.insert(name.to_owned(), value), None, "twice: {line}");
+        }
+    }
+    let mut buckets =
+        text.lines().filter_map(|line| line.strip_prefix("leaderrun_renew_seconds_bucket")?.rsplit_once(' '));
+    let counts: Vec<f64> = buckets.clone().map(|(_, count)| count.parse().unwrap()).collect();
+    assert!(
+        counts.is_sorted() && buckets.next_back().is_some_and(|(labels, _)| labels.ends_with("le=\"+Inf\"}")),
+        "{text}"
+    );
+    assert_eq!(counts.last(), Some(&found["leaderrun_renew_seconds_count{shard=\"shard\"}"]));
+    found
+}
+
+fn assert_labels(labels: &str) {
+    let mut names = BTreeSet::new();
+    let mut rest = labels;
+    while !rest.is_empty() {
+        let (name, value) = rest.split_once("=\"").unwrap_or_else(|| panic!("{labels}"));
+        assert!(!name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{labels}");
+        assert!(names.insert(name), "twice: {labels}");
+        let mut escaped = false;
+        let end = value.find(|c| {
+            let ends = c == '"' && !escaped;
+            assert!(!escaped || ['\\', '"', 'n'].contains(&c), "{labels}");
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        rest = &value[end.unwrap_or_else(|| panic!("{labels}")) + 1..];
+        rest = rest.strip_prefix(',').unwrap_or(rest);
+    }
+    assert!(names.contains("shard"), "{labels}");
+}
+
+fn own(samples: &Samples, name: &str) -> f64 {
+    samples[&format!("leaderrun_{name}{{shard=\"shard\"}}")]
+}
+
+fn labelled(samples: &Samples, name: &str, label: &str) -> f64 {
+    samples[&format!("leaderrun_{name}{{{label},shard=\"shard\"}}")]
+}
+
+fn is(value: f64, wanted: u64) -> bool {
+    format!("{value}") == wanted.to_string()
+}
+
+fn local(fleet: &Fleet) -> String {
+    format!("file:{}", fleet.scratch.path().join("store").display())
+}
+
+/// Starts a candidate, and answers where it listens.
+fn start(fleet: &mut Fleet, store: &str, owner: &str) -> String {
+    let address = format!("127.0.0.1:{}", free_port());
+    start_at(fleet, store, owner, &address);
+    address
+}
+
+fn start_at(fleet: &mut Fleet, store: &str, owner: &str, address: &str) {
+    fleet.start(
+        owner,
+        &[&TIMING, &["--request-timeout", "1s", "--store", store, "--listen", address][..]].concat(),
+        &[],
+        &[],
+    );
+    wait_until_or(
+        "it listens",
+        || fleet.logs(),
+        || try_get(address, "/livez").is_ok_and(|answer| answer.status == 200),
+    );
+}
+
+fn compare(store: &str, mut fleet: Fleet) {
+    let first = start(&mut fleet, store, "one");
+    wait_until_or("it leads", || fleet.logs(), || leader(&first).0 == 200);
+    let second = start(&mut fleet, store, "two");
+    wait_until_or("it stands by", || fleet.logs(), || get(&second, "/readyz").status == 200);
+    let life = fleet.leader();
+    let (status, said) = leader(&first);
+    assert_eq!((status, &said["leader"], said["term"].as_u64()), (200, &true.into(), Some(life.term)), "{said}");
+    assert_eq!((&said["shard"], &said["owner"]), (&"shard".into(), &"one".into()), "{said}");
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    assert_eq!(said["host"], host.as_str());
+    humantime::parse_rfc3339(said["since"].as_str().unwrap()).unwrap();
+    let (status, said) = leader(&second);
+    assert_eq!((status, &said["leader"], &said["term"]), (503, &false.into(), &Value::Null), "{said}");
+    assert_eq!((get(&first, "/readyz").body, get(&second, "/readyz").body), ("leader\n".into(), "standby\n".into()));
+
+    let (leading, standing) = (metrics(&first), metrics(&second));
+    assert!(is(own(&leading, "is_leader"), 1) && is(own(&leading, "term"), life.term), "{leading:?}");
+    assert!(is(own(&standing, "is_leader"), 0) && is(own(&standing, "term"), 0), "{standing:?}");
+    assert!(is(labelled(&leading, "transitions_total", "cause=\"started\""), 1), "{leading:?}");
+    let seen = format!("leaderrun_observed_leader_term{{host=\"{host}\",owner=\"one\",shard=\"shard\"}}");
+    assert!(is(standing[&seen], life.term), "{standing:?}");
+
+    if store.starts_with("file:") {
+        assert!(!leading.keys().any(|name| name.contains("deadline_seconds")), "this lease does not expire");
+    } else {
+        wait_until("it renews", || own(&metrics(&first), "renew_seconds_count") >= 2.0);
+        let leading = metrics(&first);
+        let until = |action| labelled(&leading, "deadline_seconds", action);
+        let (stop, kill) = (until("action=\"stop\""), until("action=\"kill\""));
+        assert!(stop > 0.0 && kill < 6.0 && (kill - stop - 1.0).abs() < 0.001, "{stop} {kill}");
+    }
+
+    fleet.kill("one");
+    wait_until_or("the other one leads", || fleet.logs(), || leader(&second).0 == 200);
+    assert!(leader(&second).1["term"].as_u64() > Some(life.term));
+    fleet.leader_where(|next| next.term > life.term);
+    fleet.conclude();
+}
+
+/// Opens hundreds of connections that say little or nothing, for as long as `meanwhile` takes, and others that ask as
+/// fast as they can.
+fn under_siege(address: &str, meanwhile: impl FnOnce()) {
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let goes_on = || !over.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let connect = || {
+                let stream = TcpStream::connect(address).ok()?;
+                stream.set_nonblocking(true).ok()?;
+                Some(stream)
+            };
+            let mut slow: Vec<Option<TcpStream>> = (0..400).map(|_| connect()).collect();
+            while goes_on() {
+                for (index, stream) in slow.iter_mut().enumerate() {
+                    // Every other one never says a word.
+                    let word: &[u8] = if index % 2 == 0 { b"G" } else { b"" };
+                    let gone = stream.as_mut().is_none_or(|stream| {
+                        stream.write(word).is_err()
+                            || !matches!(stream.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+                    });
+                    if gone {
+                        *stream = connect();
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        for path in ["/metrics", "/leader"] {
+            scope.spawn(move || {
+                while goes_on() {
+                    let _ = try_get(address, path);
+                }
+            });
+        }
+        meanwhile();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+fn besiege(store: &str, mut fleet: Fleet) {
+    let address = start(&mut fleet, store, "one");
+    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+    let life = fleet.leader();
+    let before = own(&metrics(&address), "renew_seconds_count");
+    let begun = Instant::now();
+    let (mut asked, mut answered, mut most_open) = (0, 0, 0);
+    // More than two leases.
+    let siege = Duration::from_secs(14);
+    under_siege(&address, || {
+        while begun.elapsed() < siege {
+            asked += 1;
+            most_open = most_open.max(fs::read_dir(format!("/proc/{}/fd", fleet.pid("one"))).unwrap().count());
+            answered += u32::from(try_get(&address, "/leader").is_ok_and(|answer| answer.status == 200));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let after = metrics(&address);
+    let failures: f64 = after.iter().filter(|(name, _)| name.contains("renew_failures")).map(|(_, value)| value).sum();
+    assert!(is(failures, 0), "{after:?}\n{}", fleet.logs());
+    let renewals = own(&after, "renew_seconds_count") - before;
+    assert!(store.starts_with("file:") || renewals >= 11.0, "{renewals} in {siege:?}");
+    // Its own, and those of 32 connections.
+    assert!(most_open < 80, "{most_open} descriptors");
+    assert!(answered * 10 >= asked * 9, "of {asked} probes {answered} were answered");
+    assert_eq!(fleet.leader().term, life.term);
+    assert_eq!(leader(&address).1["term"].as_u64(), Some(life.term));
+    assert_eq!(fleet.conclude().len(), 1);
+}
+
+mod file {
+    use super::*;
+
+    #[test]
+    fn a_leader_and_its_standby_tell_who_they_are() {
+        let fleet = Fleet::new();
+        compare(&local(&fleet), fleet);
+    }
+
+    #[test]
+    fn hundreds_of_slow_connections_do_not_disturb_a_leader() {
+        let fleet = Fleet::new();
+        besiege(&local(&fleet), fleet);
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+    use support::redis::Server;
+    use support::server::Server as _;
+
+    fn aged() -> Server {
+        let server = Server::start();
+        server.age();
+        server
+    }
+
+    #[test]
+    fn a_leader_and_its_standby_tell_who_they_are() {
+        let server = aged();
+        compare(&server.plain_url(), Fleet::new());
+    }
+
+    #[test]
+    fn hundreds_of_slow_connections_do_not_disturb_a_leader() {
+        let server = aged();
+        besiege(&server.plain_url(), Fleet::new());
+    }
+
+    #[test]
+    fn a_store_that_hangs_ends_the_leadership_and_then_the_readiness_but_not_the_life() {
+        let (server, mut fleet) = (aged(), Fleet::new());
+        let address = start(&mut fleet, &server.plain_url(), "one");
+        wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+        let life = fleet.leader();
+        server.freeze();
+        let ready = || get(&address, "/readyz");
+        wait_until_or("it leads no more", || fleet.logs(), || leader(&address).0 == 503);
+        wait_until_or(
+            "it is not ready",
+            || fleet.logs(),
+            || {
+                let answer = ready();
+                let silent = answer.body.starts_with("not ready: the store has not answered for ");
+                assert!(answer.body.lines().count() == 1 && (!silent || answer.status == 503), "{answer:?}");
+                silent
+            },
+        );
+        assert_eq!(get(&address, "/livez").status, 200);
+        let seen = metrics(&address);
+        assert!(own(&seen, "store_trouble_seconds") > 6.0 && is(own(&seen, "is_leader"), 0), "{seen:?}");
+        assert!(labelled(&seen, "renew_failures_total", "conclusion=\"unknown\"") > 0.0, "{seen:?}");
+        assert!(is(labelled(&seen, "transitions_total", "cause=\"deadline\""), 1), "{seen:?}");
+        server.thaw();
+        wait_until_or("it leads again", || fleet.logs(), || leader(&address).0 == 200);
+        assert_eq!(ready().status, 200);
+        assert!(is(own(&metrics(&address), "command_restarts_total"), 1));
+        fleet.leader_where(|next| next.term > life.term);
+        fleet.conclude();
+    }
+
+    #[test]
+    fn nothing_that_is_secret_is_told() {
+        let mut fleet = Fleet::new();
+        let store = format!("redis://me:hunter2@127.0.0.1:{}", free_port());
+        let address = start(&mut fleet, &store, "one");
+        wait_until("the store is in trouble", || own(&metrics(&address), "store_trouble_seconds") > 0.0);
+        for path in ["/livez", "/readyz", "/leader", "/metrics"] {
+            let answer = get(&address, path);
+            assert!(!format!("{answer:?}").contains("hunter2") && !answer.body.contains("redis"), "{answer:?}");
+        }
+        assert_eq!(get(&address, "/readyz").body, "not ready: the store has not answered yet\n");
+        fleet.stop("one");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_found_and_nothing_can_be_changed() {
+    let mut fleet = Fleet::new();
+    let store = local(&fleet);
+    let address = start(&mut fleet, &store, "a\"b\"\\é");
+    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+    for path in ["/", "/leader/", "/Leader", "//leader", "/metrics/../leader", "*"] {
+        assert_eq!(get(&address, path).status, 404, "{path}");
+    }
+    assert_eq!(get(&address, "/leader?x=1").status, 200);
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"] {
+        let request = format!("{method} /leader HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        let answer = send(&address, &request).unwrap();
+        assert!(answer.status == 405 && answer.head.contains("allow: get, head"), "{method}: {answer:?}");
+    }
+    let answer = send(&address, "HEAD /leader HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert!(answer.status == 200 && answer.body.is_empty(), "{answer:?}");
+    assert_eq!(send(&address, "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n".repeat(5).as_str()).unwrap().status, 200);
+    for (garbage, status) in [
+        ("rubbish\r\n\r\n".to_owned(), 400),
+        (format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(9000)), 431),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(200)), 431),
+    ] {
+        // Whoever says too much may be cut off before the answer.
+        let answer = send(&address, &garbage);
+        assert!(answer.as_ref().map_or(true, |answer| answer.status == status || answer.status == 414), "{answer:?}");
+    }
+    assert_eq!(leader(&address).1["owner"], "a\"b\"\\é");
+    metrics(&address);
+    fleet.conclude();
+}
+
+#[test]
+fn whoever_says_nothing_is_cut_off() {
+    let mut fleet = Fleet::new();
+    let store = local(&fleet);
+    let address = start(&mut fleet, &store, "one");
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET /livez HT").unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let begun = Instant::now();
+    // Whether by an end or by a reset is of no interest.
+    let _ = stream.read(&mut [0]);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    fleet.conclude();
+}
+
+/// Runs a candidate whose COMMAND leaves a file behind, and expects it to be refused in one line.
+#[track_caller]
+fn refused(address: &str, status: i32, words: &str) {
+    let scratch = TempDir::new().unwrap();
+    let (store, file) = (scratch.path().join("store"), scratch.path().join("started"));
+    let mut command = leaderrun();
+    command.args(["--listen", address, "--store", &format!("file:{}", store.display()), "shard", "touch"]).arg(&file);
+    let Output { status: ended, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(ended.code(), Some(status), "{address}: {said}");
+    assert!(said.lines().count() == 1 && said.starts_with("leaderrun: ") && said.contains(words), "{address}: {said}");
+    assert!(!file.exists() && !store.exists(), "it took part");
+}
+
+#[test]
+fn an_address_that_is_none_is_a_usage_error() {
+    for address in ["", "9100", ":http", "localhost:9100", "127.0.0.1", "[::1]", "127.0.0.1:65536", "unix:"] {
+        refused(address, 64, "'--listen <ADDR>'");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_refused_before_anything_is_started() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    refused(&address, 71, &format!("cannot listen on {address}: Address already in use"));
+    refused("192.0.2.1:9100", 71, "cannot listen on 192.0.2.1:9100: ");
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("precious");
+    fs::write(&file, "data").unwrap();
+    refused(file.to_str().unwrap(), 71, "something else than a socket");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "data");
+    refused(scratch.path().join("no/such").to_str().unwrap(), 71, "No such file or directory");
+}
+
+#[test]
+fn a_socket_in_use_is_refused_and_one_that_was_left_over_is_replaced() {
+    let mut fleet = Fleet::new();
+    let path = fleet.scratch.path().join("own.sock");
+    let (store, address) = (local(&fleet), format!("unix:{}", path.display()));
+    start_at(&mut fleet, &store, "one", &address);
+    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+    refused(&address, 71, &format!("cannot listen on {address}: Address already in use"));
+    refused(path.to_str().unwrap(), 71, "Address already in use");
+    assert_eq!(leader(&address).1["owner"], "one");
+
+    fleet.kill("one");
+    assert!(path.exists() && try_get(&address, "/livez").is_err(), "nobody listens, not even its guard");
+    start_at(&mut fleet, &store, "two", &address);
+    wait_until_or("the next one leads", || fleet.logs(), || leader(&address).0 == 200);
+    assert_eq!(leader(&address).1["owner"], "two");
+    fleet.stop("two");
+    assert!(!path.exists(), "who ends in order takes its socket along");
+    fleet.conclude();
+}
+
+#[test]
+fn of_many_who_replace_a_socket_at_once_one_listens() {
+    let scratch = TempDir::new().unwrap();
+    let path = scratch.path().join("own.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let one = |number: usize| {
+        let store = format!("file:{}", scratch.path().join(number.to_string()).display());
+        let mut command = leaderrun();
+        command.arg("--listen").arg(&path).args(["--store", &store, "shard", "sleep", "60"]).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut children: Vec<_> = (0..8).map(one).collect();
+    wait_until("all but one have ended", || {
+        children.retain_mut(|child| child.try_wait().unwrap().is_none());
+        children.len() <= 1
+    });
+    wait_until("the last one leads", || try_get(path.to_str().unwrap(), "/leader").is_ok_and(|it| it.status == 200));
+    assert_eq!(children.len(), 1);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(children[0].id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    children[0].wait().unwrap();
+}
+
+#[test]
+fn curl_understands_it_over_both_kinds_of_sockets() {
+    if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("ignored: curl is missing");
+        return;
+    }
+    let mut fleet = Fleet::new();
+    let path = fleet.scratch.path().join("own.sock");
+    let store = local(&fleet);
+    let address = start(&mut fleet, &store, "one");
+    let curl = |words: &[&str], socket: Option<&Path>, url: &str| {
+        let mut command = Command::new("curl");
+        command.args(["-sf", "--max-time", "5"]).args(words).arg(url);
+        if let Some(socket) = socket {
+            command.arg("--unix-socket").arg(socket);
+        }
+        command.output().unwrap()
+    };
+    let url = format!("http://{address}");
+    wait_until_or("it leads", || fleet.logs(), || curl(&[], None, &format!("{url}/leader")).status.success());
+    let output = curl(&[], None, &format!("{url}/metrics"));
+    assert!(is(own(&samples(&String::from_utf8(output.stdout).unwrap()), "is_leader"), 1));
+    // A standby on a socket: -f makes a failure of 503.
+    start_at(&mut fleet, &store, "two", path.to_str().unwrap());
+    let socket = Some(path.as_path());
+    wait_until("it is ready", || curl(&[], socket, "http://localhost/readyz").status.success());
+    assert_eq!(curl(&["--head"], socket, "http://localhost/leader").status.code(), Some(22));
+    assert_eq!(curl(&["--data", "x=1"], socket, "http://localhost/livez").status.code(), Some(22));
+    fleet.conclude();
+}
