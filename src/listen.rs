@@ -1,8 +1,8 @@
 //! `--listen`: how things stand with this candidate, over HTTP, for probes, load balancers and Prometheus.
 //!
 //! The hazard: whoever connects shares the one thread of the event loop that renews the lease, and may be anybody. So
-//! nobody gets much of it: one request a connection, within [`PATIENCE`], a thousand connections a second, and
-//! [`MOST`] of them at once. When there are more the oldest is dropped: whoever is slow loses its place to the next
+//! nobody gets much of it: one request a connection, within five seconds, a thousand connections a second, and
+//! 32 of them at once. When there are more the oldest is dropped: whoever is slow loses its place to the next
 //! probe, and not the other way round. Nothing is read but a request's head, and nothing can be changed by one.
 
 use crate::metrics::Board;
