@@ -128,7 +128,8 @@ fn a_pause_that_keeps_the_leader_bars_its_successors_until_it_ends_by_itself(mut
     place.fleet.kill(&leader.owner);
     let next = place.fleet.leader_where(|life| life.term > leader.term);
     assert!(next.first - ordered >= 8_000_000_000, "{ordered} {next:?}");
-    assert_eq!(place.status()["paused"], false);
+    // Where the store evaluates no clock, whoever has just begun knows its time less well than a candidate does.
+    wait_until("everybody sees that it is over", || place.status()["paused"] == false);
     place.fleet.conclude();
 }
 
@@ -282,7 +283,8 @@ fn standbys_are_counted_while_they_wait(mut place: Place) {
     assert!(table.lines().nth(1).is_some_and(|line| line.ends_with(" 2")), "{table}");
     let standby = ["c0", "c1", "c2"].into_iter().find(|owner| *owner != leader.owner).unwrap();
     place.fleet.stop(standby);
-    assert_eq!(place.status()["standbys"], 1);
+    // What a busy store did not take back in time vanishes by itself.
+    wait_until("the other one is left", || place.status()["standbys"] == 1);
     place.fleet.stop(&leader.owner);
     place.fleet.leader_where(|life| life.term > leader.term);
     wait_until("nobody waits", || place.status()["standbys"] == 0);
