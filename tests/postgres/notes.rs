@@ -44,7 +44,7 @@ async fn without_a_table_of_notes_an_election_goes_on_and_who_wants_notes_is_tol
     assert!(said.contains("made table") && said.contains("for notes"), "{said}");
     use_all(&store).await.unwrap();
     let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|it| it.verdict != Verdict::Bad), "{findings:?}");
+    assert!(findings.iter().all(|it| it.verdict != Verdict::Bad || !sign(&it.text)), "{findings:?}");
     assert_eq!(table.sql("SELECT count(*) FROM $T_notes"), "0");
 }
 
