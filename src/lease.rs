@@ -84,6 +84,39 @@ fn is_path(name: &str) -> bool {
     name.split('/').any(|part| part == "." || part == "..")
 }
 
+/// What a job that runs once is called, a migration's name say: 1 to 100 bytes of `A-Z a-z 0-9 . _ -`, but neither `.` nor
+/// `..`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(String);
+
+/// Bytes in the name of a job, at most.
+const LONGEST_JOB: usize = 100;
+
+impl JobId {
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.len() > LONGEST_JOB || !name.chars().all(known) || is_path(name) {
+            return Err(format!("name the job with 1 to {LONGEST_JOB} letters, digits and . _ -"));
+        }
+        Ok(Self(name.to_owned()))
+    }
+}
+
 /// A random number that tells this process from every other one, also from one with the same owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -369,6 +402,16 @@ mod tests {
         }
         for bad in ["", "../x", "a/../b", "a/..", ".", "a b", "ä", "a\n", &"x".repeat(201)] {
             assert!(Shard::from_str(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn jobs_are_called_by_what_every_store_can_keep() {
+        for good in ["a", "2026-11-21_add.users", "...", "-x", &"x".repeat(100)] {
+            assert_eq!(JobId::from_str(good).map(|job| job.to_string()).as_deref(), Ok(good));
+        }
+        for bad in ["", ".", "..", "a/b", "a:b", "a b", "a=b", "a+b", "a#", "ä", "a\n", &"x".repeat(101)] {
+            fuzz::assert_is_one_line(&JobId::from_str(bad).unwrap_err());
         }
     }
 

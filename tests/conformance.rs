@@ -308,12 +308,18 @@ fn standby() -> Page {
     Page::Standby(Session::random().unwrap())
 }
 
+/// One of each kind, and of jobs those whose names are hard to keep apart.
+fn pages() -> Vec<Page> {
+    let jobs = ["a", "A", "a.b", "a-b_1", "...", &"x".repeat(100)].map(|job| Page::Once(job.parse().unwrap()));
+    [Page::Orders, Page::History, standby(), Page::Runs].into_iter().chain(jobs).collect()
+}
+
 async fn a_note_is_read_by_others_as_it_was_written(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let longest = "é".repeat(notes::LONGEST / 2);
     let shards = ["noted", "noted/a", "noted:b", "NOTED"];
     for (number, shard) in shards.into_iter().enumerate() {
-        for page in [Page::Orders, Page::History, standby()] {
+        for page in pages() {
             assert_eq!(text(&*other, shard, &page).await, None);
             for wanted in [format!("{{\"{number}\": \"\u{7}\\\"'\n%*?${{}} {page:?}\"}}"), longest.clone()] {
                 let before = text(&*store, shard, &page).await;
@@ -330,7 +336,7 @@ async fn a_note_is_replaced_only_where_the_expected_text_stands(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let shard: Shard = "replaced".parse().unwrap();
     let (one, two) = (Note::for_ever("one"), Note::for_ever("two"));
-    for page in [Page::Orders, Page::History, standby()] {
+    for page in pages() {
         let replace = async |expected, draft| other.replace(&shard, &page, expected, draft).await;
         assert_eq!(replace(Some("one"), Some(&two)).await, Ok(false));
         assert_eq!(replace(Some("one"), None).await, Ok(false));
@@ -408,7 +414,7 @@ async fn standbys_are_found_by_the_beginning_of_their_shard(bench: &Bench) {
         write(&*store, shard, &standby(), &Note::for_ever(text)).await;
         write(&*store, shard, &standby(), &Note::lasting(format!("x{text}"), Some(LEASE))).await;
     }
-    for page in [Page::Orders, Page::History] {
+    for page in pages().into_iter().filter(|page| !matches!(page, Page::Standby(_))) {
         write(&*store, "wait/a", &page, &Note::for_ever("no standby")).await;
     }
     granted(&*store, &candidate("wait/a", "one")).await;

@@ -1,12 +1,13 @@
-//! Small texts beside the leases: what operators ordered of a shard, how its last leaderships went, who waits for it.
+//! Small texts beside the leases: what operators ordered of a shard, how its last leaderships went, who waits for it,
+//! and which of its jobs have run.
 //!
 //! The hazard: whoever writes may be one of many, and may never hear that it was written. So a note is replaced only
 //! where exactly the text stands that its writer had read; and what a lost answer leaves behind is told by reading
 //! again, for a text that somebody writes names who wrote it, or when. No note takes part in deciding who holds a
-//! lease: a store that forgets them all forgets orders, and lets nobody lead beside another.
+//! lease: a store that forgets them all forgets orders and jobs, and lets nobody lead beside another.
 
 use super::StoreError;
-use crate::lease::{Session, Shard};
+use crate::lease::{JobId, Session, Shard};
 use std::time::Duration;
 
 /// Bytes in a text, at most: some stores charge by the kilobyte.
@@ -21,6 +22,10 @@ pub enum Page {
     History,
     /// That a candidate waits for it.
     Standby(Session),
+    /// The last run of a job that runs once a slot of time.
+    Runs,
+    /// The run of a job that runs once. A page for each, so that none is forgotten to make room for others.
+    Once(JobId),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Notes as items beside the lock: `ORDERS`, `HISTORY` and `STANDBY#SESSION` in the partition of their shard.
+//! Notes as items beside the lock: `ORDERS`, `HISTORY`, `STANDBY#SESSION`, `RUNS` and `ONCE#JOB` in the partition of their
+//! shard.
 //!
 //! The hazard: DynamoDB compares, and knows no time while it does. So the end of a note is an attribute, written from
 //! the upper end of what is known of the server's clock (`clock`) and judged by the lower: no note goes early, each may
@@ -19,6 +20,9 @@ const ORDERS: &str = "ORDERS";
 const HISTORY: &str = "HISTORY";
 /// Before the session.
 const STANDBY: &str = "STANDBY#";
+const RUNS: &str = "RUNS";
+/// Before the name of the job.
+const ONCE: &str = "ONCE#";
 /// How much later than the note ends DynamoDB may delete it.
 const TTL_SLACK: Duration = Duration::from_hours(24);
 /// So many ended notes go with one look at all: who asked is not to wait for a crowd.
@@ -54,6 +58,8 @@ fn sort(page: &Page) -> String {
         Page::Orders => ORDERS.to_owned(),
         Page::History => HISTORY.to_owned(),
         Page::Standby(session) => format!("{STANDBY}{}", session.as_str()),
+        Page::Runs => RUNS.to_owned(),
+        Page::Once(job) => format!("{ONCE}{job}"),
     }
 }
 

@@ -66,6 +66,8 @@ impl Keys {
             Page::Orders => format!("{prefix}/note/orders/{shard}"),
             Page::History => format!("{prefix}/note/history/{shard}"),
             Page::Standby(session) => format!("{}{shard}{STANDBY_MARK}{}", self.standbys(), session.as_str()),
+            Page::Runs => format!("{prefix}/note/runs/{shard}"),
+            Page::Once(job) => format!("{prefix}/note/once/{shard}{STANDBY_MARK}{job}"),
         };
         key.into_bytes()
     }

@@ -1,4 +1,5 @@
-//! Notes as files beside the leases: `DIR/SHARD+orders`, `DIR/SHARD+history`, `DIR/SHARD+standby+SESSION`.
+//! Notes as files beside the leases: `DIR/SHARD+orders`, `DIR/SHARD+history`, `DIR/SHARD+runs`,
+//! `DIR/SHARD+standby+SESSION`, `DIR/SHARD+once/JOB`: the names of a shard and of a job do not fit into one of a file.
 //!
 //! The hazard: a process may be frozen while it holds a lock. So nothing waits in the kernel for the lock that makes one
 //! writer of many; reading needs none, for a note is replaced as a whole (rename).
@@ -20,6 +21,8 @@ const MARK: &str = "+";
 const ORDERS: &str = "orders";
 const HISTORY: &str = "history";
 const STANDBY: &str = "standby";
+const RUNS: &str = "runs";
+const ONCE: &str = "once";
 /// Whoever has this locked writes notes.
 const LOCK: &str = "+lock";
 /// A writer holds it for some system calls.
@@ -54,6 +57,8 @@ impl FileStore {
             Page::Orders => ORDERS.to_owned(),
             Page::History => HISTORY.to_owned(),
             Page::Standby(session) => format!("{STANDBY}{MARK}{}", session.as_str()),
+            Page::Runs => RUNS.to_owned(),
+            Page::Once(job) => format!("{ONCE}/{job}"),
         };
         self.directory.join(format!("{}{MARK}{name}", shard.as_str().replace('/', "=")))
     }
@@ -117,7 +122,11 @@ impl Notes for FileStore {
                 // Only who holds the lock writes, so one name for the draft is enough.
                 let new = self.directory.join(format!("{LOCK}.new"));
                 let text = serde_json::to_vec(&Kept::of(draft)).expect("a note is plain data");
-                fs::write(&new, text).and_then(|()| fs::rename(&new, &path))
+                let directory = match page {
+                    Page::Once(_) => path.parent().map_or(Ok(()), fs::create_dir_all),
+                    Page::Orders | Page::History | Page::Standby(_) | Page::Runs => Ok(()),
+                };
+                directory.and_then(|()| fs::write(&new, text)).and_then(|()| fs::rename(&new, &path))
             }
             None => fs::remove_file(&path).or_else(|error| match error.kind() {
                 ErrorKind::NotFound => Ok(()),

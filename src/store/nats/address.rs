@@ -195,6 +195,9 @@ pub fn note_of(shard: &Shard, page: &Page) -> String {
         Page::Orders => format!("=note.orders.{key}"),
         Page::History => format!("=note.history.{key}"),
         Page::Standby(session) => format!("{STANDBY}{}.{key}", session.as_str()),
+        Page::Runs => format!("=note.runs.{key}"),
+        // The first dot ends the name of the job.
+        Page::Once(job) => format!("=note.once.{}.{key}", job.as_str().replace('.', "=2E")),
     }
 }
 
@@ -333,7 +336,8 @@ mod tests {
                 prop_assert_eq!(unescaped(&key), shard.as_str());
                 prop_assert_eq!(shard_of(&ledger_of(&shard)), None);
                 let session = Session::random().unwrap();
-                for page in [Page::Orders, Page::History, Page::Standby(session.clone())] {
+                let once = Page::Once("..a.".parse().unwrap());
+                for page in [Page::Orders, Page::History, Page::Standby(session.clone()), Page::Runs, once] {
                     let note = note_of(&shard, &page);
                     prop_assert!(is_key(&note), "{}", note);
                     prop_assert_eq!(shard_of(&note), None);

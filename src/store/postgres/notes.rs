@@ -30,6 +30,8 @@ pub fn page_name(page: &Page) -> String {
         Page::Orders => "orders".to_owned(),
         Page::History => "history".to_owned(),
         Page::Standby(session) => format!("{STANDBY}{}", session.as_str()),
+        Page::Runs => "runs".to_owned(),
+        Page::Once(job) => format!("once/{job}"),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Notes as strings beside the locks: `note:orders:SHARD`, `note:history:SHARD`, `note:standby:SHARD=SESSION`.
+//! Notes as strings beside the locks: `note:orders:SHARD`, `note:history:SHARD`, `note:standby:SHARD=SESSION`,
+//! `note:runs:SHARD`, `note:once:SHARD=JOB`.
 //!
 //! The hazard: a replica answers with what stood there a moment ago. So a note is read by a script as well, which asks
 //! first whether this is the master.
@@ -14,6 +15,8 @@ use std::time::Duration;
 const ORDERS: &str = "note:orders:";
 const HISTORY: &str = "note:history:";
 pub const STANDBY: &str = "note:standby:";
+const RUNS: &str = "note:runs:";
+const ONCE: &str = "note:once:";
 /// What a shard is followed by. Not in the alphabet of shards.
 pub const SESSION: char = '=';
 /// The server adds the time to it, in 63 bits.
@@ -25,6 +28,8 @@ impl Redis {
             Page::Orders => self.key(&format!("{ORDERS}{shard}")),
             Page::History => self.key(&format!("{HISTORY}{shard}")),
             Page::Standby(session) => self.key(&format!("{STANDBY}{shard}{SESSION}{}", session.as_str())),
+            Page::Runs => self.key(&format!("{RUNS}{shard}")),
+            Page::Once(job) => self.key(&format!("{ONCE}{shard}{SESSION}{job}")),
         }
     }
 
