@@ -67,6 +67,8 @@ pub enum News {
 pub struct Command {
     pub words: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
+    /// Which job it is, in a variable, where its runs are counted.
+    pub job: Option<(&'static str, String)>,
     pub stop_signal: Signal,
     pub grace: Duration,
     /// Our process group, when COMMAND may have the terminal.

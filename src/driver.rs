@@ -3,9 +3,10 @@
 //! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is
 //! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
 
-use crate::election::{Action, Election, Event, Notice, Outcome, Settings, StartError, Stop, TreeEvent, View};
+use crate::election::{Action, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View};
 use crate::history::Chronicle;
 use crate::lease::{Candidate, Deadline, Term, show};
+use crate::ledger::{Books, Job};
 use crate::store::{Store, StoreError};
 use crate::time::BootInstant;
 use crate::{orders, presence};
@@ -73,10 +74,12 @@ pub trait Host {
 }
 
 /// What a candidate does beside the election.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Habits {
     /// Tells the store that it waits.
     pub announces: bool,
+    /// What COMMAND is, where its runs are counted.
+    pub job: Option<Job>,
 }
 
 /// Has `candidate` take part in the election of its shard until it leaves, and answers how it went.
@@ -91,11 +94,14 @@ pub async fn run(
     habits: Habits,
     seed: u64,
 ) -> io::Result<Outcome> {
+    assert_eq!(settings.books, habits.job.is_some(), "a job's runs are counted, and nothing else's");
+    let books = habits.job.clone().map(|job| Arc::new(Books::new(job)));
     let mut driver = Driver {
         election: Election::new(settings, BootInstant::now(), seed),
-        requests: Requests { store, candidate: Arc::new(candidate), timeout: settings.timing.request_timeout },
+        requests: Requests { store, candidate: Arc::new(candidate), timeout: settings.timing.request_timeout, books },
         asked: JoinSet::new(),
         renewals: JoinSet::new(),
+        entries: JoinSet::new(),
         news: JoinSet::new(),
         doubts: JoinSet::new(),
         notes: JoinSet::new(),
@@ -122,6 +128,7 @@ pub async fn run(
             biased;
             Some(event) = driver.renewals.join_next() => driver.events.extend(event),
             Some(event) = driver.asked.join_next() => driver.events.extend(event),
+            Some(event) = driver.entries.join_next() => driver.events.extend(event),
             Some(event) = driver.doubts.join_next() => driver.events.extend(event),
             Some(event) = driver.news.join_next() => driver.events.extend(event),
             Some(_) = driver.notes.join_next() => {}
@@ -136,6 +143,8 @@ struct Driver {
     /// Claims, looks and releases: one at a time.
     asked: JoinSet<Event>,
     renewals: JoinSet<Event>,
+    /// What is written into the ledger: never cut short, for what comes next depends on what stands there.
+    entries: JoinSet<Event>,
     /// What a standby waits for.
     news: JoinSet<Event>,
     /// What a leader is warned by.
@@ -197,6 +206,8 @@ impl Driver {
             // A leader's answer is of no interest after its leadership, like those to its renewals.
             Action::ReadOrders if self.election.is_leading() => drop(self.renewals.spawn(self.requests.orders())),
             Action::ReadOrders => self.ask(self.requests.orders()),
+            Action::Book { term } => drop(self.entries.spawn(self.requests.book(term))),
+            Action::Settle { term, ran } => drop(self.entries.spawn(self.requests.settle(term, ran))),
             Action::ForgetHandover { term } => drop(self.notes.spawn(self.requests.forget_handover(term))),
             Action::ForgetRenewals => {
                 self.renewals.abort_all();
@@ -250,6 +261,8 @@ impl Driver {
             Notice::Trouble { .. }
             | Notice::OrdersUnread { .. }
             | Notice::Overran(_)
+            | Notice::NotEntered(_)
+            | Notice::NotSettled(_)
             | Notice::Killing
             | Notice::Lost(_)
             | Notice::NotReleased(_) => {
@@ -267,6 +280,7 @@ struct Requests {
     store: Arc<dyn Store>,
     candidate: Arc<Candidate>,
     timeout: Duration,
+    books: Option<Arc<Books>>,
 }
 
 impl Requests {
@@ -313,6 +327,25 @@ impl Requests {
         async move {
             let answer = within(timeout, orders::read(&*store, &candidate.shard)).await;
             Event::Ordered { answer: answer.map(|orders| orders.mandate(&candidate)) }
+        }
+    }
+
+    fn book(&self, term: Term) -> impl Future<Output = Event> + use<> {
+        let ((store, candidate, timeout), books) = (self.parts(), self.books.clone());
+        async move {
+            let books = books.expect("only a job is entered");
+            Event::Booked { term, answer: within(timeout, books.book(&*store, &candidate, term)).await }
+        }
+    }
+
+    fn settle(&self, term: Term, ran: Option<Ran>) -> impl Future<Output = Event> + use<> {
+        let ((store, candidate, timeout), books) = (self.parts(), self.books.clone());
+        async move {
+            let books = books.expect("only a job is entered");
+            Event::Settled {
+                term,
+                answer: within(timeout, books.settle(&*store, &candidate.shard, ran.as_ref())).await,
+            }
         }
     }
 

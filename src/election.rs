@@ -11,21 +11,24 @@
 //! - The lease may be granted to us while we are asked to stop. Then COMMAND is not started; the lease goes back.
 //! - Orders of operators are no part of the lease, and a read of them may be as old as the request for it. So they are
 //!   read *after* every grant and before COMMAND starts: a pause that was written while nobody led lets nobody lead.
+//! - A job's run is entered into a ledger before COMMAND starts, and how it ended before the release (`books`).
 //! - The lease may be released only when the tree is known to be dead. There is one place that goes to
 //!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
 
+mod books;
 mod orders;
 mod random;
 mod words;
 
 pub use words::{
-    Action, Bar, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome, Patience, Pause,
-    Role, Settings, StartError, Stop, TreeEvent, View,
+    Action, Bar, Booking, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
+    Patience, Pause, Ran, Role, Settings, StartError, Stop, TreeEvent, View,
 };
 
 use crate::lease::{Deadline, Term, Timing};
 use crate::store::{Claim, Conclusion, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
+use books::Entry;
 use random::Random;
 use std::time::Duration;
 
@@ -42,6 +45,8 @@ const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Dura
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// How much later than it should have a guard may do as it was told before it is passed over.
 const GUARD_PATIENCE: Duration = Duration::from_secs(1);
+/// How COMMAND ended where operators had it stopped and nobody could say.
+const STOPPED: CommandEnd = CommandEnd::Signalled(15);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Election {
@@ -142,6 +147,7 @@ struct Leadership {
     failures: u32,
     beat: u64,
     reading: Reading,
+    entry: Entry,
     tree: Tree,
     /// The first thing that ended it; None while it goes on.
     ending: Option<Ending>,
@@ -223,12 +229,26 @@ impl Ending {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Releasing {
     term: Option<Term>,
+    /// Some while the ledger is to be told first.
+    settling: Option<Settling>,
+    /// False where the lease is somebody else's by now, and only the ledger is to be told.
+    ours: bool,
     then: Then,
     /// The lease has ended by itself then.
     give_up: BootInstant,
     in_flight: bool,
     next: BootInstant,
     failures: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Settling {
+    /// None: COMMAND was not started.
+    ran: Option<Ran>,
+    /// The release must have its time as well.
+    give_up: BootInstant,
+    /// Somebody does not want to wait for this.
+    asked: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -280,7 +300,12 @@ impl Election {
                 match leadership.tree {
                     Tree::Idle { not_before } => {
                         let start = not_before.unwrap_or(BootInstant::NEVER);
-                        leadership.renewal_due().min(start).min(leadership.reading_due()).min(deadline.kill_at)
+                        leadership
+                            .renewal_due()
+                            .min(start)
+                            .min(leadership.reading_due())
+                            .min(leadership.entry_due())
+                            .min(deadline.kill_at)
                     }
                     Tree::Alive { seize_at, overrun_at } => {
                         let going_on = leadership.ending.is_none();
@@ -291,11 +316,9 @@ impl Election {
                 }
             }
             State::Releasing(releasing) => {
-                if releasing.in_flight {
-                    releasing.give_up
-                } else {
-                    releasing.next.min(releasing.give_up)
-                }
+                let next = if releasing.in_flight { BootInstant::NEVER } else { releasing.next };
+                let settling = releasing.settling.as_ref().map_or(BootInstant::NEVER, |settling| settling.give_up);
+                next.min(settling).min(releasing.give_up)
             }
             State::Ended => BootInstant::NEVER,
         }
@@ -359,6 +382,8 @@ impl Election {
             Event::Renewed { sent, answer } => self.renewed(now, sent, answer, &mut actions),
             Event::Released { answer } => self.released(now, answer, &mut actions),
             Event::Ordered { answer } => self.ordered(now, answer, &mut actions),
+            Event::Booked { term, answer } => self.booked(now, term, answer, &mut actions),
+            Event::Settled { term, answer } => self.settled(now, term, answer, &mut actions),
             Event::Tree(event) => self.tree(now, &event, &mut actions),
             Event::Asked { signal } => self.asked(now, signal, &mut actions),
         }
@@ -420,6 +445,11 @@ impl Election {
                     leadership.reading.next = BootInstant::NEVER;
                     actions.push(Action::ReadOrders);
                 }
+                if now >= leadership.entry_due() {
+                    leadership.entry.in_flight = true;
+                    leadership.entry.begun = true;
+                    actions.push(Action::Book { term: leadership.term });
+                }
                 if now >= leadership.valid_until {
                     // Nothing is left to renew; and who waits for a tree that is hard to kill must not spin.
                     leadership.next_renewal = BootInstant::NEVER;
@@ -430,6 +460,7 @@ impl Election {
                             self.lost(now, Loss::DeadlinePassed, actions);
                         } else if not_before.is_none()
                             && leadership.reading.cleared
+                            && leadership.entry.stands
                             && leadership.valid_until.since(now) >= timing.least_to_start()
                         {
                             let overrun_at = self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(most));
@@ -452,18 +483,30 @@ impl Election {
                     Tree::Seized => {}
                 }
             }
-            State::Releasing(releasing) => {
-                if now >= releasing.give_up {
-                    let then = releasing.then.clone();
-                    let why = "the store did not answer; the lease ends by itself".to_owned();
-                    actions.push(Action::Say(Notice::NotReleased(why)));
-                    self.go_on(now, then, actions);
-                } else if !releasing.in_flight && now >= releasing.next {
-                    releasing.in_flight = true;
-                    actions.push(Action::Release { term: releasing.term.unwrap_or(Term(0)) });
-                }
-            }
+            State::Releasing(_) => self.pass_releasing(now, actions),
             State::Ended => {}
+        }
+    }
+
+    fn pass_releasing(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+        if let State::Releasing(Releasing { settling: Some(settling), .. }) = &self.state
+            && now >= settling.give_up
+        {
+            self.unsettled(now, "the store did not answer in time".to_owned(), actions);
+        }
+        let State::Releasing(releasing) = &mut self.state else { return };
+        if now >= releasing.give_up {
+            let then = releasing.then.clone();
+            let why = "the store did not answer; the lease ends by itself".to_owned();
+            actions.push(Action::Say(Notice::NotReleased(why)));
+            self.go_on(now, then, actions);
+        } else if !releasing.in_flight && now >= releasing.next {
+            releasing.in_flight = true;
+            let term = releasing.term.unwrap_or(Term(0));
+            actions.push(match &releasing.settling {
+                Some(Settling { ran, .. }) => Action::Settle { term, ran: ran.clone() },
+                None => Action::Release { term },
+            });
         }
     }
 
@@ -588,7 +631,7 @@ impl Election {
 
     fn released(&mut self, now: BootInstant, answer: Result<Release, StoreError>, actions: &mut Vec<Action>) {
         match &mut self.state {
-            State::Releasing(releasing) => {
+            State::Releasing(releasing) if releasing.settling.is_none() => {
                 releasing.in_flight = false;
                 let then = releasing.then.clone();
                 match answer {
@@ -613,16 +656,19 @@ impl Election {
                     },
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Ended => {}
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
         }
     }
 
     /// A leadership without a tree ends before it has begun.
     fn give_back(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) {
         let State::Leading(leadership) = &self.state else { unreachable!("only a leader can give it back") };
-        let (term, left) = (leadership.term, leadership.valid_until.since(now));
+        let (term, left, entered) = (leadership.term, leadership.valid_until.since(now), leadership.entry.begun);
         self.end_leadership(actions);
         self.release(now, Some(term), then, left);
+        if entered {
+            self.settle_first(now, None, true);
+        }
     }
 
     fn tree(&mut self, now: BootInstant, event: &TreeEvent, actions: &mut Vec<Action>) {
@@ -688,6 +734,10 @@ impl Election {
                     Tree::Seized => {}
                 }
             }
+            State::Releasing(Releasing { settling: Some(settling), then: Then::End(_), .. }) if !settling.asked => {
+                // What was done would be done again. That takes a moment, unless the store is away.
+                settling.asked = true;
+            }
             State::Releasing(releasing) => match releasing.then.clone() {
                 // Somebody who asks while the lease is being given back does not want to wait for that.
                 Then::End(outcome) => {
@@ -735,6 +785,7 @@ impl Election {
             failures: 0,
             beat: 0,
             tree: Tree::Idle { not_before },
+            entry: Entry::due_at(now, self.settings.books),
             reading: Reading { in_flight: false, next: now, failures: 0, said: None, cleared: false },
             ending: None,
             asked: None,
@@ -814,9 +865,16 @@ impl Election {
         actions.push(Action::Say(Notice::Lost(loss.clone())));
         match leadership.tree {
             Tree::Idle { .. } => {
+                let (term, left, entered) =
+                    (leadership.term, leadership.valid_until.since(now), leadership.entry.begun);
                 self.end_leadership(actions);
                 let then = self.after_loss(loss);
-                self.go_on(now, then, actions);
+                if entered {
+                    self.release(now, Some(term), then, left);
+                    self.settle_first(now, None, false);
+                } else {
+                    self.go_on(now, then, actions);
+                }
             }
             Tree::Alive { .. } | Tree::Seized => {
                 // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
@@ -855,15 +913,18 @@ impl Election {
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
         let (term, asked, end) = (leadership.term, leadership.asked, leadership.end);
+        let entered = leadership.entry.begun;
         let left = leadership.valid_until.since(now);
         let when_asked = asked.map(|signal| Outcome::Ended(end.unwrap_or(CommandEnd::Signalled(signal))));
         self.end_leadership(actions);
-        actions.push(Action::Ended { term, how: ending.told(asked) });
+        let how = ending.told(asked);
+        actions.push(Action::Ended { term, how: how.clone() });
         let (then, ours) = match ending {
             Ending::ByItself(end) => (Then::End(Outcome::Ended(end)), true),
             Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
             Ending::Asked => (Then::End(when_asked.expect("asked is set before the ending")), true),
             Ending::Overran => (Then::End(Outcome::Overran), true),
+            Ending::Ordered(_) if entered => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
             Ending::Ordered(bar) => {
                 if let Bar::HandedOver { term, left, .. } = bar {
                     // Others have that long from now, however long COMMAND took to end.
@@ -874,11 +935,17 @@ impl Election {
             }
             Ending::Lost(loss) => {
                 let ours = matches!(loss, Loss::DeadlinePassed | Loss::GuardFailed);
-                (when_asked.map_or_else(|| self.after_loss(loss), Then::End), ours)
+                let then = when_asked.map(Then::End);
+                // Its run is over, whoever may try again.
+                let then = then.or_else(|| entered.then(|| Then::End(Outcome::Lost(loss.clone()))));
+                (then.unwrap_or_else(|| self.after_loss(loss)), ours)
             }
         };
-        if ours {
+        if ours || entered {
             self.release(now, Some(term), then, left);
+            if entered {
+                self.settle_first(now, Some(Ran { how, end }), ours);
+            }
         } else {
             self.go_on(now, then, actions);
         }
@@ -902,7 +969,25 @@ impl Election {
 
     fn release(&mut self, now: BootInstant, term: Option<Term>, then: Then, at_most: Duration) {
         let give_up = now.plus(at_most.max(WITHDRAWAL));
-        self.state = State::Releasing(Releasing { term, then, give_up, in_flight: false, next: now, failures: 0 });
+        self.state = State::Releasing(Releasing {
+            term,
+            settling: None,
+            ours: true,
+            then,
+            give_up,
+            in_flight: false,
+            next: now,
+            failures: 0,
+        });
+    }
+
+    /// Before the release that was just begun, or instead of it.
+    fn settle_first(&mut self, now: BootInstant, ran: Option<Ran>, ours: bool) {
+        let State::Releasing(releasing) = &mut self.state else { unreachable!("a release was begun") };
+        let half = releasing.give_up.since(now) / 2;
+        let give_up = now.plus(half.max(WITHDRAWAL).min(self.settings.timing.lease));
+        releasing.settling = Some(Settling { ran, give_up, asked: false });
+        releasing.ours = ours;
     }
 
     fn go_on(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) {

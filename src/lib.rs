@@ -25,6 +25,7 @@
 //! | [`processes`] | the machine it runs on: signals, timer, and a tree of processes |
 //! | [`store`] | the trait, and a file for each store |
 //! | [`orders`], [`history`], [`presence`] | what operators want, what was, and who waits: notes beside the leases |
+//! | [`ledger`] | which runs of a job there were, so that there is one a slot, or one at all |
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
 //! | [`witness`] | what a candidate tells its tree that asks whether the lease is held |
@@ -44,6 +45,7 @@ mod fuzz;
 pub mod guard;
 pub mod history;
 pub mod lease;
+pub mod ledger;
 pub mod listen;
 pub mod log;
 pub mod metrics;

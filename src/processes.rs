@@ -265,6 +265,7 @@ impl Command {
             ("LEADERRUN_TERM", term.to_string()),
         ];
         self.environment.extend(told.map(|(name, value)| (name.into(), value.into())));
+        self.environment.extend(self.job.iter().map(|(name, value)| (name.into(), value.into())));
         self.environment.extend(witness.map(|name| (witness::VARIABLE.into(), name.into())));
     }
 }

@@ -1,8 +1,8 @@
 //! The election machine alone: time is an argument here, nothing is waited for.
 
 use leaderrun::election::{
-    Action, Bar, CommandEnd, Election, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
-    Patience, Pause, Role, Settings, StartError, Stop, TreeEvent,
+    Action, Bar, Booking, CommandEnd, Election, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss,
+    Outcome, Patience, Pause, Ran, Role, Settings, StartError, Stop, TreeEvent,
 };
 use leaderrun::lease::{Term, Timing, TimingRequest};
 use leaderrun::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
@@ -29,6 +29,7 @@ impl Play {
             on_loss: OnLoss::Standby,
             drain: None,
             max_run: None,
+            books: false,
         };
         change(&mut settings);
         let election = Election::new(settings, BootInstant::from_nanos(0), 42);
@@ -797,4 +798,130 @@ fn a_guard_that_does_not_stop_a_command_that_ran_for_too_long_is_passed_over() {
     let _ = play.until(2.0);
     let actions = play.until(8.1);
     assert!(has(&actions, &Action::Seize), "{actions:?}");
+}
+
+/// Is granted the lease at 0 s, and about to enter the run of a job.
+fn entering() -> Play {
+    let mut play = Play::new(|settings| settings.books = true);
+    assert_eq!(play.tell(Event::Tick), [Action::Claim]);
+    let actions = play.claimed(Ok(granted()));
+    assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Book { term: TERM }]);
+    play
+}
+
+/// The same, and it runs.
+fn running_a_job() -> Play {
+    let mut play = entering();
+    let actions = play.tell(booked(Ok(Booking::Booked)));
+    assert!(matches!(actions[..], [Action::Start { term: TERM, .. }]), "{actions:?}");
+    play
+}
+
+fn booked(answer: Result<Booking, StoreError>) -> Event {
+    Event::Booked { term: TERM, answer }
+}
+
+fn settled(answer: Result<(), StoreError>) -> Event {
+    Event::Settled { term: TERM, answer }
+}
+
+fn ran(how: Ended, end: Option<CommandEnd>) -> Action {
+    Action::Settle { term: TERM, ran: Some(Ran { how, end }) }
+}
+
+const RELEASE: Action = Action::Release { term: TERM };
+
+#[test]
+fn a_job_is_entered_before_it_starts_and_settled_before_the_release() {
+    let mut play = running_a_job();
+    let end = CommandEnd::Exited(3);
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(end))), []);
+    assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::ByItself(end), Some(end))]);
+    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
+}
+
+#[test]
+fn a_job_that_is_done_gives_the_lease_back_and_ends() {
+    let mut play = entering();
+    let actions = play.tell(booked(Ok(Booking::Done("by a".to_owned()))));
+    assert_eq!(actions, [Action::ForgetRenewals, RELEASE]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Done("by a".to_owned()))), "{actions:?}");
+}
+
+#[test]
+fn a_job_is_not_started_before_it_is_entered() {
+    let mut play = entering();
+    assert_eq!(play.tell(booked(Err(away()))), []);
+    let actions = play.until(4.0);
+    assert_eq!(actions, [Action::Book { term: TERM }]);
+    let actions = play.tell(booked(Err(away())));
+    assert!(matches!(&actions[..], [Action::Say(Notice::NotEntered(_))]), "{actions:?}");
+    assert!(has(&play.until(9.0), &Action::Book { term: TERM }));
+    let actions = play.tell(booked(Err(StoreError::denied("no"))));
+    // It may stand there by now.
+    assert_eq!(actions, [Action::ForgetRenewals, Action::Settle { term: TERM, ran: None }]);
+    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+}
+
+#[test]
+fn an_entry_is_withdrawn_where_nothing_was_started() {
+    let mut play = entering();
+    let actions = play.tell(Event::Asked { signal: 15 });
+    assert_eq!(actions, [Action::ForgetRenewals, Action::Settle { term: TERM, ran: None }]);
+    assert_eq!(play.tell(booked(Ok(Booking::Booked))), [], "nobody waits for it");
+    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+
+    let mut play = entering();
+    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(has(&actions, &Action::Settle { term: TERM, ran: None }), "{actions:?}");
+    assert_eq!(play.tell(settled(Ok(()))), [Action::Claim], "it is not ours to release");
+}
+
+#[test]
+fn the_release_waits_for_the_ledger_for_a_while() {
+    let mut play = running_a_job();
+    let end = CommandEnd::Exited(0);
+    play.tell(Event::Tree(TreeEvent::Ended(end)));
+    play.dead();
+    assert!(play.tell(settled(Err(away()))).iter().all(|action| matches!(action, Action::Say(Notice::Trouble { .. }))));
+    assert!(has(&play.until(7.0), &ran(Ended::ByItself(end), Some(end))));
+    let actions = play.until(8.0);
+    assert!(matches!(&actions[..], [Action::Say(Notice::NotSettled(_)), RELEASE]), "{actions:?}");
+    assert_eq!(play.tell(settled(Ok(()))), [], "too late");
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
+}
+
+#[test]
+fn a_first_signal_does_not_cut_the_ledger_short() {
+    let mut play = running_a_job();
+    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+    play.dead();
+    assert_eq!(play.tell(Event::Asked { signal: 15 }), []);
+    let actions = play.tell(Event::Asked { signal: 15 });
+    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(0)))), "{actions:?}");
+}
+
+#[test]
+fn a_job_is_run_once_by_one_process_whatever_ends_it() {
+    let mut play = running_a_job();
+    play.renewed(Ok(Renewal::Lost(Some(other()))));
+    let actions = play.dead();
+    assert_eq!(actions, [Action::ForgetRenewals, ran(Ended::Lost(Loss::TakenBy(other())), None)]);
+    assert_eq!(play.tell(settled(Ok(()))), [Action::End(Outcome::Lost(Loss::TakenBy(other())))]);
+
+    let mut play = running_a_job();
+    let pause = Pause { keep: false, left: None, said: "by me".to_owned() };
+    play.orders = None;
+    play.until(5.0);
+    play.ordered(Mandate { pause: Some(pause), handover: None });
+    let end = CommandEnd::Signalled(15);
+    play.tell(Event::Tree(TreeEvent::Ended(end)));
+    assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::Paused, Some(end))]);
+    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
 }

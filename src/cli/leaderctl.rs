@@ -17,6 +17,7 @@ use super::completions::{self, Program};
 use super::flags;
 use crate::exit;
 use crate::lease::{Shard, show};
+use crate::ledger::rfc3339;
 use crate::store::{Finding, Report, Store, StoreError, Verdict};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -189,13 +190,6 @@ async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
     });
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
     Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
-}
-
-fn rfc3339(millis: u64) -> String {
-    let at = std::time::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
-    // A record may say anything; humantime ends with the year 9999.
-    at.filter(|_| millis < 253_402_300_800_000)
-        .map_or_else(|| format!("{millis} ms since 1970"), |at| humantime::format_rfc3339_millis(at).to_string())
 }
 
 fn printed(written: std::io::Result<()>) -> ExitCode {

@@ -7,7 +7,8 @@ use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Patience, Settings, StartError};
 use crate::exit;
 use crate::guard;
-use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
+use crate::lease::{Candidate, JobId, Session, Shard, Timing, TimingRequest};
+use crate::ledger::{Job as LedgerJob, Slot, Turn};
 use crate::listen;
 use crate::log::{self, Format};
 use crate::metrics::Board;
@@ -15,6 +16,7 @@ use crate::notify::{Notifier, Readiness};
 use crate::processes::Processes;
 use crate::store::{Location, Store};
 use crate::sys;
+use crate::time::wall_clock_millis;
 use crate::will;
 use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
@@ -63,6 +65,19 @@ pub struct Flags {
     /// Run STRING with /bin/sh -c instead of COMMAND
     #[arg(short, long, value_name = "STRING", env = "LEADERRUN_COMMAND")]
     command: Option<OsString>,
+
+    /// Run COMMAND at most once in each slot of so long, over all hosts; exit 0 where that was done
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_EVERY", value_parser = every, allow_hyphen_values = true)]
+    every: Option<Duration>,
+
+    /// Run COMMAND at most once under this name, over all hosts and for ever; exit 0 where that was done
+    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", value_parser = clap::value_parser!(JobId),
+          allow_hyphen_values = true)]
+    once: Option<JobId>,
+
+    /// With --every or --once: run COMMAND up to so many more times after it has failed [default: 0]
+    #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", allow_hyphen_values = true)]
+    retry_failed: Option<u32>,
 
     /// Ask COMMAND to stop with this signal
     #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
@@ -173,6 +188,7 @@ struct Job {
     timing: Timing,
     store: NamedStore,
     words: Vec<OsString>,
+    ledger: Option<LedgerJob>,
 }
 
 #[must_use]
@@ -206,6 +222,11 @@ pub fn main() -> ExitCode {
             directory.display()
         );
     }
+    if let Some(LedgerJob { turn: Turn::Slot(slot), .. }) = &job.ledger
+        && let Some(doubt) = slot.doubt(wall_clock_millis())
+    {
+        tracing::warn!("{doubt}");
+    }
     match run(&flags, job) {
         Ok(status) => status,
         Err(error) => fail(exit::OS_ERROR, &format!("the operating system refused: {error:#}")),
@@ -223,6 +244,21 @@ impl Flags {
         }
         if given("quiet") && given("verbose") {
             return Err("-q and -v cannot be used with each other".to_owned());
+        }
+        if given("every") && given("once") {
+            return Err("--every and --once cannot be used with each other".to_owned());
+        }
+        if self.every.is_some() && self.once.is_some() {
+            match source("every").cmp(&source("once")) {
+                Ordering::Greater => self.once = None,
+                Ordering::Less => self.every = None,
+                Ordering::Equal => {
+                    return Err("LEADERRUN_EVERY and LEADERRUN_ONCE cannot be used with each other".to_owned());
+                }
+            }
+        }
+        if given("retry_failed") && self.every.is_none() && self.once.is_none() {
+            return Err("--retry-failed needs --every or --once".to_owned());
         }
         self.no_wait &= source("no_wait") >= source("wait");
         self.quiet &= self.verbose == 0 || source("quiet") >= source("verbose");
@@ -263,7 +299,17 @@ impl Flags {
             request_timeout: self.request_timeout,
             margin: self.margin,
         })?;
-        Ok(Job { shard, timing, store: store?, words })
+        Ok(Job { shard, timing, store: store?, words, ledger: self.ledger()? })
+    }
+
+    /// Whoever waits long for the lease stays in the slot that it was started in.
+    fn ledger(&self) -> Result<Option<LedgerJob>, String> {
+        let turn = match (self.every, &self.once) {
+            (Some(every), _) => Turn::Slot(Slot::at(wall_clock_millis(), every)?),
+            (None, Some(job)) => Turn::Once(job.clone()),
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(LedgerJob { turn, retry_failed: self.retry_failed.unwrap_or(0) }))
     }
 
     fn announces(&self, store: &dyn Store) -> bool {
@@ -294,6 +340,7 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
     let command = Command {
         words: job.words,
         environment: Vec::new(),
+        job: job.ledger.as_ref().map(|ledger| ledger.turn.variable()),
         stop_signal: flags.signal,
         grace: flags.grace,
         terminal_group,
@@ -334,11 +381,12 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             },
             drain: flags.drain,
             max_run: flags.max_run,
+            books: job.ledger.is_some(),
         };
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
         let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
         let host = Processes::new(command, &candidate, notifier, board)?;
-        let habits = Habits { announces: flags.announces(&*store) };
+        let habits = Habits { announces: flags.announces(&*store), job: job.ledger };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await
     })?;
     drop(listening);
@@ -350,6 +398,10 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         Outcome::NotAcquired(obstacle) => {
             let why = obstacle.map_or_else(|| "somebody else leads".to_owned(), |obstacle| obstacle.to_string());
             tracing::debug!("not acquired: {why}");
+            ExitCode::from(status)
+        }
+        Outcome::Done(said) => {
+            tracing::debug!("skipped: {said}");
             ExitCode::from(status)
         }
         Outcome::Unreachable(message) => fail(status, &message),
@@ -428,6 +480,11 @@ fn signal(text: &str) -> Result<Signal, String> {
         .or_else(|| Signal::from_str(&upper).ok())
         .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
         .ok_or_else(|| "write a signal like TERM, SIGINT or 15".to_owned())
+}
+
+fn every(text: &str) -> Result<Duration, String> {
+    let every = flags::duration(text)?;
+    Slot::at(0, every).map(|_| every)
 }
 
 fn owner(text: &str) -> Result<String, String> {

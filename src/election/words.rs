@@ -20,6 +20,8 @@ pub struct Settings {
     pub drain: Option<Duration>,
     /// How long COMMAND may run; None is for ever.
     pub max_run: Option<Duration>,
+    /// COMMAND is a job: its run is entered into a ledger before it starts, and one process runs it once at the most.
+    pub books: bool,
 }
 
 /// How long a standby waits for its leadership.
@@ -64,11 +66,38 @@ pub enum Event {
     Ordered {
         answer: Result<Mandate, StoreError>,
     },
+    /// The run was entered into the ledger, or the job is done.
+    Booked {
+        term: Term,
+        answer: Result<Booking, StoreError>,
+    },
+    /// How it ended was written down.
+    Settled {
+        term: Term,
+        answer: Result<(), StoreError>,
+    },
     Tree(TreeEvent),
     /// Somebody asked us to stop, by this signal.
     Asked {
         signal: i32,
     },
+}
+
+/// What the ledger says to a run that is about to start.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Booking {
+    /// It stands there.
+    Booked,
+    /// There is to be none: by whom it was done, and when.
+    Done(String),
+}
+
+/// How a run went.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ran {
+    pub how: Ended,
+    /// Some where COMMAND itself was reaped.
+    pub end: Option<CommandEnd>,
 }
 
 /// What operators' orders mean for one candidate.
@@ -158,6 +187,15 @@ pub enum Action {
     ForgetHandover {
         term: Term,
     },
+    /// Enter into the ledger that COMMAND is about to run.
+    Book {
+        term: Term,
+    },
+    /// Write down there how that went, or (None) that it was not started.
+    Settle {
+        term: Term,
+        ran: Option<Ran>,
+    },
     /// Start the guard, and with it COMMAND.
     Start {
         term: Term,
@@ -181,7 +219,7 @@ pub enum Action {
 }
 
 /// How a leadership ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Ended {
     ByItself(CommandEnd),
     NotStarted(StartError),
@@ -237,6 +275,10 @@ pub enum Notice {
         /// COMMAND was started.
         running: bool,
     },
+    /// The ledger cannot be written, and COMMAND waits for that.
+    NotEntered(String),
+    /// Nobody will know how this run ended.
+    NotSettled(String),
     Killing,
     /// COMMAND has run for so long, and may not for longer.
     Overran(Duration),
@@ -278,6 +320,8 @@ pub enum Outcome {
     Unreachable(String),
     Refused(StoreError),
     Lost(Loss),
+    /// The job of this slot, or of this name, is none any more.
+    Done(String),
 }
 
 /// What kept a candidate from leading.
@@ -355,6 +399,10 @@ impl fmt::Display for Notice {
                 write!(f, "cannot read what operators have ordered: {message}; the command waits for that")
             }
             Self::Overran(most) => write!(f, "stopping: the command has run for {}", show(*most)),
+            Self::NotEntered(why) => {
+                write!(f, "cannot enter this run into the ledger: {why}; the command waits for that")
+            }
+            Self::NotSettled(why) => write!(f, "how this run ended is not written down, so it counts as failed: {why}"),
             Self::Killing => f.write_str("asked again to stop: killing the command"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
             Self::Released(_) => f.write_str("released"),

@@ -235,6 +235,7 @@ impl World {
             on_loss: OnLoss::Standby,
             drain: None,
             max_run: None,
+            books: false,
         }
     }
 

@@ -48,6 +48,7 @@ impl Fleet {
             on_loss: OnLoss::Standby,
             drain: None,
             max_run: None,
+            books: false,
         };
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
         let mut clients = Vec::new();

@@ -140,6 +140,7 @@ impl Story {
             on_loss: random.one_of(&[OnLoss::Standby, OnLoss::Exit]),
             drain: random.one_of(&[None, Some(Duration::from_secs(3))]),
             max_run: None,
+            books: false,
         };
         let open = {
             let (backend, network, world) = (backend.clone(), network.clone(), world.clone());

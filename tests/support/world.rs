@@ -166,7 +166,7 @@ pub fn name(index: usize) -> String {
 }
 
 /// A library to preload that shifts the wall clock and no other.
-fn wall_clock() -> &'static str {
+pub fn wall_clock() -> &'static str {
     static LIBRARY: OnceLock<(TempDir, String)> = OnceLock::new();
     let (_, path) = LIBRARY.get_or_init(|| {
         let directory = TempDir::new().unwrap();

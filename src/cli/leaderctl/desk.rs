@@ -7,6 +7,7 @@ use super::status::{self, Shown};
 use super::{PROGRAM, bounded, fail, inspect, printed};
 use crate::exit;
 use crate::lease::{Shard, show};
+use crate::ledger;
 use crate::orders::{self, Orders};
 use crate::presence;
 use crate::store::{Report, Store, StoreError, on_one_line};
@@ -78,7 +79,8 @@ impl Desk<'_> {
         }
         let state = async {
             let (report, orders) = (self.inspect().await?, self.orders().await?);
-            Ok(Shown { report, orders: Some(orders), standbys: None })
+            let ledger = bounded(self.patience, ledger::last(self.store, self.shard)).await?;
+            Ok(Shown { report, orders: Some(orders), ledger, standbys: None })
         };
         let shown = state.await.map_err(|error| self.although(sentence, error))?;
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))

@@ -59,7 +59,7 @@ impl ListFlags {
         };
         let shown = |(shard, report): (Shard, _)| {
             let standbys = standbys.as_ref().map(|all| waiting(all, &shard, &report));
-            (shard, Shown { report, orders: None, standbys })
+            (shard, Shown { report, orders: None, ledger: None, standbys })
         };
         Ok(list.into_iter().map(shown).collect())
     }
@@ -124,7 +124,7 @@ mod tests {
             let holder = source.below(8).ne(&0).then_some(holder);
             let fate = if holder.is_some() { Fate::Accepted } else { Fate::Refused };
             let report = Report { holder, last_term: source.one_in(2).then(|| Term(source.number())) };
-            let shown = Shown { report, standbys: source.one_in(2).then_some(3), orders: None };
+            let shown = Shown { report, standbys: source.one_in(2).then_some(3), orders: None, ledger: None };
             for line in as_columns(&[("db/main".parse().unwrap(), shown)]) {
                 assert_eq!(line.split_whitespace().count(), COLUMNS, "{line:?}");
                 assert!(!line.contains(char::is_control), "{line:?}");
@@ -144,7 +144,7 @@ mod tests {
             expires_in: Some(Duration::from_millis(9_250)),
             ..Holder::default()
         };
-        let shown = |report, standbys| Shown { report, standbys, orders: None };
+        let shown = |report, standbys| Shown { report, standbys, orders: None, ledger: None };
         let led = shown(Report { holder: Some(holder), last_term: Some(Term(12)) }, Some(2));
         let free = shown(Report { holder: None, last_term: Some(Term(3)) }, None);
         let lines = as_columns(&[("a".parse().unwrap(), led), ("db/main".parse().unwrap(), free)]);

@@ -80,7 +80,7 @@ fn lasting(shard: &Shard, shown: &Shown) -> String {
     if let Some(holder) = &mut report.holder {
         holder.expires_in = None;
     }
-    row(shard, &Shown { report, orders: None, standbys: shown.standbys }).join(" ")
+    row(shard, &Shown { report, orders: None, ledger: None, standbys: shown.standbys }).join(" ")
 }
 
 fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
@@ -122,7 +122,12 @@ mod tests {
         let shown = |owner: &str, seconds| {
             let expires_in = Some(Duration::from_secs(seconds));
             let holder = Holder { owner: owner.to_owned(), expires_in, ..Holder::default() };
-            Shown { report: Report { holder: Some(holder), last_term: None }, orders: None, standbys: Some(1) }
+            Shown {
+                report: Report { holder: Some(holder), last_term: None },
+                orders: None,
+                ledger: None,
+                standbys: Some(1),
+            }
         };
         assert_eq!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("a", 3)));
         assert_ne!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("b", 9)));

@@ -2,6 +2,7 @@
 
 use super::{bounded, inspect, printed, rfc3339};
 use crate::lease::{Shard, show, show_seconds};
+use crate::ledger::{self, Ledger};
 use crate::orders::{self, Orders};
 use crate::presence;
 use crate::store::{Report, Store, StoreError, on_one_line};
@@ -33,6 +34,8 @@ pub struct Shown {
     pub report: Report,
     /// None where they were not read.
     pub orders: Option<Orders>,
+    /// Read with the orders; None where no job ran.
+    pub ledger: Option<Ledger>,
     /// None where they were not counted.
     pub standbys: Option<usize>,
 }
@@ -63,6 +66,7 @@ struct Ordered<'a> {
     paused: bool,
     pause: Option<Pause<'a>>,
     handover: Option<Handover<'a>>,
+    last_run: Option<LastRun<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,8 +88,45 @@ struct Handover<'a> {
     to: Option<&'a str>,
 }
 
+/// Of a job that runs once a slot.
+#[derive(Debug, Serialize)]
+struct LastRun<'a> {
+    /// When it was due.
+    slot: Option<String>,
+    every_seconds: Option<f64>,
+    host: &'a str,
+    owner: &'a str,
+    term: u64,
+    started: String,
+    /// None while it lasts, and where nobody wrote it down.
+    ended: Option<String>,
+    /// The same, and where COMMAND itself was not reaped.
+    exit_status: Option<u8>,
+    how: Option<&'a str>,
+    /// How many runs there were in this slot.
+    attempts: u32,
+}
+
+impl<'a> LastRun<'a> {
+    fn of(ledger: &'a Ledger) -> Self {
+        let run = ledger.counting();
+        Self {
+            slot: ledger.due_millis.map(rfc3339),
+            every_seconds: ledger.every_millis.map(|millis| Duration::from_millis(millis).as_secs_f64()),
+            host: &run.host,
+            owner: &run.owner,
+            term: run.term.0,
+            started: rfc3339(run.from_millis),
+            ended: run.to_millis.map(rfc3339),
+            exit_status: run.status,
+            how: run.ended.as_deref(),
+            attempts: ledger.attempts,
+        }
+    }
+}
+
 impl<'a> Ordered<'a> {
-    fn of(orders: &'a Orders) -> Self {
+    fn of(orders: &'a Orders, ledger: Option<&'a Ledger>) -> Self {
         let pause = orders.pause.as_ref().map(|pause| Pause {
             by: &pause.by,
             since: rfc3339(pause.since_millis),
@@ -99,7 +140,7 @@ impl<'a> Ordered<'a> {
             since: rfc3339(handover.since_millis),
             to: handover.to.as_deref(),
         });
-        Self { paused: pause.is_some(), pause, handover }
+        Self { paused: pause.is_some(), pause, handover, last_run: ledger.map(LastRun::of) }
     }
 }
 
@@ -109,13 +150,14 @@ impl StatusFlags {
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
         let report = inspect(store, &self.shard, timeout).await?;
         let orders = bounded(timeout, orders::read(store, &self.shard)).await?;
+        let ledger = bounded(timeout, ledger::last(store, &self.shard)).await?;
         let standbys = if self.standbys || !store.is_metered() {
             let all = bounded(timeout * 4, presence::standbys(store, self.shard.as_str())).await?;
             Some(waiting(&all, &self.shard, &report))
         } else {
             None
         };
-        let shown = Shown { report, orders: Some(orders), standbys };
+        let shown = Shown { report, orders: Some(orders), ledger, standbys };
         let text = if self.json { as_json(&self.shard, &shown) } else { as_text(&self.shard, &shown) };
         Ok(printed(writeln!(stdout(), "{text}")))
     }
@@ -142,7 +184,7 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
         expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
         last_term: report.last_term.map(|term| term.0),
         standbys: shown.standbys,
-        orders: shown.orders.as_ref().map(Ordered::of),
+        orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, shown.ledger.as_ref())),
     };
     serde_json::to_string(&status).expect("a status is plain data")
 }
@@ -171,6 +213,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     let orders = shown.orders.as_ref();
     add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
     add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
+    add("last run", shown.ledger.as_ref().map(|ledger| last_run(ledger, &shown.report)));
     text
 }
 
@@ -180,6 +223,17 @@ pub fn paused(pause: &orders::PauseOrder) -> String {
     let keep = if pause.keep { ", who leads goes on" } else { "" };
     let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("by {} since {}{left}{keep}{reason}", pause.by, rfc3339(pause.since_millis))
+}
+
+/// Of which slot, by whom, from when to when, and how it ended.
+fn last_run(ledger: &Ledger, report: &Report) -> String {
+    let run = ledger.counting();
+    let runs = run.to_millis.is_none() && report.holder.as_ref().is_some_and(|holder| holder.term == Some(run.term));
+    let slot = ledger.due_millis.map(|due| format!("of slot {}, ", rfc3339(due))).unwrap_or_default();
+    let to = run.to_millis.map(|to| format!(" to {}", rfc3339(to))).unwrap_or_default();
+    let end = if runs { "it runs" } else { run.end() };
+    let attempts = if ledger.attempts > 1 { format!(" ({} attempts)", ledger.attempts) } else { String::new() };
+    format!("{slot}on {} from {}{to}: {end}{attempts}", run.host, rfc3339(run.from_millis))
 }
 
 pub fn handed_over(handover: &orders::HandoverOrder) -> String {

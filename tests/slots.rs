@@ -1,0 +1,306 @@
+//! Jobs that run once a slot, or once at all, with real candidates and real servers: however many hosts start them, at
+//! most one run succeeds, and one that failed is repeated only where that is allowed.
+
+#[macro_use]
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use support::fleet::{leaderctl, leaderrun, processes_naming, wait_until, wait_until_or};
+use support::server::{Server, prepare};
+use support::world::TIMING;
+use tempfile::TempDir;
+
+struct Place {
+    scratch: TempDir,
+    url: String,
+    environment: &'static [(&'static str, &'static str)],
+    server: Option<Box<dyn Server>>,
+}
+
+/// In seconds. So long that no test meets an edge of one but by a clock that is off.
+const SLOT: u64 = 366 * 86_400;
+
+impl Place {
+    fn local() -> Self {
+        let scratch = TempDir::new().unwrap();
+        let url = format!("file:{}", scratch.path().join("store").display());
+        Self { scratch, url, environment: &[], server: None }
+    }
+
+    #[allow(dead_code, reason = "a build without remote stores has none")]
+    fn remote(mut server: Box<dyn Server>) -> Self {
+        prepare(&*server);
+        server.grow_old();
+        let (url, environment) = (server.url(server.address()), server.environment());
+        Self { scratch: TempDir::new().unwrap(), url, environment, server: Some(server) }
+    }
+
+    fn runs(&self) -> PathBuf {
+        self.scratch.path().join("runs")
+    }
+
+    /// A host whose wall clock is off by `shift` seconds runs a job that writes a line, and then does `then`.
+    fn host(&self, name: &str, shift: i64, job: &[&str], then: &str) -> Command {
+        let mut command = leaderrun();
+        let file = self.scratch.path().join(format!("{name}.clock"));
+        fs::write(&file, shift.to_string()).unwrap();
+        command.args(TIMING).args(["-v", "--store", &self.url, "--owner", name]).args(job).arg("shard");
+        command.args(["-c", &format!("echo {name} $LEADERRUN_SLOT$LEADERRUN_JOB >>{}; {then}", self.runs().display())]);
+        command.envs(self.environment.iter().copied());
+        if shift != 0 {
+            command.env("LD_PRELOAD", support::world::wall_clock()).env("WALLCLOCK_FILE", file);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// It runs to its end: its status, and what it said.
+    fn ask(&self, name: &str, shift: i64, job: &[&str], then: &str) -> (i32, String) {
+        told(&self.host(name, shift, job, then).output().unwrap())
+    }
+
+    #[track_caller]
+    fn skips(&self, name: &str, job: &[&str], why: &str) {
+        let before = self.lines().len();
+        let (status, said) = self.ask(name, 0, job, "exit 1");
+        assert!(status == 0 && said.contains("skipped: ") && said.contains(why), "{status} {said}");
+        assert_eq!(self.lines().len(), before, "{said}");
+    }
+
+    /// Who ran it so far, and as what.
+    fn lines(&self) -> Vec<String> {
+        fs::read_to_string(self.runs()).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    fn ctl(&self, words: &[&str]) -> String {
+        let mut command = leaderctl();
+        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn last_run(&self) -> Value {
+        let status: Value = serde_json::from_str(&self.ctl(&["status", "shard", "--json"])).unwrap();
+        status["last_run"].clone()
+    }
+
+    /// Starts a run that goes on until it is killed.
+    fn start(&self, name: &str, job: &[&str]) -> Child {
+        let child = self.host(name, 0, job, "sleep 1000").spawn().unwrap();
+        wait_until("it runs", || self.lines().iter().any(|line| line.starts_with(name)));
+        child
+    }
+
+    fn kill(&self, mut child: Child) {
+        child.kill().unwrap();
+        let output = child.wait_with_output().unwrap();
+        let nobody = || processes_naming(self.scratch.path()).is_empty();
+        wait_until_or("its tree is dead", || format!("{output:?}"), nobody);
+    }
+}
+
+fn told(output: &Output) -> (i32, String) {
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A shift that puts a clock so many seconds off the moment that some slot is due.
+fn until_due(off: i64) -> i64 {
+    let now = now();
+    let due = (now / SLOT + 2) * SLOT;
+    i64::try_from(due - now).unwrap() + off
+}
+
+const EVERY: &[&str] = &["--every", "366d"];
+
+fn of_ten_hosts_that_start_at_once_one_runs(place: &Place) {
+    let name = |host: usize| format!("h{host}");
+    let hosts: Vec<Child> = (0..10).map(|host| place.host(&name(host), 0, EVERY, "").spawn().unwrap()).collect();
+    for host in hosts {
+        let (status, said) = told(&host.wait_with_output().unwrap());
+        assert_eq!(status, 0, "{said}");
+        assert!(said.contains("released"), "each of them got the lease: {said}");
+    }
+    let lines = place.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let (winner, slot) = lines[0].split_once(' ').unwrap();
+    assert!(slot.ends_with("T00:00:00.000Z"), "{slot}");
+    let run = place.last_run();
+    assert_eq!((&run["owner"], &run["slot"]), (&winner.into(), &slot.into()), "{run}");
+    assert_eq!((&run["exit_status"], &run["attempts"]), (&0.into(), &1.into()), "{run}");
+    assert!(run["started"].is_string() && run["ended"].is_string() && run["host"].is_string(), "{run}");
+    let text = place.ctl(&["status", "shard"]);
+    assert!(text.contains("last run") && text.contains("exited with 0"), "{text}");
+}
+
+fn a_run_that_failed_is_repeated_as_often_as_is_allowed(place: &Place) {
+    assert_eq!(place.ask("a", 0, EVERY, "exit 3").0, 3);
+    place.skips("b", EVERY, "failed already on ");
+    let twice = ["--every", "366d", "--retry-failed", "2"];
+    assert_eq!(place.ask("c", 0, &twice, "exit 4").0, 4);
+    assert_eq!(place.last_run()["attempts"], 2);
+    assert_eq!(place.ask("d", 0, &twice, "kill -9 $$").0, 137);
+    place.skips("e", &twice, "failed already on ");
+    assert_eq!(place.last_run()["exit_status"], 137);
+    let thrice = ["--every", "366d", "--retry-failed", "3"];
+    assert_eq!(place.ask("f", 0, &thrice, "").0, 0);
+    place.skips("g", &["--every", "366d", "--retry-failed", "99"], "done already by ");
+    assert_eq!(place.lines().len(), 4);
+}
+
+fn a_run_whose_host_died_counts_as_failed(place: &Place) {
+    let first = place.start("a", EVERY);
+    assert!(place.last_run()["ended"].is_null());
+    assert!(place.ctl(&["status", "shard"]).contains("it runs"));
+    place.kill(first);
+    place.skips("b", EVERY, "nobody wrote down how it ended");
+    assert_eq!(place.ask("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
+    place.skips("d", EVERY, "done already by ");
+}
+
+fn a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot(place: &Place) {
+    assert_eq!(place.ask("early", until_due(-1), EVERY, "").0, 0);
+    for (name, off) in [("late", 1), ("punctual", 0), ("slow", -15_000_000), ("fast", 15_000_000)] {
+        let (status, said) = place.ask(name, until_due(off), EVERY, "");
+        assert!(status == 0 && said.contains("done already by "), "{name}: {status} {said}");
+    }
+    let lines = place.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    // The next slot is another one, and who is behind by more than a slot has missed it.
+    assert_eq!(place.ask("next", until_due(366 * 86_400 - 1), EVERY, "").0, 0);
+    let (status, said) = place.ask("behind", until_due(0), EVERY, "");
+    assert!(status == 0 && said.contains("the later slot "), "{status} {said}");
+    assert_eq!(place.lines().len(), 2);
+}
+
+fn a_paused_shard_runs_its_job_when_it_is_resumed(place: &Place) {
+    place.ctl(&["pause", "shard"]);
+    let (status, said) = place.ask("a", 0, &["-n", "--every", "366d"], "");
+    assert_eq!(status, 75, "{said}");
+    assert!(place.last_run().is_null(), "a pause is no run");
+    let waits = place.host("b", 0, EVERY, "").spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(place.lines().is_empty());
+    place.ctl(&["resume", "shard"]);
+    let (status, said) = told(&waits.wait_with_output().unwrap());
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(place.lines().len(), 1, "{said}");
+    place.skips("c", EVERY, "done already by ");
+}
+
+fn a_host_that_is_asked_to_stop_has_failed(place: &Place) {
+    let host = place.start("a", EVERY);
+    kill(nix::unistd::Pid::from_raw(i32::try_from(host.id()).unwrap()), Signal::SIGTERM).unwrap();
+    let (status, said) = told(&host.wait_with_output().unwrap());
+    assert_eq!(status, 143, "{said}");
+    assert_eq!(place.last_run()["exit_status"], 143);
+    let host = place.start("b", &["--every", "366d", "--retry-failed", "1"]);
+    place.ctl(&["step-down", "shard"]);
+    let (status, said) = told(&host.wait_with_output().unwrap());
+    assert_eq!(status, 143, "{said}");
+    place.skips("c", EVERY, "failed already on ");
+}
+
+fn a_job_with_a_name_runs_once(place: &Place) {
+    assert_eq!(place.ask("a", 0, &["--once", "2026.11_add-users"], "").0, 0);
+    place.skips("b", &["--once", "2026.11_add-users", "--retry-failed", "9"], "done already by ");
+    assert_eq!(place.ask("c", 0, &["--once", "2026.12"], "exit 1").0, 1);
+    place.skips("d", &["--once", "2026.12"], "failed already on ");
+    assert_eq!(place.ask("e", 0, &["--once", "2026.12", "--retry-failed", "1"], "").0, 0);
+    for number in 0..5 {
+        assert_eq!(place.ask("f", 0, &["--once", &format!("n{number}")], "").0, 0);
+    }
+    place.skips("g", &["--once", "2026.11_add-users"], "done already by ");
+    assert_eq!(place.lines()[..2], ["a 2026.11_add-users", "c 2026.12"]);
+    assert!(place.last_run().is_null(), "they have no slots");
+}
+
+fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
+    let server = place.server.as_ref().expect("only a server can be away");
+    let go = place.scratch.path().join("go");
+    let then = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
+    let host = place.host("a", 0, EVERY, &then).spawn().unwrap();
+    wait_until("it runs", || !place.lines().is_empty());
+    server.freeze();
+    fs::write(go, "").unwrap();
+    let (status, said) = told(&host.wait_with_output().unwrap());
+    server.thaw();
+    assert_eq!(status, 0, "{said}");
+    // What the kernel of a frozen server accepted is done when it thaws, though nobody hears of it.
+    let heard = place.last_run()["ended"].is_string();
+    assert!(heard || said.contains("counts as failed"), "{said}");
+    place.skips("b", EVERY, if heard { "done already by " } else { "nobody wrote down how it ended" });
+    if !heard {
+        assert_eq!(place.ask("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
+    }
+}
+
+#[test]
+fn flags_that_make_no_sense_are_refused() {
+    let place = Place::local();
+    for (flags, part) in [
+        (&["--every", "0"][..], "1s"),
+        (&["--every", "999ms"], "1s"),
+        (&["--every", "9years"], "366 days"),
+        (&["--every", "1s 1ns"], "milliseconds"),
+        (&["--every", "5m", "--once", "a"], "cannot be used with each other"),
+        (&["--retry-failed", "1"], "--every or --once"),
+        (&["--every", "5m", "--retry-failed", "-1"], "--retry-failed"),
+        (&["--once", ""], "letters, digits"),
+        (&["--once", "a/b"], "letters, digits"),
+        (&["--once", ".."], "letters, digits"),
+    ] {
+        let (status, said) = place.ask("a", 0, flags, "");
+        assert!(status == 64 && said.contains(part) && said.lines().count() == 1, "{flags:?}: {status} {said}");
+    }
+    // On the command line each overrules the other's variable.
+    let output = place.host("b", 0, &["--once", "a"], "").env("LEADERRUN_EVERY", "5m").output().unwrap();
+    assert_eq!(told(&output).0, 0, "{output:?}");
+    assert_eq!(place.lines(), ["b a"]);
+}
+
+macro_rules! stories_at {
+    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story(&$place);
+                }
+            )*
+        }
+    };
+}
+
+#[allow(unused_macros, reason = "a build without remote stores has none")]
+macro_rules! stories {
+    ($store:ident, $start:expr, $stories:tt) => {
+        stories_at!($store, crate::Place::remote(Box::new($start)), $stories);
+    };
+}
+
+macro_rules! everywhere {
+    ($($story:ident),* $(,)?) => {
+        stories_at!(file, crate::Place::local(), [$($story),*]);
+        every_store!(stories: a_run_whose_end_cannot_be_written_counts_as_failed, $($story),*);
+    };
+}
+
+everywhere!(
+    of_ten_hosts_that_start_at_once_one_runs,
+    a_run_that_failed_is_repeated_as_often_as_is_allowed,
+    a_run_whose_host_died_counts_as_failed,
+    a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot,
+    a_paused_shard_runs_its_job_when_it_is_resumed,
+    a_host_that_is_asked_to_stop_has_failed,
+    a_job_with_a_name_runs_once,
+);
