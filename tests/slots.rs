@@ -19,6 +19,7 @@ struct Place {
     scratch: TempDir,
     url: String,
     environment: &'static [(&'static str, &'static str)],
+    #[allow(dead_code, reason = "a build without remote stores has none")]
     server: Option<Box<dyn Server>>,
 }
 
@@ -224,6 +225,7 @@ fn a_job_with_a_name_runs_once(place: &Place) {
     assert!(place.last_run().is_null(), "they have no slots");
 }
 
+#[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     let server = place.server.as_ref().expect("only a server can be away");
     let go = place.scratch.path().join("go");
