@@ -18,6 +18,7 @@
 mod books;
 mod orders;
 mod random;
+mod state;
 mod words;
 
 pub use words::{
@@ -25,17 +26,17 @@ pub use words::{
     Patience, Pause, Ran, Role, Settings, StartError, Stop, TreeEvent, View,
 };
 
-use crate::lease::{Deadline, Term, Timing};
+use crate::lease::{Deadline, Term};
 use crate::store::{Claim, Conclusion, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
 use books::Entry;
 use random::Random;
+use state::{
+    Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, Request, Settling, Standby, State,
+    Then, Tree, Trouble, Waiting,
+};
 use std::time::Duration;
 
-/// At the most so many renewals are under way at once. Later ones overtake those that hang on a dead connection.
-const MOST_RENEWALS_IN_FLIGHT: u32 = 16;
-/// Attempts get denser as the deadline comes nearer, but not denser than this.
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 /// When, after the end of a lease, a standby looks whether it was renewed: at any time from the first to the second of
@@ -43,8 +44,6 @@ const WITHDRAWAL: Duration = Duration::from_secs(1);
 const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(820));
 /// Between two lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
-/// How much later than it should have a guard may do as it was told before it is passed over.
-const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 /// How COMMAND ended where operators had it stopped and nobody could say.
 const STOPPED: CommandEnd = CommandEnd::Signalled(15);
 
@@ -63,209 +62,6 @@ pub struct Election {
     yielding: Option<(Term, BootInstant)>,
     waiting: Waiting,
     trouble: Option<Trouble>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum State {
-    Standby(Standby),
-    /// We are leaving, and a claim is under way that may yet be granted.
-    Withdrawing {
-        outcome: Outcome,
-        until: BootInstant,
-    },
-    Leading(Leadership),
-    Releasing(Releasing),
-    Ended,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Standby {
-    /// Some while a request is under way.
-    request: Option<Request>,
-    /// What to ask next, at `next`.
-    intent: Request,
-    next: BootInstant,
-    failures: u32,
-    /// News came while a request was under way: its answer may be older than they are.
-    news: bool,
-}
-
-impl Standby {
-    fn about_to(intent: Request, next: BootInstant) -> Self {
-        Self { request: None, intent, next, failures: 0, news: false }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Request {
-    Claim,
-    Look,
-    /// What bars us.
-    Orders,
-}
-
-/// One wait for leadership, from becoming a standby to leading or leaving.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Waiting {
-    /// When `-w` runs out.
-    until: BootInstant,
-    /// The last answer, if it was an error.
-    error: Option<StoreError>,
-    holder: Option<Holder>,
-    /// Some while orders keep us from claiming.
-    bar: Option<Bar>,
-}
-
-impl Waiting {
-    fn obstacle(&self) -> Option<Obstacle> {
-        let bar = self.bar.clone().map(Obstacle::Bar);
-        bar.or_else(|| self.holder.clone().map(Obstacle::Holder))
-    }
-}
-
-/// The reading of orders by a leader.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Reading {
-    in_flight: bool,
-    /// When to read them, unless the next renewal comes first.
-    next: BootInstant,
-    failures: u32,
-    /// When it was told last that they cannot be read.
-    said: Option<BootInstant>,
-    /// They were read after the grant, and let us lead.
-    cleared: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Leadership {
-    term: Term,
-    /// Sent plus lease of the latest granted request. Never goes back.
-    valid_until: BootInstant,
-    next_renewal: BootInstant,
-    last_sent: BootInstant,
-    in_flight: u32,
-    failures: u32,
-    beat: u64,
-    reading: Reading,
-    entry: Entry,
-    tree: Tree,
-    /// The first thing that ended it; None while it goes on.
-    ending: Option<Ending>,
-    /// Some once somebody asked us to stop: we leave when the tree is dead.
-    asked: Option<i32>,
-    /// Some once COMMAND itself has been reaped.
-    end: Option<CommandEnd>,
-}
-
-impl Leadership {
-    /// The most between two attempts to renew: an outage may end shortly before the stop signal is due, so of the time
-    /// until then one attempt waits for one part.
-    fn pause(&self, timing: Timing, now: BootInstant, parts: u32) -> Duration {
-        let most = timing.renew_interval.min(timing.retry_interval);
-        let left = timing.deadline(self.valid_until).term_at.since(now);
-        if left.is_zero() { most } else { most.min((left / parts).max(LEAST_PAUSE)) }
-    }
-
-    fn renewal_due(&self) -> BootInstant {
-        let lost = matches!(self.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
-        if !lost && self.in_flight < MOST_RENEWALS_IN_FLIGHT && self.next_renewal < self.valid_until {
-            self.next_renewal
-        } else {
-            BootInstant::NEVER
-        }
-    }
-
-    fn reading_due(&self) -> BootInstant {
-        if self.reading.in_flight { BootInstant::NEVER } else { self.reading.next }
-    }
-
-    /// The guard has so long to show that the tree is dead.
-    fn seize_after(&mut self, now: BootInstant, time: Duration) {
-        if let Tree::Alive { seize_at, .. } = &mut self.tree {
-            *seize_at = (*seize_at).min(now.plus(time).plus(GUARD_PATIENCE));
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Tree {
-    /// COMMAND was not started; it may be from this instant on (None: it has passed).
-    Idle { not_before: Option<BootInstant> },
-    Alive {
-        /// A guard that was told to stop the tree, and works, has done so before this.
-        seize_at: BootInstant,
-        /// When COMMAND has run for as long as it may.
-        overrun_at: BootInstant,
-    },
-    /// The guard was told to kill, or passed over: nothing more can be asked for.
-    Seized,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Ending {
-    ByItself(CommandEnd),
-    NotStarted(StartError),
-    Asked,
-    Overran,
-    /// By operators, who bar us from leading again.
-    Ordered(Bar),
-    Lost(Loss),
-}
-
-impl Ending {
-    fn told(&self, asked: Option<i32>) -> Ended {
-        match self {
-            Self::ByItself(end) => Ended::ByItself(*end),
-            Self::NotStarted(error) => Ended::NotStarted(*error),
-            Self::Asked => Ended::Asked(asked.expect("asked is set before the ending")),
-            Self::Overran => Ended::Overran,
-            Self::Ordered(Bar::Paused { .. }) => Ended::Paused,
-            Self::Ordered(Bar::HandedOver { .. }) => Ended::SteppedDown,
-            Self::Lost(loss) => Ended::Lost(loss.clone()),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Releasing {
-    term: Option<Term>,
-    /// Some while the ledger is to be told first.
-    settling: Option<Settling>,
-    /// False where the lease is somebody else's by now, and only the ledger is to be told.
-    ours: bool,
-    then: Then,
-    /// The lease has ended by itself then.
-    give_up: BootInstant,
-    in_flight: bool,
-    next: BootInstant,
-    failures: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Settling {
-    /// None: COMMAND was not started.
-    ran: Option<Ran>,
-    /// The release must have its time as well.
-    give_up: BootInstant,
-    /// Somebody does not want to wait for this.
-    asked: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Then {
-    End(Outcome),
-    Standby {
-        pause: Duration,
-    },
-    /// We wait on as a standby for orders to let us lead.
-    Barred(Bar),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Trouble {
-    since: BootInstant,
-    said: Option<BootInstant>,
-    message: String,
 }
 
 impl Election {

@@ -112,7 +112,7 @@ impl Turn {
     #[must_use]
     pub fn variable(&self) -> (&'static str, String) {
         match self {
-            Self::Slot(slot) => ("LEADERRUN_SLOT", slot.to_string()),
+            Self::Slot(slot) => ("LEADERRUN_DUE", slot.to_string()),
             // Not the variable of the option, by which a leaderrun within COMMAND would take its own job for done.
             Self::Once(job) => ("LEADERRUN_JOB", job.to_string()),
         }

@@ -91,9 +91,10 @@ impl Board {
             // Silence is counted from when they were sent.
             Event::Claimed { sent, answer } => self.answered(*sent, answer),
             Event::Observed { answer } => self.answered(now, answer),
-            Event::Changed(answer) => self.answered(now, answer),
+            Event::Changed(answer) | Event::Settled { answer, .. } => self.answered(now, answer),
             Event::Released { answer } => self.answered(now, answer),
             Event::Ordered { answer } => self.answered(now, answer),
+            Event::Booked { answer, .. } => self.answered(now, answer),
             Event::Renewed { sent, answer } => {
                 self.answered(*sent, answer);
                 match answer {
@@ -146,6 +147,8 @@ impl Board {
             | Action::Renew { .. }
             | Action::Release { .. }
             | Action::ReadOrders
+            | Action::Book { .. }
+            | Action::Settle { .. }
             | Action::ForgetHandover { .. }
             | Action::ForgetRenewals
             | Action::Say(_)

@@ -51,7 +51,7 @@ impl Place {
         let file = self.scratch.path().join(format!("{name}.clock"));
         fs::write(&file, shift.to_string()).unwrap();
         command.args(TIMING).args(["-v", "--store", &self.url, "--owner", name]).args(job).arg("shard");
-        command.args(["-c", &format!("echo {name} $LEADERRUN_SLOT$LEADERRUN_JOB >>{}; {then}", self.runs().display())]);
+        command.args(["-c", &format!("echo {name} $LEADERRUN_DUE$LEADERRUN_JOB >>{}; {then}", self.runs().display())]);
         command.envs(self.environment.iter().copied());
         if shift != 0 {
             command.env("LD_PRELOAD", support::world::wall_clock()).env("WALLCLOCK_FILE", file);

@@ -23,6 +23,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Parser, ValueEnum};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
+use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;

@@ -4,7 +4,8 @@
 //! next reads the ledger at once. So the entry is made *after* the grant and the orders and before the start, and it is
 //! settled, or withdrawn where nothing started, *before* the release.
 
-use super::{Action, Booking, Election, Notice, Outcome, State, TROUBLE_EVERY, Then, Tree};
+use super::state::{Leadership, State, Then, Tree};
+use super::{Action, Booking, Election, Notice, Outcome, TROUBLE_EVERY};
 use crate::lease::Term;
 use crate::store::{Conclusion, StoreError};
 use crate::time::BootInstant;
@@ -113,7 +114,7 @@ impl Election {
     }
 }
 
-impl super::Leadership {
+impl Leadership {
     pub(super) fn entry_due(&self) -> BootInstant {
         let may_start = matches!(self.tree, Tree::Idle { not_before: None }) && self.reading.cleared;
         let due = may_start && !self.entry.stands && !self.entry.in_flight;

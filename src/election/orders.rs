@@ -4,9 +4,9 @@
 //! leader therefore reads orders *after* its grant, before it starts COMMAND, and then with every renewal; a standby that
 //! orders bar from leading claims nothing, and reads them until they let it.
 
+use super::state::{Ending, LEAST_PAUSE, Request, Standby, State, Then, Tree, Waiting};
 use super::{
-    Action, Bar, Election, Ending, Handover, LEAST_PAUSE, Mandate, Notice, Obstacle, Outcome, Patience, Pause, Request,
-    Standby, State, Stop, TROUBLE_EVERY, Then, Tree, Waiting,
+    Action, Bar, Election, Handover, Mandate, Notice, Obstacle, Outcome, Patience, Pause, Stop, TROUBLE_EVERY,
 };
 use crate::store::{Conclusion, StoreError};
 use crate::time::BootInstant;
