@@ -23,7 +23,7 @@ mod words;
 
 pub use words::{
     Action, Bar, Booking, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
-    Patience, Pause, Ran, Role, Settings, StartError, Stop, TreeEvent, View,
+    Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent, View,
 };
 
 use crate::lease::{Deadline, Term};

@@ -44,7 +44,7 @@ pub fn of_outcome(outcome: &Outcome, conflict: u8) -> u8 {
         Outcome::Unreachable(_) => UNAVAILABLE,
         Outcome::Refused(error) => of_store(error),
         Outcome::Lost(_) => LOST,
-        Outcome::Done(_) => 0,
+        Outcome::Done(skipped) => skipped.status,
     }
 }
 

@@ -11,7 +11,7 @@
 //!   again knows its own; and an entry of which nothing came is withdrawn, or it would stand for a run that failed.
 //! - The lease is what keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
 
-use crate::election::{Booking, CommandEnd, Ended, Ran};
+use crate::election::{Booking, CommandEnd, Ended, Ran, Skipped};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Session, Shard, Term, show};
 use crate::store::{Note, Notes, Page, StoreError, on_one_line};
@@ -237,7 +237,7 @@ enum Verdict {
     Run(u32),
     /// Our own entry stands there, and has not been run.
     Ours,
-    Skip(String),
+    Skip(Skipped),
 }
 
 impl Job {
@@ -247,20 +247,29 @@ impl Job {
         if let (Turn::Slot(slot), Some(due)) = (&self.turn, ledger.due_millis) {
             if due > slot.due_millis {
                 let (due, at) = (rfc3339(due), run.when());
-                return Verdict::Skip(format!("the later slot {due} was run already by {} at {at}", run.host));
+                let said = format!("the later slot {due} was run already by {} at {at}", run.host);
+                return Verdict::Skip(Skipped { said, status: 0 });
             }
             if due < slot.due_millis {
                 return Verdict::Run(1);
             }
         }
         if run.is_success() {
-            return Verdict::Skip(format!("done already by {} at {}", run.host, run.when()));
+            let said = format!("done already by {} at {}", run.host, run.when());
+            return Verdict::Skip(Skipped { said, status: 0 });
         }
         if run.session == *session && run.to_millis.is_none() {
             return Verdict::Ours;
         }
         if ledger.attempts > self.retry_failed {
-            return Verdict::Skip(format!("failed already on {} at {}: {}", run.host, run.when(), run.end()));
+            let said = format!("failed already on {} at {}: {}", run.host, run.when(), run.end());
+            let status = match &self.turn {
+                // Its host has complained, and the next slot is another chance.
+                Turn::Slot(_) => 0,
+                // There is none, and what is not done must not look done.
+                Turn::Once(_) => run.status.unwrap_or(exit::NOT_ACQUIRED),
+            };
+            return Verdict::Skip(Skipped { said, status });
         }
         Verdict::Run(ledger.attempts.saturating_add(1))
     }
@@ -304,7 +313,9 @@ impl Books {
             let standing = store.read(shard, &page).await?.map(|note| note.text);
             let ledger = Ledger::read(standing.as_deref(), shard)?;
             let (attempts, before) = match self.job.judge(ledger.as_ref(), &candidate.session) {
-                Verdict::Skip(said) => return Ok(Booking::Done(on_one_line(said))),
+                Verdict::Skip(Skipped { said, status }) => {
+                    return Ok(Booking::Done(Skipped { said: on_one_line(said), status }));
+                }
                 Verdict::Run(attempts) => (attempts, standing.clone()),
                 Verdict::Ours => {
                     let ours = ledger.expect("it was judged");
@@ -517,7 +528,7 @@ mod tests {
             let failed = ended(1);
             assert_eq!(second.settle(&store, &shard, Some(&failed).filter(|_| !withdrawn)).await, Ok(()));
             let third = books().book(&store, &candidate("c"), Term(3)).await;
-            assert!(matches!(third, Ok(Booking::Done(said)) if said.contains("done already by host of a")));
+            assert!(matches!(third, Ok(Booking::Done(skipped)) if skipped.said.contains("done already by host of a")));
             let page = Page::Once("a".parse().unwrap());
             let note = store.read(&shard, &page).await.unwrap().unwrap();
             assert_eq!(store.replace(&shard, &page, Some(&note.text), None).await, Ok(true));

@@ -2,7 +2,7 @@
 
 use leaderrun::election::{
     Action, Bar, Booking, CommandEnd, Election, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss,
-    Outcome, Patience, Pause, Ran, Role, Settings, StartError, Stop, TreeEvent,
+    Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent,
 };
 use leaderrun::lease::{Term, Timing, TimingRequest};
 use leaderrun::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
@@ -845,10 +845,11 @@ fn a_job_is_entered_before_it_starts_and_settled_before_the_release() {
 #[test]
 fn a_job_that_is_done_gives_the_lease_back_and_ends() {
     let mut play = entering();
-    let actions = play.tell(booked(Ok(Booking::Done("by a".to_owned()))));
+    let done = Skipped { said: "by a".to_owned(), status: 0 };
+    let actions = play.tell(booked(Ok(Booking::Done(done.clone()))));
     assert_eq!(actions, [Action::ForgetRenewals, RELEASE]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Done("by a".to_owned()))), "{actions:?}");
+    assert!(has(&actions, &Action::End(Outcome::Done(done))), "{actions:?}");
 }
 
 #[test]

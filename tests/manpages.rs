@@ -53,7 +53,10 @@ fn takes_a_value(argument: &Arg) -> bool {
 /// The arguments of the macro `name` on a line of mdoc: up to the next macro or delimiter.
 fn arguments_of_macro(line: &str, name: &str) -> Vec<String> {
     let Some(line) = line.strip_prefix('.') else { return Vec::new() };
-    let is_macro = |word: &str| word.len() == 2 && word.starts_with(|first: char| first.is_ascii_uppercase());
+    let is_macro = |word: &str| {
+        let &[first, second] = word.as_bytes() else { return false };
+        first.is_ascii_uppercase() && second.is_ascii_lowercase()
+    };
     let mut found = Vec::new();
     let mut within = false;
     for word in line.split_whitespace() {
@@ -205,7 +208,11 @@ fn a_page_has_every_variable_and_no_other() {
     for (program, page) in PROGRAMS {
         let mut variables: Names = arguments(&declared(program)).iter().filter_map(variable_of).collect();
         match program {
-            Program::Leaderrun => variables.extend(told_to_command.iter().cloned()),
+            Program::Leaderrun => {
+                variables.extend(told_to_command.iter().cloned());
+                // Those of jobs.
+                variables.extend(["LEADERRUN_DUE", "LEADERRUN_JOB"].map(str::to_owned));
+            }
             // Those that `verify` finds its leadership by.
             Program::Leaderctl => {
                 variables

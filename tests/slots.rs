@@ -215,13 +215,19 @@ fn a_job_with_a_name_runs_once(place: &Place) {
     assert_eq!(place.ask("a", 0, &["--once", "2026.11_add-users"], "").0, 0);
     place.skips("b", &["--once", "2026.11_add-users", "--retry-failed", "9"], "done already by ");
     assert_eq!(place.ask("c", 0, &["--once", "2026.12"], "exit 1").0, 1);
-    place.skips("d", &["--once", "2026.12"], "failed already on ");
+    // Whoever goes on after this must not take it for done.
+    let (status, said) = place.ask("d", 0, &["--once", "2026.12"], "");
+    assert!(status == 1 && said.contains("not run again: failed already on "), "{status} {said}");
+    let first = place.start("dies", &["--once", "2027"]);
+    place.kill(first);
+    let (status, said) = place.ask("comes", 0, &["--once", "2027"], "");
+    assert!(status == 75 && said.contains("nobody wrote down how it ended"), "{status} {said}");
     assert_eq!(place.ask("e", 0, &["--once", "2026.12", "--retry-failed", "1"], "").0, 0);
     for number in 0..5 {
         assert_eq!(place.ask("f", 0, &["--once", &format!("n{number}")], "").0, 0);
     }
     place.skips("g", &["--once", "2026.11_add-users"], "done already by ");
-    assert_eq!(place.lines()[..2], ["a 2026.11_add-users", "c 2026.12"]);
+    assert_eq!(place.lines()[..3], ["a 2026.11_add-users", "c 2026.12", "dies 2027"]);
     assert!(place.last_run().is_null(), "they have no slots");
 }
 

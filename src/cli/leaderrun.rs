@@ -4,7 +4,7 @@ use super::flags::NamedStore;
 use super::{explain, flags};
 use crate::custody::Command;
 use crate::driver::{self, Habits};
-use crate::election::{OnLoss, Outcome, Patience, Settings, StartError};
+use crate::election::{OnLoss, Outcome, Patience, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard;
 use crate::lease::{Candidate, JobId, Session, Shard, Timing, TimingRequest};
@@ -401,8 +401,12 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             tracing::debug!("not acquired: {why}");
             ExitCode::from(status)
         }
-        Outcome::Done(said) => {
+        Outcome::Done(Skipped { said, status: 0 }) => {
             tracing::debug!("skipped: {said}");
+            ExitCode::SUCCESS
+        }
+        Outcome::Done(Skipped { said, .. }) => {
+            tracing::warn!("not run again: {said}");
             ExitCode::from(status)
         }
         Outcome::Unreachable(message) => fail(status, &message),

@@ -88,8 +88,17 @@ pub enum Event {
 pub enum Booking {
     /// It stands there.
     Booked,
-    /// There is to be none: by whom it was done, and when.
-    Done(String),
+    /// There is to be none.
+    Done(Skipped),
+}
+
+/// Why a job is not run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Skipped {
+    /// By whom it was done, and when.
+    pub said: String,
+    /// What to leave with: 0, or who goes on after us would take for done what has failed.
+    pub status: u8,
 }
 
 /// How a run went.
@@ -321,7 +330,7 @@ pub enum Outcome {
     Refused(StoreError),
     Lost(Loss),
     /// The job of this slot, or of this name, is none any more.
-    Done(String),
+    Done(Skipped),
 }
 
 /// What kept a candidate from leading.
