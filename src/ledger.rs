@@ -460,7 +460,7 @@ mod tests {
         let due = 100 * 5 * MINUTE;
         let job = |retry_failed| Job { turn: Turn::Slot(slot(due)), retry_failed };
         let judge = |job: Job, ledger: &Ledger| job.judge(Some(ledger), &Session::from_record("b"));
-        let skipped = |verdict: Verdict, word: &str| matches!(verdict, Verdict::Skip(said) if said.contains(word));
+        let skipped = |verdict: Verdict, word: &str| matches!(verdict, Verdict::Skip(why) if why.said.contains(word));
         assert_eq!(job(0).judge(None, &Session::from_record("b")), Verdict::Run(1));
         assert_eq!(judge(job(0), &ledger(due - 5 * MINUTE, 9, Some(0))), Verdict::Run(1));
         assert!(skipped(judge(job(9), &ledger(due + 5 * MINUTE, 1, Some(1))), "later slot"));
