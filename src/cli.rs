@@ -6,3 +6,4 @@ pub mod explain;
 pub mod flags;
 pub mod leaderctl;
 pub mod leaderrun;
+pub mod slots;

@@ -5,7 +5,7 @@
 
 use crate::election::{Action, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View};
 use crate::history::Chronicle;
-use crate::lease::{Candidate, Deadline, Term, show};
+use crate::lease::{Candidate, Deadline, Shard, Term, show};
 use crate::ledger::{Books, Job};
 use crate::store::{Store, StoreError};
 use crate::time::BootInstant;
@@ -96,6 +96,7 @@ pub async fn run(
 ) -> io::Result<Outcome> {
     assert_eq!(settings.books, habits.job.is_some(), "a job's runs are counted, and nothing else's");
     let books = habits.job.clone().map(|job| Arc::new(Books::new(job)));
+    let led = candidate.shard.clone();
     let mut driver = Driver {
         election: Election::new(settings, BootInstant::now(), seed),
         requests: Requests { store, candidate: Arc::new(candidate), timeout: settings.timing.request_timeout, books },
@@ -110,6 +111,7 @@ pub async fn run(
         presence: JoinSet::new(),
         habits,
         term: None,
+        led,
         events: VecDeque::from([Event::Tick]),
         outcome: None,
     };
@@ -159,6 +161,8 @@ struct Driver {
     habits: Habits,
     /// Of the leadership that goes on, for the log.
     term: Option<Term>,
+    /// Under which name it is known to the store.
+    led: Shard,
     events: VecDeque<Event>,
     outcome: Option<Outcome>,
 }
@@ -214,12 +218,12 @@ impl Driver {
                 self.renewals.detach_all();
             }
             Action::Start { term, deadline } => {
-                let Requests { candidate, store, .. } = &self.requests;
-                if let Err(error) = host.start(candidate, term, deadline, &**store) {
+                let candidate = self.requests.leader();
+                if let Err(error) = host.start(&candidate, term, deadline, &*self.requests.store) {
                     self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
                     self.events.push_back(Event::Tree(TreeEvent::Dead));
                 }
-                self.chronicle.open(&self.requests.candidate, term);
+                self.chronicle.open(&candidate, term);
                 self.beginnings.spawn(self.requests.save(&self.chronicle, BEGINS_AFTER));
             }
             Action::Ended { term, how } => {
@@ -246,8 +250,9 @@ impl Driver {
     fn say(&mut self, notice: &Notice) {
         if let Notice::Leading(term) = notice {
             self.term = Some(*term);
+            self.led = self.requests.leader().shard.clone();
         }
-        let (shard, owner) = (self.requests.candidate.shard.as_str(), self.requests.candidate.owner.as_str());
+        let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
         let term = self.term.map(|term| term.0);
         match notice {
             Notice::Waiting(_) => tracing::debug!(shard, owner, "{notice}"),
@@ -271,6 +276,7 @@ impl Driver {
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
             self.term = None;
+            self.led = self.requests.candidate.shard.clone();
         }
     }
 }
@@ -324,10 +330,7 @@ impl Requests {
 
     fn orders(&self) -> impl Future<Output = Event> + use<> {
         let (store, candidate, timeout) = self.parts();
-        async move {
-            let answer = within(timeout, orders::read(&*store, &candidate.shard)).await;
-            Event::Ordered { answer: answer.map(|orders| orders.mandate(&candidate)) }
-        }
+        async move { Event::Ordered { answer: within(timeout, store.mandate(&candidate)).await } }
     }
 
     fn book(&self, term: Term) -> impl Future<Output = Event> + use<> {
@@ -350,17 +353,17 @@ impl Requests {
     }
 
     fn forget_handover(&self, term: Term) -> impl Future<Output = ()> + use<> {
-        let (store, candidate, timeout) = self.parts();
-        async move { noted(within(timeout, orders::forget_handover(&*store, &candidate.shard, term)).await) }
+        let ((store, _, timeout), leader) = (self.parts(), self.leader());
+        async move { noted(within(timeout, orders::forget_handover(&*store, &leader.shard, term)).await) }
     }
 
     fn save(&self, chronicle: &Arc<Chronicle>, after: Duration) -> impl Future<Output = ()> + use<> {
-        let ((store, candidate, timeout), chronicle) = (self.parts(), Arc::clone(chronicle));
+        let ((store, _, timeout), leader, chronicle) = (self.parts(), self.leader(), Arc::clone(chronicle));
         async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
             }
-            noted(within(timeout, chronicle.save(&*store, &candidate.shard)).await);
+            noted(within(timeout, chronicle.save(&*store, &leader.shard)).await);
         }
     }
 
@@ -372,6 +375,14 @@ impl Requests {
     fn withdraw(&self) -> impl Future<Output = ()> + use<> {
         let (store, candidate, timeout) = self.parts();
         async move { noted(within(timeout, presence::withdraw(&*store, &candidate)).await) }
+    }
+
+    /// The candidate, of the shard that it leads now: a slot of its own, where that has some.
+    fn leader(&self) -> Arc<Candidate> {
+        match self.store.place() {
+            Some(place) => Arc::new(Candidate { shard: place.shard, ..(*self.candidate).clone() }),
+            None => Arc::clone(&self.candidate),
+        }
     }
 
     fn parts(&self) -> (Arc<dyn Store>, Arc<Candidate>, Duration) {

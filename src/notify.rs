@@ -57,6 +57,8 @@ pub struct Notifier {
     /// Of the latest granted request.
     valid_until: BootInstant,
     leads: bool,
+    /// Where the leadership has one of several slots.
+    slot: Option<u32>,
     wanted: Told,
     told: Told,
     /// Some where a watchdog watches us.
@@ -110,6 +112,7 @@ impl Notifier {
             lease,
             valid_until: BootInstant::from_nanos(0),
             leads: false,
+            slot: None,
             wanted: Told::default(),
             told: Told::default(),
             wake: feeding.as_ref().map(|feeding| feeding.next),
@@ -129,8 +132,14 @@ impl Notifier {
         self.leads = matches!(view.role, Role::Leader(_));
         let heard = matches!(view.role, Role::Standby(Some(_)) | Role::Leader(_));
         self.wanted.ready |= heard && self.readiness == Readiness::Candidate;
-        self.wanted.status = status(view, self.wanted.stopping);
+        self.slot = self.slot.filter(|_| self.leads);
+        self.wanted.status = status(view, self.slot, self.wanted.stopping);
         self.attend();
+    }
+
+    /// COMMAND is about to be started, in this slot where the shard has some.
+    pub fn began(&mut self, slot: Option<u32>) {
+        self.slot = slot;
     }
 
     /// COMMAND was started.
@@ -210,11 +219,14 @@ fn message(told: &Told, wanted: &Told, feeds: bool) -> String {
     lines.join("\n")
 }
 
-fn status(view: &View, stopping: bool) -> String {
+fn status(view: &View, slot: Option<u32>, stopping: bool) -> String {
     let role = match &view.role {
         Role::Standby(None) => "standby, has yet to hear who leads".to_owned(),
         Role::Standby(Some(obstacle)) => format!("standby: {obstacle}"),
-        Role::Leader(term) => format!("leading in term {term}"),
+        Role::Leader(term) => {
+            let slot = slot.map(|slot| format!(" (slot {slot})")).unwrap_or_default();
+            format!("leading in term {term}{slot}")
+        }
         Role::Leaving => "giving the lease back".to_owned(),
     };
     let stopping = if stopping { "stopping; " } else { "" };

@@ -148,8 +148,10 @@ impl Host for Processes {
         store: &dyn Store,
     ) -> Result<(), StartError> {
         let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
-        self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name), notifies);
-        self.with_witness(|witness| witness.began(term, deadline));
+        let slot = store.place().map(|place| place.slot);
+        self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name), notifies, slot);
+        self.with_witness(|witness| witness.began(&candidate.shard, term, deadline));
+        self.with_notifier(|notifier| notifier.began(slot));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
         store.with_tenure(&candidate.shard, &mut |tenure| {
@@ -252,7 +254,14 @@ impl Timer {
 impl Command {
     /// COMMAND's environment: ours without our own settings (a store URL may hold a password), without what a service
     /// manager said to us alone, and with what it may want to know of its leadership.
-    fn set_leadership(&mut self, candidate: &Candidate, term: Term, witness: Option<&str>, notifies: bool) {
+    fn set_leadership(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        witness: Option<&str>,
+        notifies: bool,
+        slot: Option<u32>,
+    ) {
         let ours = |name: &OsString| {
             name.as_encoded_bytes().starts_with(b"LEADERRUN_")
                 || notify::WATCHDOG.iter().any(|&ours| name == ours)
@@ -266,6 +275,7 @@ impl Command {
         ];
         self.environment.extend(told.map(|(name, value)| (name.into(), value.into())));
         self.environment.extend(self.job.iter().map(|(name, value)| (name.into(), value.into())));
+        self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.to_string().into())));
         self.environment.extend(witness.map(|name| (witness::VARIABLE.into(), name.into())));
     }
 }

@@ -5,7 +5,9 @@
 //! asking again with the same session does no harm: a claim of a lease that is already mine is granted, a
 //! renewal is recognised however late it arrives, a release of what is not mine does nothing.
 
+use crate::election::Mandate;
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::orders;
 use crate::time::BootInstant;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -25,12 +27,14 @@ pub mod memory;
 pub mod nats;
 pub mod notes;
 mod open;
+mod parallel;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod round_trip;
+pub mod slotted;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod url;
@@ -62,6 +66,31 @@ pub trait Store: Notes {
     /// Returns when [`Store::observe`] may answer differently than before; early for no reason is allowed.
     /// Where [`Store::delivery`] is [`Delivery::Poll`] it never returns.
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError>;
+
+    /// As [`Store::changed`], of several shards at once; answers with the place in `shards` of one that changed.
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        let waits = shards.iter().enumerate().map(|(index, shard)| async move {
+            self.changed(shard).await?;
+            Ok(index)
+        });
+        parallel::first(waits).await
+    }
+
+    /// What operators' orders mean for `candidate`.
+    async fn mandate(&self, candidate: &Candidate) -> Result<Mandate, StoreError> {
+        Ok(orders::read(self, &candidate.shard).await?.mandate(candidate))
+    }
+
+    /// Where the candidate leads that this store is used by; None where a shard has one leader alone, or while it leads
+    /// nothing.
+    fn place(&self) -> Option<Place> {
+        None
+    }
+
+    /// So many looks may be under way at once without a connection for each.
+    fn lanes(&self) -> usize {
+        16
+    }
 
     /// Returns when something happened that may have ended a lease that this candidate holds (a connection broke on
     /// which it depends, the record was seen to change), so that the next renewal should not wait. Early for no reason
@@ -116,6 +145,15 @@ pub trait Store: Notes {
         let _ = shard;
         act(&[]);
     }
+}
+
+/// Where one of several leaders of a shard leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// From 1 on.
+    pub slot: u32,
+    /// The name under which the store has its lease.
+    pub shard: Shard,
 }
 
 /// How a standby hears that the lease may be free.

@@ -9,7 +9,7 @@
 //! takes no input, so there is nothing to be sent to it, and what it tells are no secrets.
 
 use crate::election::{Role, View};
-use crate::lease::{Candidate, Deadline, Session, Term};
+use crate::lease::{Candidate, Deadline, Session, Shard, Term};
 use crate::store::on_one_line;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,8 @@ pub struct Witness {
 }
 
 struct Leadership {
+    /// A slot of the candidate's shard, where that has some.
+    shard: Shard,
     term: Term,
     deadline: Deadline,
     lost: bool,
@@ -122,8 +124,8 @@ impl Witness {
         self.view = view;
     }
 
-    pub fn began(&mut self, term: Term, deadline: Deadline) {
-        self.leadership = Some(Leadership { term, deadline, lost: false });
+    pub fn began(&mut self, shard: &Shard, term: Term, deadline: Deadline) {
+        self.leadership = Some(Leadership { shard: shard.clone(), term, deadline, lost: false });
     }
 
     pub fn extended(&mut self, deadline: Deadline) {
@@ -159,8 +161,9 @@ impl Witness {
     }
 
     fn statement(&self, now: BootInstant) -> Statement {
+        let led = self.leadership.as_ref().map(|leadership| leadership.shard.to_string());
         Statement {
-            shard: self.shard.clone(),
+            shard: led.unwrap_or_else(|| self.shard.clone()),
             owner: self.owner.clone(),
             pid: self.pid,
             leadership: self.leadership.as_ref().map(|leadership| leadership.told(now)),
@@ -227,7 +230,7 @@ mod tests {
     }
 
     fn told(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
-        let leadership = Leadership { term: Term(5), deadline, lost };
+        let leadership = Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline, lost };
         leadership.told(BootInstant::from_nanos(now * 1_000_000_000)).left
     }
 

@@ -53,10 +53,8 @@ fn takes_a_value(argument: &Arg) -> bool {
 /// The arguments of the macro `name` on a line of mdoc: up to the next macro or delimiter.
 fn arguments_of_macro(line: &str, name: &str) -> Vec<String> {
     let Some(line) = line.strip_prefix('.') else { return Vec::new() };
-    let is_macro = |word: &str| {
-        let &[first, second] = word.as_bytes() else { return false };
-        first.is_ascii_uppercase() && second.is_ascii_lowercase()
-    };
+    // Not so the name of a value, like ID.
+    let is_macro = |word: &str| matches!(word.as_bytes(), [b'A'..=b'Z', b'a'..=b'z']);
     let mut found = Vec::new();
     let mut within = false;
     for word in line.split_whitespace() {
@@ -197,13 +195,19 @@ fn leaderctls_page_has_every_verb_and_what_it_takes() {
 fn a_page_has_every_variable_and_no_other() {
     let scratch = tempfile::tempdir().unwrap();
     let store = format!("file:{}", scratch.path().display());
-    let output = process::Command::new(env!("CARGO_BIN_EXE_leaderrun"))
-        .args(["-q", "--store", &store, "shard", "env"])
-        .env("LEADERRUN_LEASE", "15s")
-        .output()
-        .unwrap();
-    let told_to_command = variables_in(&String::from_utf8_lossy(&output.stdout));
-    assert!(told_to_command.len() >= 3, "{output:?}");
+    let mut told_to_command = Names::new();
+    for flags in [&[][..], &["--every", "366d"], &["--once", "job"], &["--slots", "2"]] {
+        let output = process::Command::new(env!("CARGO_BIN_EXE_leaderrun"))
+            .args(["-q", "--store", &store])
+            .args(flags)
+            .args(["shard", "env"])
+            .env("LEADERRUN_LEASE", "15s")
+            .output()
+            .unwrap();
+        let told = variables_in(&String::from_utf8_lossy(&output.stdout));
+        assert!(told.len() >= 3, "{flags:?}: {output:?}");
+        told_to_command.extend(told);
+    }
 
     for (program, page) in PROGRAMS {
         let mut variables: Names = arguments(&declared(program)).iter().filter_map(variable_of).collect();

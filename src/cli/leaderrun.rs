@@ -1,7 +1,7 @@
 //! `leaderrun SHARD COMMAND`.
 
 use super::flags::NamedStore;
-use super::{explain, flags};
+use super::{explain, flags, slots};
 use crate::custody::Command;
 use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Patience, Settings, Skipped, StartError};
@@ -14,7 +14,8 @@ use crate::log::{self, Format};
 use crate::metrics::Board;
 use crate::notify::{Notifier, Readiness};
 use crate::processes::Processes;
-use crate::store::{Location, Store};
+use crate::store::slotted::Slotted;
+use crate::store::{Location, Store, StoreError};
 use crate::sys;
 use crate::time::wall_clock_millis;
 use crate::will;
@@ -79,6 +80,10 @@ pub struct Flags {
     /// With --every or --once: run COMMAND up to so many more times after it has failed [default: 0]
     #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", allow_hyphen_values = true)]
     retry_failed: Option<u32>,
+
+    /// Let up to N candidates lead at once, each in a slot of its own
+    #[arg(long, value_name = "N", env = "LEADERRUN_SLOTS", value_parser = slots::number, allow_hyphen_values = true)]
+    slots: Option<u32>,
 
     /// Ask COMMAND to stop with this signal
     #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
@@ -292,6 +297,10 @@ impl Flags {
         if self.max_run.is_some_and(|most| most.is_zero()) {
             return Err("--max-run 0s would not let COMMAND begin".to_owned());
         }
+        if let Some(slots) = self.slots {
+            let is_job = self.every.is_some() || self.once.is_some();
+            slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location), is_job)?;
+        }
         let timing = Timing::new(TimingRequest {
             lease: self.lease,
             renew_interval: self.renew,
@@ -370,6 +379,13 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         let store = match job.store.location.open(job.timing.request_timeout).await {
             Ok(store) => store,
             Err(error) => return Ok(Outcome::Refused(error)),
+        };
+        let store: Arc<dyn Store> = match flags.slots {
+            None => store,
+            Some(slots) => match Slotted::new(store, &candidate, slots, job.timing.request_timeout) {
+                Ok(slotted) => Arc::new(slotted),
+                Err(why) => return Ok(Outcome::Refused(StoreError::misconfigured(why))),
+            },
         };
         let settings = Settings {
             timing: job.timing,

@@ -26,6 +26,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -36,6 +37,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
 
 /// File systems whose locks other machines see late, or not at all, as `/proc/self/mountinfo` names them.
 const NETWORKED: [&str; 16] = [
@@ -62,7 +64,17 @@ pub struct FileStore {
     directory: PathBuf,
     held: Mutex<HashMap<Shard, Held>>,
     /// Locks that a waiting thread has won and nobody has claimed yet.
-    won: Arc<Mutex<HashMap<Shard, Held>>>,
+    won: Mutex<HashMap<Shard, Held>>,
+    /// Of each thread that sleeps until a lock is ours.
+    waiters: Arc<Mutex<HashMap<Shard, Waiter>>>,
+}
+
+/// Whom a thread is to tell that it has won.
+#[derive(Debug)]
+struct Waiter {
+    /// Device and number of the file that it waits for.
+    file: (u64, u64),
+    done: oneshot::Sender<io::Result<Held>>,
 }
 
 /// What a lease hangs on. Closing it is the release, once backstop and guard have closed theirs.
@@ -105,7 +117,7 @@ impl FileStore {
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let absolute = std::path::absolute(directory)
             .map_err(|error| StoreError::misconfigured(format!("cannot find {}: {error}", directory.display())))?;
-        Ok(Self { directory: absolute, held: Mutex::default(), won: Arc::default() })
+        Ok(Self { directory: absolute, held: Mutex::default(), won: Mutex::default(), waiters: Arc::default() })
     }
 
     fn path(&self, shard: &Shard, ending: &str) -> PathBuf {
@@ -183,6 +195,42 @@ impl FileStore {
             };
             return Ok(Try::Won(Held { lock: Arc::new(file), seat }));
         }
+    }
+
+    /// Who asks again is answered by the thread that sleeps already: nothing can wake it but the lock, so one that waits
+    /// for one lock of several, again and again, would leave a thread behind each time.
+    fn wait_apart(&self, shard: &Shard) -> Result<oneshot::Receiver<io::Result<Held>>, StoreError> {
+        let path = self.path(shard, "lock");
+        let file = self.open_lock(shard)?;
+        let opened = file.metadata().map_err(|error| explain("cannot look at", &path, &error))?;
+        let opened = (opened.dev(), opened.ino());
+        let (done, outcome) = oneshot::channel();
+        let waiters = Arc::clone(&self.waiters);
+        let mut waiting = lock(&waiters);
+        let known = waiting.get_mut(shard).filter(|known| known.file == opened);
+        if let Some(known) = known {
+            known.done = done;
+            return Ok(outcome);
+        }
+        let seat = Seat::of(&self.directory, shard);
+        let (threads_waiters, of) = (Arc::clone(&self.waiters), shard.clone());
+        let wait = move || {
+            let won = wait_for(file, seat);
+            let waiter = match lock(&threads_waiters).entry(of) {
+                Entry::Occupied(waiter) if waiter.get().file == opened => Some(waiter.remove()),
+                // Of a file that took the place of ours.
+                Entry::Occupied(_) | Entry::Vacant(_) => None,
+            };
+            // Nobody listens any more when the standby left meanwhile: then the lock is closed again here.
+            let _ = waiter.map(|waiter| waiter.done.send(won));
+        };
+        std::thread::Builder::new()
+            .name("file lock".to_owned())
+            .stack_size(64 * 1024)
+            .spawn(wait)
+            .map_err(|error| explain("cannot wait for", &path, &error))?;
+        waiting.insert(shard.clone(), Waiter { file: opened, done });
+        Ok(outcome)
     }
 
     fn read_record(&self, shard: &Shard) -> Result<Option<Record>, StoreError> {
@@ -301,26 +349,13 @@ impl Store for FileStore {
     /// A thread of its own sleeps in the kernel until the lock is ours.
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
         let path = self.path(shard, "lock");
-        let file = self.open_lock(shard)?;
-        let seat = Seat::of(&self.directory, shard);
-        let (done, outcome) = tokio::sync::oneshot::channel();
-        let waiting = move || {
-            let won = wait_for(file, seat);
-            // Nobody listens any more when the standby left meanwhile: then the lock is closed again here.
-            let _ = done.send(won);
-        };
-        std::thread::Builder::new()
-            .name("file lock".to_owned())
-            .stack_size(64 * 1024)
-            .spawn(waiting)
-            .map_err(|error| explain("cannot wait for", &path, &error))?;
-        match outcome.await {
+        match self.wait_apart(shard)?.await {
             Ok(Ok(held)) => {
                 lock(&self.won).insert(shard.clone(), held);
                 Ok(())
             }
             Ok(Err(error)) => Err(explain("cannot lock", &path, &error)),
-            Err(_) => Err(StoreError::not_applied(format!("the thread that waits for {} died", path.display()))),
+            Err(_) => Err(StoreError::not_applied(format!("something else waits for {} by now", path.display()))),
         }
     }
 

@@ -311,14 +311,42 @@ impl Store for Postgres {
                     (_, Some(_)) => holder.expires_in.map(|left| left + POLL / 4),
                     (_, None) => None,
                 };
-                match subscription.news(shard.as_str(), at_most).await {
-                    News::Released => return Ok(()),
+                match subscription.news(std::slice::from_ref(shard), at_most).await {
+                    News::Released(_) => return Ok(()),
                     News::Silence => {}
                     News::Ended => break,
                 }
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// One connection hears of them all. With an advisory lock there is no more than one.
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        if let [shard] = shards {
+            return self.changed(shard).await.map(|()| 0);
+        }
+        loop {
+            let mut subscription = self.server.subscribe().await?;
+            loop {
+                for (index, shard) in shards.iter().enumerate() {
+                    if self.look(shard).await?.holder().is_none() {
+                        return Ok(index);
+                    }
+                }
+                match subscription.news(shards, (!subscription.pushes).then_some(POLL)).await {
+                    News::Released(index) => return Ok(index),
+                    News::Silence => {}
+                    News::Ended => break,
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Whoever finds the one that is kept in use makes another, and closes it afterwards.
+    fn lanes(&self) -> usize {
+        2
     }
 
     async fn doubted(&self, _shard: &Shard) {

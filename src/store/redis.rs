@@ -40,7 +40,8 @@ mod sentinel;
 pub use address::Address;
 
 use super::{
-    Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, many, tls,
+    Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, many, parallel,
+    tls,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::{BootInstant, wall_clock_millis};
@@ -319,23 +320,34 @@ impl Store for Redis {
     }
 
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        let channel = self.channel(shard);
+        self.any_changed(std::slice::from_ref(shard)).await.map(drop)
+    }
+
+    /// One connection hears of them all.
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        let channels: Vec<String> = shards.iter().map(|shard| self.channel(shard)).collect();
         // Dropped with this future, should nobody want to hear any more.
-        let mut known = self.subscription().take().filter(|subscription| subscription.is_of(&channel));
+        let mut known = self.subscription().take().filter(|subscription| subscription.is_of(&channels));
         loop {
-            let (mut subscription, heard) = if let Some(subscription) = known.take() {
-                (subscription, false)
+            let (mut subscription, mut heard) = if let Some(subscription) = known.take() {
+                (subscription, None)
             } else {
-                let subscription = Subscription::begin(&self.link, &channel).await?;
+                let subscription = Subscription::begin(&self.link, &channels).await?;
                 // It may have been released before anybody listened.
-                (subscription, self.observe(shard).await? == Observation::Free)
+                let looks = parallel::all(shards.iter().map(|shard| self.observe(shard))).await;
+                let looks = looks.into_iter().collect::<Result<Vec<_>, _>>()?;
+                (subscription, looks.iter().position(|look| *look == Observation::Free))
             };
-            if heard || subscription.next().await {
+            if heard.is_none() {
+                heard = subscription.next().await;
+            }
+            if let Some(index) = heard {
                 *self.subscription() = Some(subscription);
-                return Ok(());
+                return Ok(index);
             }
             if subscription.was_short() {
-                return Err(StoreError::not_applied(format!("the subscription to {channel} was ended by the server")));
+                let channels = channels.join(" ");
+                return Err(StoreError::not_applied(format!("the subscription to {channels} was ended by the server")));
             }
         }
     }

@@ -21,7 +21,8 @@ pub struct Fleet {
     candidates: BTreeMap<String, Child>,
     /// The store and the fault, where the story is to be told in the table of evidence.
     title: Option<(&'static str, &'static str)>,
-    read: RefCell<Read>,
+    /// By the name of the file.
+    read: RefCell<BTreeMap<String, Read>>,
 }
 
 /// What was read of the stamps so far: there are five hundred a second, and whoever waits looks often.
@@ -123,10 +124,19 @@ impl Fleet {
 
     /// The lives of all trees, in the order of their beginnings.
     pub fn lives(&self) -> Vec<Life> {
+        self.lives_in("stamps")
+    }
+
+    /// The same, of those in one slot of the shard.
+    pub fn lives_in_slot(&self, slot: u32) -> Vec<Life> {
+        self.lives_in(&format!("stamps.{slot}"))
+    }
+
+    fn lives_in(&self, name: &str) -> Vec<Life> {
         let mut read = self.read.borrow_mut();
-        let Read { bytes, lives } = &mut *read;
+        let Read { bytes, lives } = read.entry(name.to_owned()).or_default();
         let mut text = String::new();
-        if let Ok(mut file) = fs::File::open(self.scratch.path().join("stamps")) {
+        if let Ok(mut file) = fs::File::open(self.scratch.path().join(name)) {
             file.seek(SeekFrom::Start(*bytes)).expect("a file can be sought");
             file.read_to_string(&mut text).expect("stamps are text");
         }

@@ -1,6 +1,6 @@
 //! A COMMAND that shows when it was alive: it appends a line to a file every two milliseconds until it dies.
 //!
-//! `stamp FILE [ignore-term] [daemon]`; each line is `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it starts a
+//! `stamp FILE [ignore-term] [daemon]`; in slot 2 of a shard it writes into `FILE.2`. Each line is `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it starts a
 //! second one first, double-forked and in a session of its own.
 
 use leaderrun::sys::ignore;
@@ -25,7 +25,8 @@ fn main() {
         daemon.args(flags.iter().filter(|flag| *flag != "daemon"));
         assert!(daemon.status().expect("setsid runs").success());
     }
-    let mut file = File::options().append(true).create(true).open(path).expect("the file can be written");
+    let slot = std::env::var("LEADERRUN_SLOT").map(|slot| format!(".{slot}")).unwrap_or_default();
+    let mut file = File::options().append(true).create(true).open(path + &slot).expect("the file can be written");
     let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "?".to_owned());
     let (owner, term, pid) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"), std::process::id());
     loop {

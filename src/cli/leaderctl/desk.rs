@@ -10,7 +10,8 @@ use crate::lease::{Shard, show};
 use crate::ledger;
 use crate::orders::{self, Orders};
 use crate::presence;
-use crate::store::{Report, Store, StoreError, on_one_line};
+use crate::store::slotted;
+use crate::store::{Conclusion, Report, Store, StoreError, on_one_line};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -31,6 +32,24 @@ impl Desk<'_> {
         inspect(self.store, self.shard, self.patience).await
     }
 
+    /// The same of a shard whose candidates may have slots: where nobody leads it as a whole, some leader of a slot. That
+    /// is asked by way of a list, so only a verb that is about all of them asks it.
+    pub async fn inspect_all(&self) -> Result<Report, StoreError> {
+        let report = self.inspect().await?;
+        if report.holder.is_some() {
+            return Ok(report);
+        }
+        let below = match bounded(self.patience * 4, self.store.list(&format!("{}/", self.shard))).await {
+            // Who may not list knows of no slots.
+            Err(error) if error.conclusion == Conclusion::Denied => return Ok(report),
+            below => below?,
+        };
+        let is_slot = |shard: &Shard| slotted::parent(shard).is_some_and(|(parent, _)| parent == *self.shard);
+        let slots = below.into_iter().filter(|(shard, _)| is_slot(shard));
+        let holder = slots.filter_map(|(_, report)| report.holder).next();
+        Ok(Report { holder, ..report })
+    }
+
     pub async fn orders(&self) -> Result<Orders, StoreError> {
         bounded(self.patience, orders::read(self.store, self.shard)).await
     }
@@ -46,12 +65,22 @@ impl Desk<'_> {
     pub async fn wait_until<T>(
         &self,
         most: Option<Duration>,
+        found: impl FnMut(&Report) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        self.look_until(most, async || self.inspect().await, found).await
+    }
+
+    /// The same, of what `look` shows.
+    pub async fn look_until<T>(
+        &self,
+        most: Option<Duration>,
+        look: impl AsyncFn() -> Result<Report, StoreError>,
         mut found: impl FnMut(&Report) -> Option<T>,
     ) -> Result<Option<T>, StoreError> {
         let begun = Instant::now();
         let mut away = false;
         loop {
-            match self.inspect().await {
+            match look().await {
                 Ok(report) => {
                     if let Some(found) = found(&report) {
                         return Ok(Some(found));
@@ -105,8 +134,12 @@ impl Desk<'_> {
 
     /// Whether somebody who waits for the shard is called so, as far as the store knows.
     pub async fn knows_standby(&self, name: &str) -> Result<bool, StoreError> {
-        let standbys = bounded(self.patience, presence::standbys(self.store, self.shard.as_str())).await?;
+        // Who waits for a slot waits for any of its shard.
+        let parent = slotted::parent(self.shard).map(|(parent, _)| parent);
+        let prefix = parent.as_ref().unwrap_or(self.shard).as_str();
+        let standbys = bounded(self.patience, presence::standbys(self.store, prefix)).await?;
         let named = |standby: &presence::Standby| standby.owner == name || standby.host == name;
-        Ok(standbys.iter().any(|(shard, standby)| shard == self.shard && named(standby)))
+        let waits = |shard: &Shard| shard == self.shard || Some(shard) == parent.as_ref();
+        Ok(standbys.iter().any(|(shard, standby)| waits(shard) && named(standby)))
     }
 }

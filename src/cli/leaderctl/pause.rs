@@ -100,7 +100,7 @@ impl PauseFlags {
         }
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| desk.although(&format!("paused {until}"), error);
-        let holder = desk.inspect().await.map_err(paused)?.holder;
+        let holder = desk.inspect_all().await.map_err(paused)?.holder;
         let Some(holder) = holder else { return desk.done(&format!("paused {until}; nobody leads")).await };
         if self.keep {
             return desk.done(&format!("paused {until}; {holder} goes on, and nobody follows")).await;
@@ -109,7 +109,7 @@ impl PauseFlags {
             return desk.done(&format!("paused {until}; {holder} stops when it next renews its lease")).await;
         };
         let free = |report: &crate::store::Report| report.holder.is_none().then_some(());
-        match desk.wait_until(most, free).await.map_err(paused)? {
+        match desk.look_until(most, async || desk.inspect_all().await, free).await.map_err(paused)? {
             Some(()) => desk.done(&format!("paused {until}; nobody leads")).await,
             None => Ok(desk.not_yet(most, &format!("{holder} has not stopped"))),
         }

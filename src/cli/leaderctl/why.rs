@@ -6,6 +6,7 @@ use crate::exit;
 use crate::lease::{Shard, show};
 use crate::orders::{self, Orders};
 use crate::presence;
+use crate::store::slotted;
 use crate::store::{Report, Store, on_one_line};
 use crate::witness::{self, Statement};
 use clap::Args;
@@ -91,9 +92,11 @@ impl WhyFlags {
     /// Of this host and shard, as far as they answer.
     async fn candidates(&self) -> Vec<Statement> {
         let mut told = Vec::new();
+        // Who waits for a slot waits for any of its shard.
+        let parent = slotted::parent(&self.shard).map(|(parent, _)| parent.to_string());
         for name in witness::all().unwrap_or_default() {
             if let Ok(statement) = witness::ask(&name).await
-                && statement.shard == self.shard.as_str()
+                && (statement.shard == self.shard.as_str() || Some(&statement.shard) == parent.as_ref())
             {
                 told.push(statement);
             }

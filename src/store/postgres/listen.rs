@@ -10,7 +10,7 @@
 use super::server::Server;
 use super::session::{Session, ended};
 use super::statement::{quoted, text};
-use crate::lease;
+use crate::lease::{self, Shard};
 use crate::store::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,15 +36,16 @@ pub struct Subscription {
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    Released,
+    /// Of the shards that were named, the one in this place.
+    Released(usize),
     Silence,
     /// The connection ended: something may have been missed.
     Ended,
 }
 
 impl Subscription {
-    /// Waits until `shard` was released, for `at_most` if that is some.
-    pub async fn news(&mut self, shard: &str, at_most: Option<Duration>) -> News {
+    /// Waits until one of `shards` was released, for `at_most` if that is some.
+    pub async fn news(&mut self, shards: &[Shard], at_most: Option<Duration>) -> News {
         let Self { inbox, end, .. } = self;
         let patience = async {
             match at_most {
@@ -55,10 +56,13 @@ impl Subscription {
         let release = async {
             loop {
                 match inbox.recv().await {
-                    Ok(payload) if *payload == *shard => return News::Released,
-                    Ok(_) => {}
+                    Ok(payload) => {
+                        if let Some(index) = shards.iter().position(|shard| *payload == *shard.as_str()) {
+                            return News::Released(index);
+                        }
+                    }
                     // More than there was room for: it may have been among them.
-                    Err(broadcast::error::RecvError::Lagged(_)) => return News::Released,
+                    Err(broadcast::error::RecvError::Lagged(_)) => return News::Released(0),
                     Err(broadcast::error::RecvError::Closed) => return News::Ended,
                 }
             }

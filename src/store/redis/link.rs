@@ -102,8 +102,8 @@ impl Link {
         Ok(talk)
     }
 
-    /// A connection of its own for the publications of a channel.
-    pub async fn listen(&self, channel: &str) -> Result<PubSub, StoreError> {
+    /// A connection of its own for the publications of some channels.
+    pub async fn listen(&self, channels: &[String]) -> Result<PubSub, StoreError> {
         let deadline = self.deadline();
         let server = self.server(deadline).await?;
         let stream = self.connect(&server, deadline).await?;
@@ -117,7 +117,7 @@ impl Link {
         }
         let subscribed = timeout_at(deadline, async {
             let mut listener = PubSub::new(&login, stream).await?;
-            listener.subscribe(channel).await?;
+            listener.subscribe(channels).await?;
             Ok::<_, RedisError>(listener)
         });
         let failure = match subscribed.await {

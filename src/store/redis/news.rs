@@ -1,4 +1,4 @@
-//! A standby's ear: a subscription to the channel on which releases of a shard are published.
+//! A standby's ear: a subscription to the channels on which releases of its shards are published.
 //!
 //! The hazard: messages that nobody takes pile up. So a subscription lives only while somebody waits for news, and
 //! from one wait to the next; a leader has none.
@@ -14,29 +14,28 @@ use std::time::Duration;
 const LEAST_LIFE: Duration = Duration::from_secs(1);
 
 pub struct Subscription {
-    channel: String,
+    channels: Vec<String>,
     messages: PubSubStream,
     since: BootInstant,
 }
 
 impl Subscription {
-    pub async fn begin(link: &Link, channel: &str) -> Result<Self, StoreError> {
-        let messages = link.listen(channel).await?.into_on_message();
-        Ok(Self { channel: channel.to_owned(), messages, since: BootInstant::now() })
+    pub async fn begin(link: &Link, channels: &[String]) -> Result<Self, StoreError> {
+        let messages = link.listen(channels).await?.into_on_message();
+        Ok(Self { channels: channels.to_vec(), messages, since: BootInstant::now() })
     }
 
-    pub fn is_of(&self, channel: &str) -> bool {
-        self.channel == channel
+    pub fn is_of(&self, channels: &[String]) -> bool {
+        self.channels == channels
     }
 
-    /// False when the connection ended.
-    pub async fn next(&mut self) -> bool {
-        if self.messages.next().await.is_none() {
-            return false;
-        }
+    /// The place of the channel on which there was news; None when the connection ended.
+    pub async fn next(&mut self) -> Option<usize> {
+        let message = self.messages.next().await?;
         // Several are no more than one; and should it have ended, the next wait finds out.
         while let Some(Some(_)) = self.messages.next().now_or_never() {}
-        true
+        let heard = self.channels.iter().position(|channel| channel == message.get_channel_name());
+        Some(heard.unwrap_or_default())
     }
 
     pub fn was_short(&self) -> bool {

@@ -164,7 +164,7 @@ async fn check_permissions(store: &Redis, place: &str, findings: &mut Vec<Findin
         permission(store, place, "the command HSET", tried.map(drop), findings)?;
         let _ = ask(store, cmd("DEL").arg(&hash)).await?;
     }
-    match Subscription::begin(&store.link, &channel).await {
+    match Subscription::begin(&store.link, std::slice::from_ref(&channel)).await {
         Ok(_) => {}
         Err(error) if error.conclusion == Conclusion::Denied => {
             findings.push(Finding::bad(format!("{MISSING}: SUBSCRIBE to {}*: {error}", store.prefix)));

@@ -1,0 +1,22 @@
+//! `--slots`: several leaders of one shard. Not to be taken for the slots of time that `--every` has.
+
+use crate::lease::Shard;
+use crate::store::Location;
+use crate::store::slotted::{self, MOST};
+
+/// # Errors
+/// What may be written.
+pub fn number(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|slots| (1..=MOST).contains(slots));
+    number.ok_or_else(|| format!("write how many may lead at once, 1 to {MOST}"))
+}
+
+/// # Errors
+/// One line: what `--slots` does not go together with.
+pub fn check(slots: u32, shard: &Shard, location: Option<&Location>, is_job: bool) -> Result<(), String> {
+    if is_job {
+        return Err("--slots cannot be used with --every or --once: a job runs once, whoever leads".to_owned());
+    }
+    slotted::name(shard, slots)?;
+    location.map_or(Ok(()), |location| slotted::check(location, slots))
+}

@@ -1,0 +1,36 @@
+//! A few futures at once, as their borrower polls them: no tasks, so that dropping the borrower drops them all.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+/// What the first of them to end answers; never, where there is none. The others are dropped.
+pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + Send>) -> T {
+    let mut waiting: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
+    poll_fn(|context| {
+        let ready = waiting.iter_mut().find_map(|future| match future.as_mut().poll(context) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        });
+        ready.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+/// What all of them answer, in their order.
+pub async fn all<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + Send>) -> Vec<T> {
+    let mut asked: Vec<(Option<Pin<Box<_>>>, Option<T>)> =
+        futures.into_iter().map(|future| (Some(Box::pin(future)), None)).collect();
+    poll_fn(|context| {
+        for (waiting, answer) in &mut asked {
+            if let Some(future) = waiting
+                && let Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                (*waiting, *answer) = (None, Some(ready));
+            }
+        }
+        if asked.iter().all(|(waiting, _)| waiting.is_none()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    asked.into_iter().filter_map(|(_, answer)| answer).collect()
+}

@@ -1,0 +1,140 @@
+//! Orders of a shard with slots: a pause is of all of them, or of one; a handover is of one.
+//!
+//! The hazard: whoever is barred from one slot may lead in another. So the election is told of a slot's orders only while
+//! it leads there, and a standby keeps to them here: it passes the slot over.
+
+use super::Slotted;
+use crate::election::{Handover, Mandate};
+use crate::lease::{Candidate, Term};
+use crate::orders::{self, Orders};
+use crate::store::{Conclusion, StoreError};
+use crate::time::BootInstant;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// From one look at the orders that bar us from a slot to the next.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What bars us from slots, as far as is known.
+#[derive(Default)]
+pub(super) struct Bars {
+    barred: BTreeMap<usize, Bar>,
+    /// Of the last handover of each slot that did not name us.
+    yielding: BTreeMap<usize, Yielding>,
+}
+
+/// Orders that were there when they were read last.
+#[derive(Clone)]
+struct Bar {
+    said: String,
+    /// To be read again then, and the slot is not to be claimed before that.
+    look_at: BootInstant,
+}
+
+/// Others have the first go. One and the same handover bars us for its time only once.
+struct Yielding {
+    term: Term,
+    hold: Duration,
+    until: BootInstant,
+}
+
+pub(super) enum Gate {
+    Open,
+    Barred { said: String, look_at: BootInstant },
+}
+
+impl Bars {
+    /// Whether its orders have to be read before it is claimed.
+    pub fn has(&self, slot: usize) -> bool {
+        self.barred.contains_key(&slot)
+    }
+
+    /// Others have that long from now, however long COMMAND took to end.
+    pub fn released(&mut self, slot: usize, term: Term) {
+        if let Some(yielding) = self.yielding.get_mut(&slot).filter(|yielding| yielding.term == term) {
+            let now = BootInstant::now();
+            yielding.until = now.plus(yielding.hold);
+            // That time may have been over already.
+            let look_at = yielding.until.min(now.plus(LOOK_EVERY));
+            self.barred.insert(slot, Bar { said: "handed over".to_owned(), look_at });
+        }
+    }
+
+    fn yield_until(&mut self, slot: usize, handover: &Handover, now: BootInstant) -> BootInstant {
+        let Handover { term, hold, .. } = *handover;
+        let known = self.yielding.get(&slot).filter(|known| known.term == term).map(|known| known.until);
+        known.unwrap_or_else(|| {
+            let until = now.plus(hold);
+            self.yielding.insert(slot, Yielding { term, hold, until });
+            until
+        })
+    }
+
+    /// Takes in what is ordered of a slot.
+    fn judge(&mut self, slot: usize, mandate: &Mandate, now: BootInstant) -> Gate {
+        let mut bar = None;
+        if let Some(handover) = mandate.handover.as_ref().filter(|handover| !handover.welcome) {
+            let until = self.yield_until(slot, handover, now);
+            bar = (now < until).then(|| (format!("handed over {}", handover.said), until));
+        }
+        if let Some(pause) = &mandate.pause {
+            bar =
+                Some((format!("paused {}", pause.said), pause.left.map_or(BootInstant::NEVER, |left| now.plus(left))));
+        }
+        let Some((said, until)) = bar else {
+            self.barred.remove(&slot);
+            return Gate::Open;
+        };
+        let look_at = until.min(now.plus(LOOK_EVERY));
+        self.barred.insert(slot, Bar { said: said.clone(), look_at });
+        Gate::Barred { said, look_at }
+    }
+}
+
+impl Slotted {
+    /// Whether orders let us claim a slot; asks for them where they did not.
+    pub(super) async fn gate(&self, slot: usize) -> Result<Gate, StoreError> {
+        let Some(Bar { said, look_at }) = self.state().bars.barred.get(&slot).cloned() else { return Ok(Gate::Open) };
+        if BootInstant::now() < look_at {
+            return Ok(Gate::Barred { said, look_at });
+        }
+        let orders = orders::read(&*self.inner, &self.slots[slot]).await?;
+        Ok(self.state().bars.judge(slot, &orders.mandate(&self.candidate), BootInstant::now()))
+    }
+
+    /// Waits until orders let us claim a slot that they barred us from.
+    pub(super) async fn opened(&self, slot: usize) -> Result<usize, StoreError> {
+        loop {
+            match self.gate(slot).await {
+                Ok(Gate::Open) => return Ok(slot),
+                Ok(Gate::Barred { look_at, .. }) => tokio::time::sleep(look_at.since(BootInstant::now())).await,
+                Err(error) => match error.conclusion {
+                    Conclusion::NotApplied | Conclusion::Unknown => tokio::time::sleep(LOOK_EVERY).await,
+                    Conclusion::Denied | Conclusion::Misconfigured => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// What orders mean for the candidate: those of the shard, and while it leads those of its slot.
+    pub(super) async fn mandate_of(&self, candidate: &Candidate) -> Result<Mandate, StoreError> {
+        // A shard without a lease of its own has nothing to hand over.
+        let of_all = |orders: Orders| orders.mandate(candidate).pause;
+        let Some((slot, term)) = self.led() else {
+            let pause = of_all(orders::read(&*self.inner, &candidate.shard).await?);
+            return Ok(Mandate { pause, handover: None });
+        };
+        let (all, own) =
+            tokio::join!(orders::read(&*self.inner, &candidate.shard), orders::read(&*self.inner, &self.slots[slot]));
+        let (pause, mut mandate) = (of_all(all?), own?.mandate(candidate));
+        let now = BootInstant::now();
+        let mut state = self.state();
+        let _ = state.bars.judge(slot, &mandate, now);
+        if let Some(handover) = mandate.handover.as_mut().filter(|handover| handover.term != term) {
+            // The election has not waited for it, but we have.
+            handover.welcome |= state.bars.yield_until(slot, handover, now) <= now;
+        }
+        mandate.pause = pause.or(mandate.pause);
+        Ok(mandate)
+    }
+}

@@ -1,0 +1,408 @@
+//! The adapter alone, over the reference store, whose answers are lost, late or refused on demand.
+
+use leaderrun::lease::{Candidate, Session, Shard, Term};
+use leaderrun::orders::{self, Orders};
+use leaderrun::store::memory::Memory;
+use leaderrun::store::slotted::Slotted;
+use leaderrun::store::{
+    Claim, Conclusion, Delivery, Finding, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
+};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// What becomes of a claim.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// It is applied, and nobody hears of it.
+    Unheard,
+    /// It is not applied, which nobody hears of either.
+    Swallowed,
+    /// Its answer takes for ever; it is applied.
+    Hangs,
+    /// It is refused in this way.
+    Fails(Conclusion),
+    /// Its answer is late.
+    Late(Duration),
+}
+
+/// The reference store, and what it was asked for.
+#[derive(Default)]
+struct Bent {
+    memory: Memory,
+    fates: Mutex<VecDeque<Fate>>,
+    asked: Mutex<Vec<String>>,
+    kernel: bool,
+}
+
+impl Bent {
+    fn next(&self, fates: &[Fate]) {
+        self.fates.lock().unwrap().extend(fates);
+    }
+
+    /// Since it was asked last.
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    fn note(&self, what: &str, shard: &Shard) {
+        self.asked.lock().unwrap().push(format!("{what} {shard}"));
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Bent {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        self.note("claim", &candidate.shard);
+        let fate = self.fates.lock().unwrap().pop_front();
+        match fate {
+            None => self.memory.claim(candidate).await,
+            Some(Fate::Swallowed) => Err(StoreError::unknown("no answer")),
+            Some(Fate::Fails(conclusion)) => Err(StoreError { conclusion, message: "refused".to_owned() }),
+            Some(Fate::Unheard) => {
+                self.memory.claim(candidate).await?;
+                Err(StoreError::unknown("no answer"))
+            }
+            Some(Fate::Hangs) => {
+                self.memory.claim(candidate).await?;
+                std::future::pending().await
+            }
+            Some(Fate::Late(late)) => {
+                tokio::time::sleep(late).await;
+                self.memory.claim(candidate).await
+            }
+        }
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        self.note("observe", shard);
+        self.memory.observe(shard).await
+    }
+
+    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        self.note("renew", &candidate.shard);
+        self.memory.renew(candidate, term, beat).await
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        self.note("release", &candidate.shard);
+        self.memory.release(candidate, term).await
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        while self.memory.observe(shard).await? != Observation::Free {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        self.memory.inspect(shard).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        self.memory.list(prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        self.memory.revoke(shard, term).await
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Push
+    }
+
+    fn expires(&self) -> bool {
+        !self.kernel
+    }
+}
+
+#[async_trait::async_trait]
+impl Notes for Bent {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        self.memory.read(shard, page).await
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        self.memory.replace(shard, page, expected, draft).await
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        self.memory.standbys(prefix).await
+    }
+}
+
+/// A candidate, and the store as it sees it.
+struct One {
+    candidate: Candidate,
+    store: Slotted,
+}
+
+impl One {
+    fn of(bent: &Arc<Bent>, owner: &str, slots: u32) -> Self {
+        let candidate = Candidate {
+            shard: "s".parse().unwrap(),
+            owner: owner.to_owned(),
+            session: Session::random().unwrap(),
+            host: owner.to_owned(),
+            pid: 7,
+            lease: Duration::from_mins(1),
+        };
+        let inner: Arc<dyn Store> = bent.clone();
+        let store = Slotted::new(inner, &candidate, slots, PATIENCE).unwrap();
+        Self { candidate, store }
+    }
+
+    async fn claim(&self) -> Result<Claim, StoreError> {
+        self.store.claim(&self.candidate).await
+    }
+
+    /// The slot that it is granted.
+    #[track_caller]
+    fn led(&self, claim: Result<Claim, StoreError>) -> (u32, Term) {
+        let Ok(Claim::Granted(grant)) = claim else { panic!("{claim:?}") };
+        (self.store.place().expect("it leads").slot, grant.term)
+    }
+
+    async fn lead(&self) -> (u32, Term) {
+        let claim = self.claim().await;
+        self.led(claim)
+    }
+
+    async fn release(&self, term: Term) -> Result<Release, StoreError> {
+        self.store.release(&self.candidate, term).await
+    }
+
+    async fn observe(&self) -> Observation {
+        self.store.observe(&self.candidate.shard).await.unwrap()
+    }
+
+    async fn changed(&self) {
+        let waited = tokio::time::timeout(PATIENCE, self.store.changed(&self.candidate.shard)).await;
+        waited.expect("it changes").unwrap();
+    }
+}
+
+fn slot(number: u32) -> Shard {
+    format!("s/{number}").parse().unwrap()
+}
+
+/// Of these, somebody else holds those.
+async fn taken(bent: &Bent, slots: &[u32]) -> Vec<(Candidate, Term)> {
+    let mut taken = Vec::new();
+    for &number in slots {
+        let mut other = One::of(&Arc::default(), "other", 1).candidate;
+        other.shard = slot(number);
+        let Ok(Claim::Granted(grant)) = bent.memory.claim(&other).await else { panic!("{number} is taken") };
+        taken.push((other, grant.term));
+    }
+    taken
+}
+
+async fn order(bent: &Bent, shard: &Shard, edit: impl Fn(&mut Orders)) {
+    let edit = |orders: &mut Orders| {
+        edit(orders);
+        true
+    };
+    orders::change(&bent.memory, shard, edit).await.unwrap();
+}
+
+async fn pause(bent: &Bent, shard: &Shard) {
+    let pause = orders::pause(None, false, None).unwrap();
+    order(bent, shard, |orders| orders.pause = Some(pause.clone())).await;
+}
+
+#[tokio::test]
+async fn as_many_lead_as_there_are_slots_and_the_next_one_hears_who_ends_first() {
+    let bent = Arc::new(Bent::default());
+    let all: Vec<One> = (0..4).map(|n| One::of(&bent, &format!("c{n}"), 3)).collect();
+    let mut slots = Vec::new();
+    for one in &all[..3] {
+        slots.push(one.lead().await.0);
+    }
+    slots.sort_unstable();
+    assert_eq!(slots, [1, 2, 3]);
+    assert!(matches!(all[3].claim().await, Ok(Claim::Refused(holder)) if holder.owner == "c0"));
+    assert!(matches!(all[3].observe().await, Observation::Held(holder) if holder.owner == "c0"));
+    let place = all[1].store.place().unwrap();
+    let (slot, term) = (place.slot, bent.memory.inspect(&place.shard).await.unwrap().last_term.unwrap());
+    assert_eq!(all[1].release(term).await, Ok(Release::Released));
+    assert_eq!(all[1].store.place(), None);
+    all[3].changed().await;
+    let (now, next) = all[3].lead().await;
+    assert!(now == slot && next > term);
+    for (beat, one) in (1..).zip([&all[0], &all[2], &all[3]]) {
+        let term = bent.memory.inspect(&one.store.place().unwrap().shard).await.unwrap().last_term.unwrap();
+        assert_eq!(one.store.renew(&one.candidate, term, beat).await, Ok(Renewal::Renewed));
+    }
+    assert_eq!(all[1].store.renew(&all[1].candidate, term, 9).await, Ok(Renewal::Lost(None)));
+}
+
+#[tokio::test]
+async fn a_claim_in_doubt_is_asked_again_first_and_alone() {
+    for fate in [Fate::Unheard, Fate::Swallowed] {
+        let bent = Arc::new(Bent::default());
+        let one = One::of(&bent, "c0", 4);
+        bent.next(&[fate, Fate::Swallowed, Fate::Fails(Conclusion::NotApplied)]);
+        assert!(one.claim().await.is_err());
+        let [first] = &bent.asked()[..] else { panic!("one was asked for") };
+        for _ in 0..2 {
+            assert!(one.claim().await.is_err() && one.store.place().is_none());
+            assert_eq!(bent.asked(), [first.clone()], "{fate:?}");
+        }
+        assert_eq!(format!("claim s/{}", one.lead().await.0), *first);
+        assert_eq!(bent.asked(), [first.clone()]);
+        assert_eq!(bent.memory.list("s/").await.unwrap().iter().filter(|(_, r)| r.holder.is_some()).count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_cut_off_is_in_doubt_and_who_leaves_releases_it() {
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 4);
+    bent.next(&[Fate::Hangs]);
+    assert!(tokio::time::timeout(Duration::from_millis(20), one.claim()).await.is_err());
+    let held: Vec<_> = bent.memory.list("s/").await.unwrap();
+    assert!(held.len() == 1 && held[0].1.holder.is_some() && one.store.place().is_none());
+    assert_eq!(one.release(Term(0)).await, Ok(Release::Released));
+    assert_eq!(bent.memory.inspect(&held[0].0).await.unwrap().holder, None);
+    bent.asked();
+    assert_eq!(one.release(Term(0)).await, Ok(Release::NotHeld));
+    assert!(bent.asked().is_empty(), "nothing was in doubt any more");
+}
+
+#[tokio::test]
+async fn only_a_definite_refusal_ends_a_doubt() {
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 2);
+    bent.next(&[Fate::Swallowed]);
+    assert!(one.claim().await.is_err());
+    let asked = bent.asked();
+    let number: u32 = asked[0].rsplit_once('/').unwrap().1.parse().unwrap();
+    taken(&bent, &[number]).await;
+    bent.next(&[Fate::Fails(Conclusion::Denied)]);
+    assert!(one.claim().await.is_err());
+    assert_eq!(bent.asked(), asked);
+    assert_eq!(one.lead().await.0, 3 - number);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_one_slot_keeps_nobody_from_the_next() {
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 2);
+    bent.next(&[Fate::Fails(Conclusion::Misconfigured)]);
+    assert_eq!(one.claim().await.unwrap_err().conclusion, Conclusion::Misconfigured);
+    let first = bent.asked();
+    assert_ne!(first[0], format!("claim s/{}", one.lead().await.0));
+}
+
+#[tokio::test]
+async fn on_a_slow_network_each_claim_goes_on_where_the_last_one_ended() {
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 3);
+    taken(&bent, &[1, 2, 3]).await;
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        bent.next(&[Fate::Late(PATIENCE / 2)]);
+        assert!(matches!(one.claim().await, Ok(Claim::Refused(_))));
+        asked.extend(bent.asked());
+    }
+    asked.sort();
+    assert_eq!(asked, ["claim s/1", "claim s/2", "claim s/3"]);
+}
+
+#[tokio::test]
+async fn the_kernel_gets_back_what_it_gave_beside_the_slot_that_is_led() {
+    let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
+    let one = One::of(&bent, "c0", 3);
+    let (led, _) = one.lead().await;
+    let mut asked = bent.asked();
+    assert_eq!(asked.remove(0), format!("claim s/{led}"));
+    let others = (1..=3).filter(|&other| other != led);
+    assert_eq!(asked, others.map(|other| format!("release s/{other}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_paused_slot_is_passed_over_once_that_is_known_and_taken_again_when_it_is_resumed() {
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 2);
+    let (led, term) = one.lead().await;
+    pause(&bent, &slot(led)).await;
+    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.is_some());
+    one.release(term).await.unwrap();
+    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.is_none(), "others are not paused");
+    taken(&bent, &[3 - led]).await;
+    for _ in 0..3 {
+        assert!(matches!(one.claim().await, Ok(Claim::Refused(holder)) if holder.owner == "other"));
+        assert!(matches!(one.observe().await, Observation::Held(holder) if holder.owner == "other"));
+    }
+    assert!(!bent.asked().contains(&format!("observe s/{led}")), "it is not asked for");
+    let led_shard = slot(led);
+    tokio::join!(one.changed(), order(&bent, &led_shard, |orders| orders.pause = None));
+    assert_eq!(one.lead().await.0, led);
+}
+
+#[tokio::test]
+async fn where_all_slots_are_paused_somebody_says_so_and_nothing_is_claimed() {
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 1);
+    let (_, term) = one.lead().await;
+    pause(&bent, &slot(1)).await;
+    one.store.mandate(&one.candidate).await.unwrap();
+    one.release(term).await.unwrap();
+    bent.asked();
+    let Ok(Claim::Refused(holder)) = one.claim().await else { panic!("granted") };
+    assert!(holder.owner.starts_with("nobody (s/1 is paused by "), "{holder}");
+    assert!(bent.asked().is_empty());
+}
+
+#[tokio::test]
+async fn who_steps_down_from_a_slot_waits_its_time_there_and_then_is_told_of_it_no_more() {
+    const HOLD: Duration = Duration::from_millis(300);
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 1);
+    let (_, term) = one.lead().await;
+    let handover = orders::handover(term, Some(one.candidate.session.clone()), None, HOLD).unwrap();
+    order(&bent, &slot(1), |orders| orders.handover = Some(handover.clone())).await;
+    for _ in 0..2 {
+        // Also when the first answer was lost, and that time is over.
+        let mandate = one.store.mandate(&one.candidate).await.unwrap();
+        assert!(!mandate.handover.unwrap().welcome, "it has to go");
+        tokio::time::sleep(HOLD * 2).await;
+    }
+    one.release(term).await.unwrap();
+    let released = std::time::Instant::now();
+    while !matches!(one.claim().await, Ok(Claim::Granted(_))) {
+        one.changed().await;
+    }
+    assert!(released.elapsed() >= HOLD, "{:?}", released.elapsed());
+    let mandate = one.store.mandate(&one.candidate).await.unwrap();
+    assert!(mandate.handover.unwrap().welcome, "it has waited");
+}
+
+#[tokio::test]
+async fn a_pause_of_the_shard_is_for_whoever_leads_or_waits() {
+    let bent = Arc::new(Bent::default());
+    let (one, two) = (One::of(&bent, "c0", 1), One::of(&bent, "c1", 1));
+    one.lead().await;
+    pause(&bent, &one.candidate.shard).await;
+    for candidate in [&one, &two] {
+        assert!(candidate.store.mandate(&candidate.candidate).await.unwrap().pause.is_some());
+    }
+}
