@@ -3,10 +3,13 @@
 //! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is
 //! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
 
-use crate::election::{Action, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View};
+use crate::election::{
+    Action, CommandEnd, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View,
+};
 use crate::history::Chronicle;
 use crate::lease::{Candidate, Deadline, Shard, Term, show};
 use crate::ledger::{Books, Job};
+use crate::relinquish::Schedule;
 use crate::store::{Store, StoreError};
 use crate::time::BootInstant;
 use crate::{orders, presence};
@@ -80,6 +83,8 @@ pub struct Habits {
     pub announces: bool,
     /// What COMMAND is, where its runs are counted.
     pub job: Option<Job>,
+    /// When to hand over of itself, by the wall clock.
+    pub schedule: Option<Schedule>,
 }
 
 /// Has `candidate` take part in the election of its shard until it leaves, and answers how it went.
@@ -105,6 +110,7 @@ pub async fn run(
         entries: JoinSet::new(),
         news: JoinSet::new(),
         doubts: JoinSet::new(),
+        turns: JoinSet::new(),
         notes: JoinSet::new(),
         beginnings: JoinSet::new(),
         chronicle: Arc::default(),
@@ -133,6 +139,7 @@ pub async fn run(
             Some(event) = driver.entries.join_next() => driver.events.extend(event),
             Some(event) = driver.doubts.join_next() => driver.events.extend(event),
             Some(event) = driver.news.join_next() => driver.events.extend(event),
+            Some(event) = driver.turns.join_next() => driver.events.extend(event),
             Some(_) = driver.notes.join_next() => {}
             event = host.next(wake_at) => driver.events.push_back(event?),
         }
@@ -151,6 +158,8 @@ struct Driver {
     news: JoinSet<Event>,
     /// What a leader is warned by.
     doubts: JoinSet<Event>,
+    /// While we lead and are to hand over at some time.
+    turns: JoinSet<Event>,
     /// What is written down for people.
     notes: JoinSet<()>,
     /// That a leadership has begun, of which nobody waits for.
@@ -191,6 +200,16 @@ impl Driver {
         } else if self.doubts.is_empty() {
             self.doubts.spawn(self.requests.doubted());
         }
+        if !self.election.is_leading() {
+            self.turns.abort_all();
+            self.turns.detach_all();
+        } else if let Some(schedule) = self.habits.schedule.as_ref().filter(|_| self.turns.is_empty()) {
+            let comes = schedule.clone().comes();
+            self.turns.spawn(async move {
+                comes.await;
+                Event::TurnOver
+            });
+        }
         if !self.presence.is_empty() && !self.election.is_standby() {
             self.presence.abort_all();
             self.presence.detach_all();
@@ -210,6 +229,7 @@ impl Driver {
             // A leader's answer is of no interest after its leadership, like those to its renewals.
             Action::ReadOrders if self.election.is_leading() => drop(self.renewals.spawn(self.requests.orders())),
             Action::ReadOrders => self.ask(self.requests.orders()),
+            Action::CountStandbys => drop(self.renewals.spawn(self.requests.count_standbys(self.habits.announces))),
             Action::Book { term } => drop(self.entries.spawn(self.requests.book(term))),
             Action::Settle { term, ran } => drop(self.entries.spawn(self.requests.settle(term, ran))),
             Action::ForgetHandover { term } => drop(self.notes.spawn(self.requests.forget_handover(term))),
@@ -223,8 +243,9 @@ impl Driver {
                     self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
                     self.events.push_back(Event::Tree(TreeEvent::Dead));
                 }
-                self.chronicle.open(&candidate, term);
-                self.beginnings.spawn(self.requests.save(&self.chronicle, BEGINS_AFTER));
+                if self.chronicle.open(&candidate, term) {
+                    self.beginnings.spawn(self.requests.save(&self.chronicle, BEGINS_AFTER));
+                }
             }
             Action::Ended { term, how } => {
                 self.beginnings.abort_all();
@@ -255,17 +276,21 @@ impl Driver {
         let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
         let term = self.term.map(|term| term.0);
         match notice {
-            Notice::Waiting(_) => tracing::debug!(shard, owner, "{notice}"),
+            Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(shard, owner, "{notice}"),
             Notice::Leading(_)
             | Notice::HoldingBack(_)
             | Notice::TroubleOver
             | Notice::Stopping { .. }
             | Notice::SteppingDown(_)
             | Notice::Barred(_)
+            | Notice::Restarting { end: CommandEnd::Exited(0), .. }
+            | Notice::Relinquishing
             | Notice::Released(_) => tracing::info!(shard, term, owner, "{notice}"),
             Notice::Trouble { .. }
             | Notice::OrdersUnread { .. }
             | Notice::Overran(_)
+            | Notice::Restarting { end: CommandEnd::Exited(_) | CommandEnd::Signalled(_), .. }
+            | Notice::GaveUp { .. }
             | Notice::NotEntered(_)
             | Notice::NotSettled(_)
             | Notice::Killing
@@ -331,6 +356,19 @@ impl Requests {
     fn orders(&self) -> impl Future<Output = Event> + use<> {
         let (store, candidate, timeout) = self.parts();
         async move { Event::Ordered { answer: within(timeout, store.mandate(&candidate)).await } }
+    }
+
+    /// None where nobody says that it waits.
+    fn count_standbys(&self, announced: bool) -> impl Future<Output = Event> + use<> {
+        let (store, candidate, timeout) = self.parts();
+        async move {
+            let answer = if announced {
+                within(timeout, presence::others(&*store, &candidate)).await.map(Some)
+            } else {
+                Ok(None)
+            };
+            Event::Counted { answer }
+        }
     }
 
     fn book(&self, term: Term) -> impl Future<Output = Event> + use<> {

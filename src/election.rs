@@ -18,12 +18,14 @@
 mod books;
 mod orders;
 mod random;
+mod restart;
 mod state;
+mod turns;
 mod words;
 
 pub use words::{
     Action, Bar, Booking, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
-    Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent, View,
+    Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped, StartError, Stop, TreeEvent, View,
 };
 
 use crate::lease::{Deadline, Term};
@@ -31,11 +33,13 @@ use crate::store::{Claim, Conclusion, Delivery, Grant, Holder, Observation, Rele
 use crate::time::BootInstant;
 use books::Entry;
 use random::Random;
+use restart::Runs;
 use state::{
     Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, Request, Settling, Standby, State,
     Then, Tree, Trouble, Waiting,
 };
 use std::time::Duration;
+use turns::{StandingBack, Turn};
 
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
@@ -60,6 +64,8 @@ pub struct Election {
     orders_worked: bool,
     /// The last handover that barred us, and until when.
     yielding: Option<(Term, BootInstant)>,
+    /// Some once we gave a lease up of ourselves, until others have had their turn.
+    standing_back: Option<StandingBack>,
     waiting: Waiting,
     trouble: Option<Trouble>,
 }
@@ -67,6 +73,7 @@ pub struct Election {
 impl Election {
     #[must_use]
     pub fn new(settings: Settings, now: BootInstant, seed: u64) -> Self {
+        assert!(!settings.books || settings.restart.is_none(), "a job's run is entered once");
         let mut election = Self {
             settings,
             random: Random(seed),
@@ -75,6 +82,7 @@ impl Election {
             claim_in_doubt: false,
             orders_worked: false,
             yielding: None,
+            standing_back: None,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, bar: None },
             trouble: None,
         };
@@ -101,12 +109,14 @@ impl Election {
                             .min(start)
                             .min(leadership.reading_due())
                             .min(leadership.entry_due())
+                            .min(leadership.turn_due())
                             .min(deadline.kill_at)
                     }
                     Tree::Alive { seize_at, overrun_at } => {
                         let going_on = leadership.ending.is_none();
                         let losing = if going_on { deadline.term_at.min(overrun_at) } else { BootInstant::NEVER };
-                        leadership.renewal_due().min(losing).min(deadline.backstop_at).min(seize_at)
+                        let renewal = leadership.renewal_due().min(leadership.turn_due());
+                        renewal.min(losing).min(deadline.backstop_at).min(seize_at)
                     }
                     Tree::Seized => leadership.renewal_due(),
                 }
@@ -152,7 +162,10 @@ impl Election {
     pub fn view(&self, hindrance: Option<String>) -> View {
         let role = match &self.state {
             State::Standby(_) => Role::Standby(self.waiting.obstacle()),
-            State::Leading(leadership) => Role::Leader(leadership.term),
+            State::Leading(leadership) => leadership
+                .runs
+                .waiting
+                .map_or(Role::Leader(leadership.term), |end| Role::Restarting { term: leadership.term, end }),
             State::Withdrawing { .. } | State::Releasing(_) | State::Ended => Role::Leaving,
         };
         let trouble = self.trouble.as_ref().map(|trouble| (trouble.message.clone(), trouble.since));
@@ -181,6 +194,8 @@ impl Election {
             Event::Booked { term, answer } => self.booked(now, term, answer, &mut actions),
             Event::Settled { term, answer } => self.settled(now, term, answer, &mut actions),
             Event::Tree(event) => self.tree(now, &event, &mut actions),
+            Event::TurnOver => self.turn_over(now),
+            Event::Counted { answer } => self.counted(now, answer, &mut actions),
             Event::Asked { signal } => self.asked(now, signal, &mut actions),
         }
         self.pass_time(now, &mut actions);
@@ -189,12 +204,16 @@ impl Election {
 
     fn pass_time(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
         let timing = self.settings.timing;
+        let stands_back = self.stands_back(now);
         match &mut self.state {
             State::Standby(standby) => {
                 if now >= self.waiting.until {
                     let outcome = self.waiting_in_vain();
                     self.leave(now, outcome, actions);
                 } else if standby.request.is_none() && now >= standby.next {
+                    if standby.intent == Request::Claim && stands_back {
+                        standby.intent = Request::Look;
+                    }
                     standby.request = Some(standby.intent);
                     actions.push(match standby.intent {
                         Request::Claim => Action::Claim,
@@ -218,6 +237,7 @@ impl Election {
                     && not_before.is_some_and(|not_before| now >= not_before)
                 {
                     *not_before = None;
+                    leadership.reading.begin_anew(now);
                     if leadership.valid_until.since(now) < timing.least_to_start() {
                         leadership.next_renewal = now;
                     }
@@ -246,6 +266,9 @@ impl Election {
                     leadership.entry.begun = true;
                     actions.push(Action::Book { term: leadership.term });
                 }
+                if now >= leadership.turn_due() {
+                    leadership.count_standbys(actions);
+                }
                 if now >= leadership.valid_until {
                     // Nothing is left to renew; and who waits for a tree that is hard to kill must not spin.
                     leadership.next_renewal = BootInstant::NEVER;
@@ -261,6 +284,7 @@ impl Election {
                         {
                             let overrun_at = self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(most));
                             leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
+                            leadership.begin_run(now);
                             actions.push(Action::Start { term: leadership.term, deadline });
                         }
                     }
@@ -338,12 +362,13 @@ impl Election {
     }
 
     fn observed(&mut self, now: BootInstant, answer: Result<Observation, StoreError>, actions: &mut Vec<Action>) {
+        let next_claim = self.next_claim(now);
         match &mut self.state {
             State::Standby(standby) => {
                 standby.request = None;
                 match answer {
                     Ok(Observation::Free) => {
-                        *standby = Standby::about_to(Request::Claim, now);
+                        *standby = Standby::about_to(Request::Claim, next_claim);
                         self.store_answered(actions);
                     }
                     Ok(Observation::Held(holder)) => self.held_by(now, holder, actions),
@@ -511,7 +536,11 @@ impl Election {
                 let again = leadership.asked.is_some();
                 leadership.asked = Some(signal);
                 match leadership.tree {
-                    Tree::Idle { .. } => self.give_back(now, Then::End(Outcome::Interrupted(signal)), actions),
+                    Tree::Idle { .. } => {
+                        let outcome = leadership.runs.waiting.map_or(Outcome::Interrupted(signal), Outcome::Ended);
+                        self.ends_between_runs(now, Ended::Asked(signal), actions);
+                        self.give_back(now, Then::End(outcome), actions);
+                    }
                     Tree::Alive { .. } if again => {
                         actions.push(Action::Say(Notice::Killing));
                         actions.push(Action::Stop(Stop::Kill));
@@ -568,6 +597,7 @@ impl Election {
         let next_renewal =
             if valid_until.since(now) < timing.least_to_start() { now } else { sent.plus(timing.renew_interval) };
         self.store_answered(actions);
+        self.standing_back = None;
         actions.push(Action::Say(Notice::Leading(grant.term)));
         if let Some(not_before) = not_before {
             actions.push(Action::Say(Notice::HoldingBack(not_before.since(now))));
@@ -582,7 +612,9 @@ impl Election {
             beat: 0,
             tree: Tree::Idle { not_before },
             entry: Entry::due_at(now, self.settings.books),
-            reading: Reading { in_flight: false, next: now, failures: 0, said: None, cleared: false },
+            reading: Reading::due_at(now),
+            runs: Runs::none_yet(),
+            turn: Turn::begun(now, self.settings.relinquish_after),
             ending: None,
             asked: None,
             end: None,
@@ -591,6 +623,7 @@ impl Election {
 
     fn held_by(&mut self, now: BootInstant, holder: Holder, actions: &mut Vec<Action>) {
         self.store_answered(actions);
+        self.turn_taken(&holder);
         if self.settings.patience == Patience::Once {
             return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
         }
@@ -652,6 +685,8 @@ impl Election {
 
     fn lost(&mut self, now: BootInstant, loss: Loss, actions: &mut Vec<Action>) {
         let grace = self.settings.timing.stop_grace;
+        let State::Leading(leadership) = &self.state else { unreachable!("only a leader loses") };
+        let restarts = matches!(leadership.ending, Some(Ending::ByItself(end)) if self.would_restart(end));
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader loses") };
         let definite = matches!(loss, Loss::TakenBy(_) | Loss::RecordGone);
         let known = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
@@ -661,6 +696,8 @@ impl Election {
         actions.push(Action::Say(Notice::Lost(loss.clone())));
         match leadership.tree {
             Tree::Idle { .. } => {
+                self.ends_between_runs(now, Ended::Lost(loss.clone()), actions);
+                let State::Leading(leadership) = &self.state else { unreachable!("only a leader loses") };
                 let (term, left, entered) =
                     (leadership.term, leadership.valid_until.since(now), leadership.entry.begun);
                 self.end_leadership(actions);
@@ -676,6 +713,8 @@ impl Election {
                 // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
                 match &mut leadership.ending {
                     None => leadership.ending = Some(Ending::Lost(loss)),
+                    // What is left of its tree dies, and then it would be started again.
+                    Some(Ending::ByItself(_)) if restarts && definite => leadership.ending = Some(Ending::Lost(loss)),
                     Some(Ending::Lost(cause)) if definite => *cause = loss,
                     Some(
                         Ending::Lost(_)
@@ -683,7 +722,9 @@ impl Election {
                         | Ending::NotStarted(_)
                         | Ending::Asked
                         | Ending::Overran
-                        | Ending::Ordered(_),
+                        | Ending::Ordered(_)
+                        | Ending::GaveUp { .. }
+                        | Ending::Relinquished,
                     ) => {}
                 }
                 if definite {
@@ -706,6 +747,9 @@ impl Election {
     }
 
     fn tree_dead(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+        if self.restarts(now, actions) {
+            return;
+        }
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
         let (term, asked, end) = (leadership.term, leadership.asked, leadership.end);
@@ -720,6 +764,17 @@ impl Election {
             Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
             Ending::Asked => (Then::End(when_asked.expect("asked is set before the ending")), true),
             Ending::Overran => (Then::End(Outcome::Overran), true),
+            Ending::GaveUp { end, .. } if self.settings.patience == Patience::Once => {
+                (Then::End(Outcome::Ended(end)), true)
+            }
+            Ending::GaveUp { restarts, .. } => {
+                self.begin_waiting(now);
+                (Then::Barred(self.after_restarts(term, restarts)), true)
+            }
+            Ending::Relinquished => {
+                self.begin_waiting(now);
+                (when_asked.map_or_else(|| Then::Barred(self.after_turn(term)), Then::End), true)
+            }
             Ending::Ordered(_) if entered => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
             Ending::Ordered(bar) => {
                 if let Bar::HandedOver { term, left, .. } = bar {
@@ -794,6 +849,9 @@ impl Election {
                 if let State::Standby(standby) = &mut self.state {
                     standby.next = now.plus(pause);
                 }
+            }
+            Then::Barred(Bar::StandingBack { term, said, left }) => {
+                self.stand_back(now, Bar::StandingBack { term, said, left }, term, left, actions);
             }
             Then::Barred(bar) => {
                 self.state = State::Standby(Standby::about_to(Request::Orders, now));

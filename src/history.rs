@@ -77,8 +77,11 @@ pub struct Chronicle {
 }
 
 impl Chronicle {
-    /// COMMAND is started.
-    pub fn open(&self, candidate: &Candidate, term: Term) {
+    /// COMMAND is started. False where this is not the first time in this leadership.
+    pub fn open(&self, candidate: &Candidate, term: Term) -> bool {
+        if self.chapter().as_ref().is_some_and(|chapter| chapter.term == term) {
+            return false;
+        }
         let Candidate { owner, host, pid, .. } = candidate;
         *self.chapter() = Some(Chapter {
             term,
@@ -89,6 +92,7 @@ impl Chronicle {
             to_millis: None,
             ended: None,
         });
+        true
     }
 
     /// It is over.

@@ -25,6 +25,7 @@
 //! | [`processes`] | the machine it runs on: signals, timer, and a tree of processes |
 //! | [`store`] | the trait, and a file for each store |
 //! | [`orders`], [`history`], [`presence`] | what operators want, what was, and who waits: notes beside the leases |
+//! | [`relinquish`] | when a leader hands over of itself |
 //! | [`ledger`] | which runs of a job there were, so that there is one a slot, or one at all |
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
@@ -53,6 +54,7 @@ pub mod notify;
 pub mod orders;
 pub mod presence;
 pub mod processes;
+pub mod relinquish;
 pub mod signals;
 pub mod store;
 pub mod sys;

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Why a COMMAND was started, or its leadership ended.
-const CAUSES: [&str; 11] = [
+const CAUSES: [&str; 13] = [
     "started",
     "ended",
     "not_started",
@@ -26,6 +26,8 @@ const CAUSES: [&str; 11] = [
     "paused",
     "stepped_down",
     "overran",
+    "gave_up",
+    "relinquished",
     "taken",
     "record_gone",
     "deadline",
@@ -57,6 +59,8 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     run: Run,
+    /// COMMAND has run in it before.
+    again: bool,
 }
 
 enum Run {
@@ -65,6 +69,8 @@ enum Run {
     Running(u64),
     /// COMMAND has ended, or is made to end because the lease is lost.
     Over,
+    /// The tree is dead: the leadership ends, or COMMAND is started again.
+    Dead,
 }
 
 /// What `/leader` says.
@@ -87,13 +93,15 @@ impl Board {
     /// An event that the machine is about to be told.
     pub fn saw(&self, now: BootInstant, event: &Event) {
         match event {
-            Event::Tick | Event::Doubted | Event::Asked { .. } => {}
+            Event::Tick | Event::Doubted | Event::TurnOver | Event::Asked { .. } => {}
             // Silence is counted from when they were sent.
             Event::Claimed { sent, answer } => self.answered(*sent, answer),
             Event::Observed { answer } => self.answered(now, answer),
             Event::Changed(answer) | Event::Settled { answer, .. } => self.answered(now, answer),
             Event::Released { answer } => self.answered(now, answer),
             Event::Ordered { answer } => self.answered(now, answer),
+            Event::Counted { answer: Ok(None) } => {}
+            Event::Counted { answer } => self.answered(now, answer),
             Event::Booked { answer, .. } => self.answered(now, answer),
             Event::Renewed { sent, answer } => {
                 self.answered(*sent, answer);
@@ -105,12 +113,9 @@ impl Board {
                 }
             }
             Event::Tree(
-                TreeEvent::NotStarted(_)
-                | TreeEvent::Ended(_)
-                | TreeEvent::DeadlineReached
-                | TreeEvent::GuardFailed
-                | TreeEvent::Dead,
-            ) => self.over(),
+                TreeEvent::NotStarted(_) | TreeEvent::Ended(_) | TreeEvent::DeadlineReached | TreeEvent::GuardFailed,
+            ) => self.over(Run::Over),
+            Event::Tree(TreeEvent::Dead) => self.over(Run::Dead),
         }
     }
 
@@ -128,14 +133,19 @@ impl Board {
     pub fn did(&self, action: &Action) {
         match action {
             Action::Start { term, deadline } => {
-                self.now().leadership = Some(Leadership { term: *term, deadline: *deadline, run: Run::Starting });
+                let mut known = self.now();
+                let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
+                let (term, deadline) = (*term, *deadline);
+                known.leadership = Some(Leadership { term, deadline, run: Run::Starting, again });
             }
             Action::Extend(deadline) => {
                 if let Some(leadership) = &mut self.now().leadership {
                     leadership.deadline = *deadline;
                 }
             }
-            Action::Stop(Stop::Losing | Stop::Kill) | Action::Seize | Action::Say(Notice::Lost(_)) => self.over(),
+            Action::Stop(Stop::Losing | Stop::Kill) | Action::Seize | Action::Say(Notice::Lost(_)) => {
+                self.over(Run::Over);
+            }
             Action::Ended { how, .. } => {
                 self.now().leadership = None;
                 self.metrics.transitions.with_label_values(&[cause(how)]).inc();
@@ -147,6 +157,7 @@ impl Board {
             | Action::Renew { .. }
             | Action::Release { .. }
             | Action::ReadOrders
+            | Action::CountStandbys
             | Action::Book { .. }
             | Action::Settle { .. }
             | Action::ForgetHandover { .. }
@@ -158,12 +169,10 @@ impl Board {
 
     /// COMMAND was started.
     pub fn started(&self) {
-        if self.metrics.transitions.with_label_values(&["started"]).get() > 0 {
-            self.metrics.restarts.inc();
-        }
         self.metrics.transitions.with_label_values(&["started"]).inc();
         if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.now().leadership {
             leadership.run = Run::Running(wall_clock_millis());
+            self.metrics.restarts.inc_by(leadership.again.into());
         }
     }
 
@@ -171,9 +180,9 @@ impl Board {
         self.now().view = Some(view);
     }
 
-    fn over(&self) {
-        if let Some(leadership) = &mut self.now().leadership {
-            leadership.run = Run::Over;
+    fn over(&self, run: Run) {
+        if let Some(leadership) = self.now().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
+            leadership.run = run;
         }
     }
 
@@ -202,13 +211,13 @@ impl Board {
         let silence = known.silent_since.map_or(Duration::ZERO, |since| now.since(since));
         match known.view.as_ref().map(|view| &view.role) {
             Some(Role::Leaving) => Err("it is leaving, or about to stand by again".to_owned()),
-            None | Some(Role::Standby(_) | Role::Leader(_)) if !known.heard => {
+            None | Some(Role::Standby(_) | Role::Leader(_) | Role::Restarting { .. }) if !known.heard => {
                 Err("the store has not answered yet".to_owned())
             }
             _ if silence > self.candidate.lease => {
                 Err(format!("the store has not answered for {}", show_seconds(silence)))
             }
-            Some(Role::Leader(_)) => Ok("leader"),
+            Some(Role::Leader(_) | Role::Restarting { .. }) => Ok("leader"),
             None | Some(Role::Standby(_)) => Ok("standby"),
         }
     }
@@ -229,7 +238,8 @@ impl Board {
         metrics.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
         metrics.silence.set(known.silent_since.map_or(0.0, |since| now.since(since).as_secs_f64()));
         metrics.deadline.reset();
-        if let Some(Deadline { term_at, kill_at, .. }) = leadership.map(|leadership| leadership.deadline)
+        let with_tree = leadership.filter(|leadership| leadership.has_tree());
+        if let Some(Deadline { term_at, kill_at, .. }) = with_tree.map(|leadership| leadership.deadline)
             && kill_at != BootInstant::NEVER
         {
             for (signal, at) in [("stop", term_at), ("kill", kill_at)] {
@@ -254,8 +264,12 @@ impl Leadership {
         match self.run {
             // The guard has the tree stopped from then on, whether or not we were told already.
             Run::Running(since) if now < self.deadline.term_at => Some((self.term, since)),
-            Run::Starting | Run::Running(_) | Run::Over => None,
+            Run::Starting | Run::Running(_) | Run::Over | Run::Dead => None,
         }
+    }
+
+    fn has_tree(&self) -> bool {
+        !matches!(self.run, Run::Dead)
     }
 }
 
@@ -309,7 +323,8 @@ impl Metrics {
             ),
             deadline: GaugeVec::new(deadline, &["action"]).expect(SOUND),
             observed: IntGaugeVec::new(observed, &["owner", "host"]).expect(SOUND),
-            restarts: IntCounter::new("command_restarts_total", "Starts of COMMAND after the first.").expect(SOUND),
+            restarts: IntCounter::new("command_restarts_total", "Starts of COMMAND after the first of its leadership.")
+                .expect(SOUND),
             silence: Gauge::new("store_trouble_seconds", "For how long the store has given errors alone.")
                 .expect(SOUND),
             registry,
@@ -352,6 +367,8 @@ fn cause(how: &Ended) -> &'static str {
         Ended::Paused => "paused",
         Ended::SteppedDown => "stepped_down",
         Ended::Overran => "overran",
+        Ended::GaveUp { .. } => "gave_up",
+        Ended::Relinquished => "relinquished",
         Ended::Lost(Loss::TakenBy(_)) => "taken",
         Ended::Lost(Loss::RecordGone) => "record_gone",
         Ended::Lost(Loss::DeadlinePassed) => "deadline",
@@ -489,8 +506,25 @@ mod tests {
         board.started();
         let seen = samples(&board, at(20));
         assert_eq!(seen["leaderrun_transitions_total{cause=\"deadline\",shard=\"jobs/a\"}"], 1.0);
-        assert_eq!(seen["leaderrun_command_restarts_total{shard=\"jobs/a\"}"], 1.0);
+        assert_eq!(seen["leaderrun_command_restarts_total{shard=\"jobs/a\"}"], 0.0, "another leadership");
         assert!(!seen.keys().any(|name| name.contains("deadline_seconds")), "a lease without an end has none");
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "they are counts")]
+    fn between_two_runs_it_has_its_term_and_neither_leads_nor_has_a_deadline() {
+        let board = leading(until(10));
+        board.saw(at(2), &Event::Tree(TreeEvent::Ended(crate::election::CommandEnd::Exited(3))));
+        assert!(samples(&board, at(2)).keys().any(|name| name.contains("deadline_seconds")), "what it left is there");
+        board.saw(at(2), &Event::Tree(TreeEvent::Dead));
+        let own = |name: &str| samples(&board, at(3)).get(&format!("leaderrun_{name}{{shard=\"jobs/a\"}}")).copied();
+        assert!(!board.leads(at(3)).leader);
+        assert_eq!((own("is_leader"), own("term")), (Some(0.0), Some(1_763_700_000_001.0)));
+        assert!(!samples(&board, at(3)).keys().any(|name| name.contains("deadline_seconds")));
+        board.did(&Action::Start { term: Term(1_763_700_000_001), deadline: until(20) });
+        board.started();
+        assert!(board.leads(at(4)).leader);
+        assert_eq!((own("is_leader"), own("command_restarts_total")), (Some(1.0), Some(1.0)));
     }
 
     #[test]
@@ -514,6 +548,8 @@ mod tests {
             Ended::Paused,
             Ended::SteppedDown,
             Ended::Overran,
+            Ended::GaveUp { end: crate::election::CommandEnd::Exited(3), restarts: 5 },
+            Ended::Relinquished,
             Ended::Lost(Loss::TakenBy(Holder::default())),
             Ended::Lost(Loss::RecordGone),
             Ended::Lost(Loss::DeadlinePassed),

@@ -129,8 +129,8 @@ impl Notifier {
 
     /// How things stand after a step of the election.
     pub fn show(&mut self, view: &View) {
-        self.leads = matches!(view.role, Role::Leader(_));
-        let heard = matches!(view.role, Role::Standby(Some(_)) | Role::Leader(_));
+        self.leads = matches!(view.role, Role::Leader(_) | Role::Restarting { .. });
+        let heard = self.leads || matches!(view.role, Role::Standby(Some(_)));
         self.wanted.ready |= heard && self.readiness == Readiness::Candidate;
         self.slot = self.slot.filter(|_| self.leads);
         self.wanted.status = status(view, self.slot, self.wanted.stopping);
@@ -223,9 +223,9 @@ fn status(view: &View, slot: Option<u32>, stopping: bool) -> String {
     let role = match &view.role {
         Role::Standby(None) => "standby, has yet to hear who leads".to_owned(),
         Role::Standby(Some(obstacle)) => format!("standby: {obstacle}"),
-        Role::Leader(term) => {
-            let slot = slot.map(|slot| format!(" (slot {slot})")).unwrap_or_default();
-            format!("leading in term {term}{slot}")
+        Role::Leader(term) => format!("leading in term {term}{}", in_slot(slot)),
+        Role::Restarting { term, end } => {
+            format!("leading in term {term}{}; the command {end} and waits to be restarted", in_slot(slot))
         }
         Role::Leaving => "giving the lease back".to_owned(),
     };
@@ -234,6 +234,10 @@ fn status(view: &View, slot: Option<u32>, stopping: bool) -> String {
     let mut status = on_one_line(format!("{stopping}{role}{}", trouble.unwrap_or_default()));
     status.truncate(status.floor_char_boundary(LONGEST_STATUS));
     status
+}
+
+fn in_slot(slot: Option<u32>) -> String {
+    slot.map(|slot| format!(" (slot {slot})")).unwrap_or_default()
 }
 
 /// How long the watchdog waits, where there is one and it is ours: the variables are inherited by whoever is started.

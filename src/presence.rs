@@ -69,6 +69,17 @@ pub async fn standbys<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Vec<
     Ok(notes.into_iter().filter_map(|(shard, note)| Some((shard, serde_json::from_str(&note.text).ok()?))).collect())
 }
 
+/// How many wait for the shard of `candidate`, but for itself.
+///
+/// # Errors
+/// As [`Notes::standbys`].
+pub async fn others<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<usize, StoreError> {
+    let all = standbys(store, candidate.shard.as_str()).await?;
+    let others =
+        |(shard, standby): &&(Shard, Standby)| *shard == candidate.shard && standby.session != candidate.session;
+    Ok(all.iter().filter(others).count())
+}
+
 fn text(candidate: &Candidate) -> String {
     let standby = Standby {
         session: candidate.session.clone(),

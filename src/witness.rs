@@ -65,7 +65,7 @@ impl Standing {
     fn of(view: &View, now: BootInstant) -> Self {
         let (role, obstacle) = match &view.role {
             Role::Standby(obstacle) => ("standby", obstacle.as_ref().map(ToString::to_string)),
-            Role::Leader(_) => ("leader", None),
+            Role::Leader(_) | Role::Restarting { .. } => ("leader", None),
             Role::Leaving => ("leaving", None),
         };
         let trouble = view.trouble.as_ref();

@@ -1,5 +1,10 @@
 //! The election machine alone: time is an argument here, nothing is waited for.
 
+#[path = "election/restart.rs"]
+mod restart;
+#[path = "election/turns.rs"]
+mod turns;
+
 use leaderrun::election::{
     Action, Bar, Booking, CommandEnd, Election, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss,
     Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent,
@@ -30,6 +35,8 @@ impl Play {
             drain: None,
             max_run: None,
             books: false,
+            restart: None,
+            relinquish_after: None,
         };
         change(&mut settings);
         let election = Election::new(settings, BootInstant::from_nanos(0), 42);

@@ -4,7 +4,7 @@ use super::flags::NamedStore;
 use super::{explain, flags, slots};
 use crate::custody::Command;
 use crate::driver::{self, Habits};
-use crate::election::{OnLoss, Outcome, Patience, Settings, Skipped, StartError};
+use crate::election::{OnLoss, Outcome, Patience, Restart, RestartWhen, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard;
 use crate::lease::{Candidate, JobId, Session, Shard, Timing, TimingRequest};
@@ -14,6 +14,7 @@ use crate::log::{self, Format};
 use crate::metrics::Board;
 use crate::notify::{Notifier, Readiness};
 use crate::processes::Processes;
+use crate::relinquish::Relinquish;
 use crate::store::slotted::Slotted;
 use crate::store::{Location, Store, StoreError};
 use crate::sys;
@@ -105,6 +106,28 @@ pub struct Flags {
           allow_hyphen_values = true)]
     max_run: Option<Duration>,
 
+    /// Start COMMAND again, under the same lease: never, on-failure, always
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RESTART", value_enum, hide_possible_values = true, default_value_t = AfterEnd::Never)]
+    restart: AfterEnd,
+
+    /// So often in a row, then let another host try
+    #[arg(long, value_name = "N", env = "LEADERRUN_RESTART_LIMIT", default_value = "5", allow_hyphen_values = true)]
+    restart_limit: u32,
+
+    /// The pause before the first restart; it doubles, up to 1m
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_DELAY", default_value = "1s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    restart_delay: Duration,
+
+    /// A run that lasted so long begins a new row of restarts
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_HEALTHY", default_value = "1m",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    restart_healthy: Duration,
+
+    /// Hand over after so long, or at times: 6h, @daily, '0 4 * * *' [default: never]
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
+    relinquish: Option<Relinquish>,
+
     /// How long a lease lasts that is not renewed
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
           value_parser = flags::duration, allow_hyphen_values = true)]
@@ -178,6 +201,14 @@ enum AfterLoss {
     Standby,
     /// Exit with status 79
     Exit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AfterEnd {
+    Never,
+    /// With another status than 0, or by a signal
+    OnFailure,
+    Always,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -266,8 +297,38 @@ impl Flags {
         if given("retry_failed") && self.every.is_none() && self.once.is_none() {
             return Err("--retry-failed needs --every or --once".to_owned());
         }
+        self.settle_job(matches)?;
         self.no_wait &= source("no_wait") >= source("wait");
         self.quiet &= self.verbose == 0 || source("quiet") >= source("verbose");
+        Ok(())
+    }
+
+    /// A job runs once, in one leadership. What services are told of from further away is not meant for it.
+    fn settle_job(&mut self, matches: &ArgMatches) -> Result<(), String> {
+        let source = |name| matches.value_source(name);
+        let given = |name| source(name) == Some(ValueSource::CommandLine);
+        for (name, flag) in [
+            ("restart_limit", "--restart-limit"),
+            ("restart_delay", "--restart-delay"),
+            ("restart_healthy", "--restart-healthy"),
+        ] {
+            if given(name) && self.restart == AfterEnd::Never {
+                return Err(format!("{flag} needs --restart on-failure or --restart always"));
+            }
+        }
+        let job = match (self.every, &self.once) {
+            (Some(_), _) => ("every", "--every"),
+            (None, Some(_)) => ("once", "--once"),
+            (None, None) => return Ok(()),
+        };
+        if self.restart != AfterEnd::Never && source("restart") >= source(job.0) {
+            return Err(format!("{} and --restart cannot be used with each other (see --retry-failed)", job.1));
+        }
+        if self.relinquish.is_some() && source("relinquish") >= source(job.0) {
+            return Err(format!("{} and --relinquish cannot be used with each other", job.1));
+        }
+        self.restart = AfterEnd::Never;
+        self.relinquish = None;
         Ok(())
     }
 
@@ -320,6 +381,16 @@ impl Flags {
             (None, None) => return Ok(None),
         };
         Ok(Some(LedgerJob { turn, retry_failed: self.retry_failed.unwrap_or(0) }))
+    }
+
+    fn restart(&self, at_terminal: bool) -> Option<Restart> {
+        let when = match self.restart {
+            AfterEnd::Never => return None,
+            AfterEnd::OnFailure => RestartWhen::OnFailure,
+            AfterEnd::Always => RestartWhen::Always,
+        };
+        let (limit, delay, healthy) = (self.restart_limit, self.restart_delay, self.restart_healthy);
+        Some(Restart { when, limit, delay, healthy, at_terminal })
     }
 
     fn announces(&self, store: &dyn Store) -> bool {
@@ -399,11 +470,14 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             drain: flags.drain,
             max_run: flags.max_run,
             books: job.ledger.is_some(),
+            restart: flags.restart(terminal_group.is_some()),
+            relinquish_after: flags.relinquish.as_ref().and_then(Relinquish::after),
         };
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
         let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
         let host = Processes::new(command, &candidate, notifier, board)?;
-        let habits = Habits { announces: flags.announces(&*store), job: job.ledger };
+        let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
+        let habits = Habits { announces: flags.announces(&*store), job: job.ledger, schedule };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await
     })?;
     drop(listening);
@@ -506,6 +580,10 @@ fn signal(text: &str) -> Result<Signal, String> {
 fn every(text: &str) -> Result<Duration, String> {
     let every = flags::duration(text)?;
     Slot::at(0, every).map(|_| every)
+}
+
+fn relinquish(text: &str) -> Result<Relinquish, String> {
+    Relinquish::parse(text, flags::duration)
 }
 
 fn owner(text: &str) -> Result<String, String> {

@@ -6,7 +6,7 @@
 
 use super::state::{Ending, LEAST_PAUSE, Request, Standby, State, Then, Tree, Waiting};
 use super::{
-    Action, Bar, Election, Handover, Mandate, Notice, Obstacle, Outcome, Patience, Pause, Stop, TROUBLE_EVERY,
+    Action, Bar, Election, Ended, Handover, Mandate, Notice, Obstacle, Outcome, Patience, Pause, Stop, TROUBLE_EVERY,
 };
 use crate::store::{Conclusion, StoreError};
 use crate::time::BootInstant;
@@ -48,7 +48,10 @@ impl Election {
         self.orders_worked = true;
         leadership.reading.failures = 0;
         match (bar, &leadership.tree) {
-            (Some(bar), Tree::Idle { .. }) => self.give_back(now, Then::Barred(bar), actions),
+            (Some(bar), Tree::Idle { .. }) => {
+                self.ends_between_runs(now, Ending::Ordered(bar.clone()).told(None), actions);
+                self.give_back(now, Then::Barred(bar), actions);
+            }
             (Some(bar), Tree::Alive { .. } | Tree::Seized) => {
                 if leadership.ending.is_none() {
                     actions.push(Action::Say(Notice::SteppingDown(bar.clone())));
@@ -60,7 +63,11 @@ impl Election {
                 }
             }
             (None, _) => {
-                leadership.reading.cleared = true;
+                if std::mem::take(&mut leadership.reading.stale) {
+                    leadership.reading.next = now;
+                } else {
+                    leadership.reading.cleared = true;
+                }
                 if let Some(done) = mandate.handover.as_ref().filter(|handover| handover.term < leadership.term) {
                     actions.push(Action::ForgetHandover { term: done.term });
                 }
@@ -73,6 +80,7 @@ impl Election {
         let timing = self.settings.timing;
         let State::Leading(leadership) = &mut self.state else { unreachable!("a leader asked for them") };
         let final_word = matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured);
+        let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
             let then = if self.orders_worked {
                 // Somebody may have a role that can read them.
@@ -80,8 +88,12 @@ impl Election {
             } else {
                 Then::End(Outcome::Refused(error))
             };
+            if let Some(end) = waiting {
+                self.ends_between_runs(now, Ended::ByItself(end), actions);
+            }
             return self.give_back(now, then, actions);
         }
+        leadership.reading.stale = false;
         leadership.reading.failures += 1;
         let failures = leadership.reading.failures;
         if !leadership.reading.cleared {
@@ -100,7 +112,7 @@ impl Election {
     /// What keeps us from leading, or from going on. One and the same handover bars us for its time only once.
     fn bar(&mut self, now: BootInstant, mandate: &Mandate) -> Option<Bar> {
         let (leads, runs) = match &self.state {
-            State::Leading(leadership) => (Some(leadership.term), !matches!(leadership.tree, Tree::Idle { .. })),
+            State::Leading(leadership) => (Some(leadership.term), leadership.has_begun()),
             State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => (None, false),
         };
         if let Some(Pause { left, said, .. }) = mandate.pause.as_ref().filter(|pause| !(runs && pause.keep)) {
@@ -126,11 +138,13 @@ impl Election {
         let pause = self.random.about(self.settings.timing.retry_interval);
         let pause = match &bar {
             Bar::Paused { left: None, .. } => pause,
-            Bar::Paused { left: Some(left), .. } | Bar::HandedOver { left, .. } => pause.min(*left).max(LEAST_PAUSE),
+            Bar::Paused { left: Some(left), .. } | Bar::HandedOver { left, .. } | Bar::StandingBack { left, .. } => {
+                pause.min(*left).max(LEAST_PAUSE)
+            }
         };
         self.state = State::Standby(Standby::about_to(Request::Orders, now.plus(pause)));
         let said = |bar: &Bar| match bar {
-            Bar::Paused { said, .. } | Bar::HandedOver { said, .. } => said.clone(),
+            Bar::Paused { said, .. } | Bar::HandedOver { said, .. } | Bar::StandingBack { said, .. } => said.clone(),
         };
         if self.waiting.bar.as_ref().map(said) != Some(said(&bar)) {
             actions.push(Action::Say(Notice::Barred(bar.clone())));

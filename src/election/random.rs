@@ -34,6 +34,12 @@ impl Random {
         doubled.min(most).mul_f64(0.5 + 0.5 * self.fraction())
     }
 
+    /// The pause before the `number`th attempt in a row: `first`, doubling up to `most`, or up to a quarter less.
+    pub fn grown(&mut self, first: Duration, number: u32, most: Duration) -> Duration {
+        let doubled = first.max(FIRST_BACKOFF).saturating_mul(1 << number.saturating_sub(1).min(16));
+        doubled.min(most.max(FIRST_BACKOFF)).mul_f64(0.75 + 0.25 * self.fraction())
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "53 bits are all that is wanted")]
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64

@@ -4,6 +4,8 @@
 //! (`Ending`), what is left of the tree (`Tree`) and the lease's end are kept apart, and none follows from another.
 
 use super::books::Entry;
+use super::restart::Runs;
+use super::turns::Turn;
 use super::words::{Bar, CommandEnd, Ended, Loss, Obstacle, Outcome, Ran, StartError};
 use crate::lease::{Term, Timing};
 use crate::store::{Holder, StoreError};
@@ -84,8 +86,23 @@ pub(super) struct Reading {
     pub(super) failures: u32,
     /// When it was told last that they cannot be read.
     pub(super) said: Option<BootInstant>,
-    /// They were read after the grant, and let us lead.
+    /// They were read after the grant, or before a later start, and let us lead.
     pub(super) cleared: bool,
+    /// What is under way was asked too early to clear us.
+    pub(super) stale: bool,
+}
+
+impl Reading {
+    pub(super) fn due_at(now: BootInstant) -> Self {
+        Self { in_flight: false, next: now, failures: 0, said: None, cleared: false, stale: false }
+    }
+
+    /// COMMAND was to wait, and may be started now: what was read meanwhile may be out of date.
+    pub(super) fn begin_anew(&mut self, now: BootInstant) {
+        self.cleared = false;
+        self.stale = self.in_flight;
+        self.next = now;
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -100,6 +117,8 @@ pub(super) struct Leadership {
     pub(super) beat: u64,
     pub(super) reading: Reading,
     pub(super) entry: Entry,
+    pub(super) runs: Runs,
+    pub(super) turn: Turn,
     pub(super) tree: Tree,
     /// The first thing that ended it; None while it goes on.
     pub(super) ending: Option<Ending>,
@@ -141,7 +160,7 @@ impl Leadership {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Tree {
-    /// COMMAND was not started; it may be from this instant on (None: it has passed).
+    /// COMMAND was not started, or waits to be started again; it may be from this instant on (None: it has passed).
     Idle { not_before: Option<BootInstant> },
     Alive {
         /// A guard that was told to stop the tree, and works, has done so before this.
@@ -161,6 +180,13 @@ pub(super) enum Ending {
     Overran,
     /// By operators, who bar us from leading again.
     Ordered(Bar),
+    /// It ended by itself, once more than it is restarted in a row.
+    GaveUp {
+        end: CommandEnd,
+        restarts: u32,
+    },
+    /// It was others' turn.
+    Relinquished,
     Lost(Loss),
 }
 
@@ -172,7 +198,9 @@ impl Ending {
             Self::Asked => Ended::Asked(asked.expect("asked is set before the ending")),
             Self::Overran => Ended::Overran,
             Self::Ordered(Bar::Paused { .. }) => Ended::Paused,
-            Self::Ordered(Bar::HandedOver { .. }) => Ended::SteppedDown,
+            Self::Ordered(Bar::HandedOver { .. } | Bar::StandingBack { .. }) => Ended::SteppedDown,
+            Self::GaveUp { end, restarts } => Ended::GaveUp { end: *end, restarts: *restarts },
+            Self::Relinquished => Ended::Relinquished,
             Self::Lost(loss) => Ended::Lost(loss.clone()),
         }
     }
@@ -209,7 +237,7 @@ pub(super) enum Then {
     Standby {
         pause: Duration,
     },
-    /// We wait on as a standby for orders to let us lead.
+    /// We wait on as a standby for orders to let us lead, or for others to have their turn.
     Barred(Bar),
 }
 

@@ -22,6 +22,30 @@ pub struct Settings {
     pub max_run: Option<Duration>,
     /// COMMAND is a job: its run is entered into a ledger before it starts, and one process runs it once at the most.
     pub books: bool,
+    /// None: when COMMAND has ended, so has its leadership.
+    pub restart: Option<Restart>,
+    /// A leader hands over after so long, if somebody else is there.
+    pub relinquish_after: Option<Duration>,
+}
+
+/// When COMMAND is started again that has ended by itself, under the same lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Restart {
+    pub when: RestartWhen,
+    /// So often in a row; then the lease is given up.
+    pub limit: u32,
+    /// Before the first of them. The pauses double.
+    pub delay: Duration,
+    /// A run that lasted so long begins a new row.
+    pub healthy: Duration,
+    /// COMMAND has our terminal: whoever interrupts it there means all of us.
+    pub at_terminal: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RestartWhen {
+    OnFailure,
+    Always,
 }
 
 /// How long a standby waits for its leadership.
@@ -77,6 +101,12 @@ pub enum Event {
         answer: Result<(), StoreError>,
     },
     Tree(TreeEvent),
+    /// A time has come at which a leader is to hand over.
+    TurnOver,
+    /// How many others wait for the shard; None where that cannot be known.
+    Counted {
+        answer: Result<Option<usize>, StoreError>,
+    },
     /// Somebody asked us to stop, by this signal.
     Asked {
         signal: i32,
@@ -151,6 +181,12 @@ pub enum Bar {
         said: String,
         left: Duration,
     },
+    /// We gave this term up of ourselves. Others go first, until somebody has led or for so long.
+    StandingBack {
+        term: Term,
+        said: String,
+        left: Duration,
+    },
 }
 
 /// What becomes of COMMAND and its descendants.
@@ -192,6 +228,8 @@ pub enum Action {
     },
     /// Read what operators want.
     ReadOrders,
+    /// Ask who else waits for the shard.
+    CountStandbys,
     /// A leadership has begun that came after this handover: it is done.
     ForgetHandover {
         term: Term,
@@ -238,6 +276,13 @@ pub enum Ended {
     SteppedDown,
     /// It ran for as long as it may.
     Overran,
+    /// COMMAND kept ending by itself, at last so.
+    GaveUp {
+        end: CommandEnd,
+        restarts: u32,
+    },
+    /// It was others' turn.
+    Relinquished,
     Lost(Loss),
 }
 
@@ -291,6 +336,23 @@ pub enum Notice {
     Killing,
     /// COMMAND has run for so long, and may not for longer.
     Overran(Duration),
+    /// COMMAND has ended by itself, and will be started again.
+    Restarting {
+        end: CommandEnd,
+        pause: Duration,
+        /// How often it was, with this one.
+        restart: u32,
+        limit: u32,
+    },
+    /// It has too often.
+    GaveUp {
+        end: CommandEnd,
+        restarts: u32,
+    },
+    /// It is others' turn.
+    Relinquishing,
+    /// It would be, but for this.
+    Staying(String),
     Lost(Loss),
     Released(Term),
     NotReleased(String),
@@ -312,6 +374,8 @@ pub enum Role {
     Standby(Option<Obstacle>),
     /// It holds the lease; whether COMMAND runs its tree tells.
     Leader(Term),
+    /// It holds the lease, and COMMAND, which has ended so, will be started again.
+    Restarting { term: Term, end: CommandEnd },
     /// It is about to leave, or to stand by again.
     Leaving,
 }
@@ -355,6 +419,9 @@ impl fmt::Display for Bar {
             Self::Paused { said, left: None } => write!(f, "paused {said}"),
             Self::Paused { said, left: Some(left) } => write!(f, "paused {said}, for another {}", show_seconds(*left)),
             Self::HandedOver { said, left, .. } => write!(f, "handed over {said}, for another {}", show_seconds(*left)),
+            Self::StandingBack { said, left, .. } => {
+                write!(f, "others go first {said}, for another {}", show_seconds(*left))
+            }
         }
     }
 }
@@ -362,14 +429,24 @@ impl fmt::Display for Bar {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ByItself(CommandEnd::Exited(status)) => write!(f, "exited with {status}"),
-            Self::ByItself(CommandEnd::Signalled(signal)) => write!(f, "ended by signal {signal}"),
+            Self::ByItself(end) => end.fmt(f),
             Self::NotStarted(StartError(number)) => write!(f, "not started: {}", Errno::from_raw(*number).desc()),
             Self::Asked(signal) => write!(f, "stopped on signal {signal}"),
             Self::Paused => f.write_str("paused"),
             Self::SteppedDown => f.write_str("stepped down"),
             Self::Overran => f.write_str("stopped after --max-run"),
+            Self::GaveUp { end, restarts } => write!(f, "{end}, after {restarts} restarts in a row"),
+            Self::Relinquished => f.write_str("relinquished"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
+        }
+    }
+}
+
+impl fmt::Display for CommandEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => write!(f, "exited with {status}"),
+            Self::Signalled(signal) => write!(f, "ended by signal {signal}"),
         }
     }
 }
@@ -408,6 +485,15 @@ impl fmt::Display for Notice {
                 write!(f, "cannot read what operators have ordered: {message}; the command waits for that")
             }
             Self::Overran(most) => write!(f, "stopping: the command has run for {}", show(*most)),
+            Self::Restarting { end, pause, restart, limit } => {
+                let pause = show(Duration::from_millis(pause.as_millis().try_into().unwrap_or(u64::MAX)));
+                write!(f, "the command {end}; restarting in {pause} ({restart} of {limit})")
+            }
+            Self::GaveUp { end, restarts } => {
+                write!(f, "the command {end} after {restarts} restarts in a row; giving the lease up for others to try")
+            }
+            Self::Relinquishing => f.write_str("stopping: it is others' turn"),
+            Self::Staying(why) => write!(f, "not handing over: {why}"),
             Self::NotEntered(why) => {
                 write!(f, "cannot enter this run into the ledger: {why}; the command waits for that")
             }

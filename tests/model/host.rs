@@ -359,6 +359,7 @@ impl Host {
                 events.push_back(Event::Ordered { answer });
             }
             Action::Book { .. } | Action::Settle { .. } => unreachable!("nobody runs a job here"),
+            Action::CountStandbys => unreachable!("nobody hands over of itself here"),
             Action::ForgetHandover { term } => self.forgets = Some(term),
             Action::Renew { term, beat } => self.send(Request::Renew { term, beat }, false, cx),
             Action::Release { term } => self.send(Request::Release { term }, false, cx),

@@ -236,6 +236,8 @@ impl World {
             drain: None,
             max_run: None,
             books: false,
+            restart: None,
+            relinquish_after: None,
         }
     }
 

@@ -49,6 +49,8 @@ impl Fleet {
             drain: None,
             max_run: None,
             books: false,
+            restart: None,
+            relinquish_after: None,
         };
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
         let mut clients = Vec::new();

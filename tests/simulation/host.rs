@@ -158,7 +158,7 @@ impl Machine {
             let run = async move {
                 let store = Arc::new(UsedBy { process: own.clone(), store: (this.site.open)(this.site.index).await });
                 let body = Body { machine: Arc::clone(&this), process: own, tell, inbox, lines: None };
-                let habits = Habits { announces: this.site.announces, job: None };
+                let habits = Habits { announces: this.site.announces, job: None, schedule: None };
                 driver::run(this.site.settings, candidate, store, body, habits, seed).await
             };
             let outcome = tokio::spawn(process.run(run)).await.expect("a candidate does not panic");

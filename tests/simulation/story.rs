@@ -9,7 +9,7 @@ use crate::reference::{self, Reference};
 use crate::table::{self, Table};
 use crate::world::World;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use leaderrun::election::{OnLoss, Patience, Settings};
+use leaderrun::election::{OnLoss, Patience, Restart, RestartWhen, Settings};
 use leaderrun::lease::{Shard, Timing, TimingRequest};
 use leaderrun::store::dynamodb::{Address, DynamoDb};
 use leaderrun::store::{Delivery, Store};
@@ -141,6 +141,14 @@ impl Story {
             drain: random.one_of(&[None, Some(Duration::from_secs(3))]),
             max_run: None,
             books: false,
+            restart: random.per_mille(600).then(|| Restart {
+                when: RestartWhen::Always,
+                limit: random.one_of(&[0, 1, 3, 1000]),
+                delay: random.millis(0, 3_000),
+                healthy: random.one_of(&[Duration::ZERO, Duration::from_secs(10), Duration::from_mins(1)]),
+                at_terminal: false,
+            }),
+            relinquish_after: random.per_mille(300).then(|| random.millis(500, 30_000)),
         };
         let open = {
             let (backend, network, world) = (backend.clone(), network.clone(), world.clone());

@@ -1,0 +1,109 @@
+//! COMMAND that ended by itself is started again, under the same lease.
+//!
+//! The hazards:
+//!
+//! - Between two runs there is a lease and no tree. Whatever would have stopped COMMAND ends the leadership then as well:
+//!   somebody asks, operators order, the lease is lost. A loss may also come after COMMAND has ended and before the rest of
+//!   its tree has.
+//! - Operators may have ordered a pause meanwhile, and rely on it that nothing starts. So orders are read anew before each
+//!   run, as after a grant.
+//! - A COMMAND that cannot work here would keep the lease from hosts where it can. So after so many restarts in a row the
+//!   lease is given up, and others go first.
+
+use super::state::{Ending, Leadership, State, Tree};
+use super::words::RestartWhen;
+use super::{Action, CommandEnd, Election, Ended, Notice, Restart};
+use crate::time::BootInstant;
+use std::time::Duration;
+
+/// The pauses double up to this, unless the first one is longer.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// The runs of COMMAND in one leadership.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Runs {
+    /// When the last one began.
+    began: BootInstant,
+    /// Restarts since a run that lasted long enough.
+    restarts: u32,
+    /// How the last one ended, while COMMAND waits to be started again.
+    pub(super) waiting: Option<CommandEnd>,
+}
+
+impl Runs {
+    pub(super) fn none_yet() -> Self {
+        Self { began: BootInstant::NEVER, restarts: 0, waiting: None }
+    }
+}
+
+impl Restart {
+    fn wants(&self, end: CommandEnd) -> bool {
+        match (end, self.when) {
+            (CommandEnd::Signalled(libc::SIGINT | libc::SIGQUIT), _) if self.at_terminal => false,
+            (CommandEnd::Exited(0), RestartWhen::OnFailure) => false,
+            (CommandEnd::Exited(_) | CommandEnd::Signalled(_), RestartWhen::OnFailure | RestartWhen::Always) => true,
+        }
+    }
+}
+
+impl Leadership {
+    /// COMMAND is being started.
+    pub(super) fn begin_run(&mut self, now: BootInstant) {
+        self.runs.began = now;
+        self.runs.waiting = None;
+        self.end = None;
+    }
+
+    /// Whether COMMAND was started: a leadership that goes on, for operators and in its history.
+    pub(super) fn has_begun(&self) -> bool {
+        !matches!(self.tree, Tree::Idle { .. }) || self.runs.waiting.is_some()
+    }
+}
+
+impl Election {
+    /// COMMAND has ended by itself, and would be started again but for what has come since.
+    pub(super) fn would_restart(&self, end: CommandEnd) -> bool {
+        self.settings.restart.is_some_and(|restart| restart.wants(end))
+    }
+
+    /// A leadership without a tree is about to end. If COMMAND was started in it, that is told, and a new wait begins.
+    pub(super) fn ends_between_runs(&mut self, now: BootInstant, how: Ended, actions: &mut Vec<Action>) {
+        let State::Leading(leadership) = &self.state else { unreachable!("only a leadership has runs") };
+        if leadership.runs.waiting.is_some() {
+            actions.push(Action::Ended { term: leadership.term, how });
+            self.begin_waiting(now);
+        }
+    }
+
+    /// The tree is dead. Whether the leadership goes on, with another run of COMMAND.
+    pub(super) fn restarts(&mut self, now: BootInstant, actions: &mut Vec<Action>) -> bool {
+        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
+        let (Some(restart), Some(Ending::ByItself(end)), None) =
+            (self.settings.restart, &leadership.ending, leadership.asked)
+        else {
+            return false;
+        };
+        let end = *end;
+        if !restart.wants(end) {
+            return false;
+        }
+        let runs = &mut leadership.runs;
+        if now.since(runs.began) >= restart.healthy {
+            runs.restarts = 0;
+        }
+        if runs.restarts >= restart.limit {
+            let restarts = runs.restarts;
+            leadership.ending = Some(Ending::GaveUp { end, restarts });
+            actions.push(Action::Say(Notice::GaveUp { end, restarts }));
+            return false;
+        }
+        runs.restarts += 1;
+        runs.waiting = Some(end);
+        let (restart_number, limit) = (runs.restarts, restart.limit);
+        let pause = self.random.grown(restart.delay, restart_number, LONGEST_PAUSE.max(restart.delay));
+        leadership.ending = None;
+        leadership.tree = Tree::Idle { not_before: Some(now.plus(pause)) };
+        actions.push(Action::Say(Notice::Restarting { end, pause, restart: restart_number, limit }));
+        true
+    }
+}

@@ -1,0 +1,290 @@
+//! COMMAND that is started again under the same lease.
+
+use super::*;
+use leaderrun::election::{Restart, RestartWhen};
+
+const FAILED: CommandEnd = CommandEnd::Exited(3);
+
+const RESTART: Restart = Restart {
+    when: RestartWhen::OnFailure,
+    limit: 2,
+    delay: Duration::from_secs(1),
+    healthy: Duration::from_secs(60),
+    at_terminal: false,
+};
+
+fn restarting(change: impl FnOnce(&mut Settings)) -> Play {
+    Play::leading(|settings| {
+        settings.restart = Some(RESTART);
+        change(settings);
+    })
+}
+
+/// COMMAND ends, and its tree is dead.
+fn ends(play: &mut Play, end: CommandEnd) -> Vec<Action> {
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(end))), []);
+    play.tell(Event::Tree(TreeEvent::Dead))
+}
+
+/// It ends, and waits to be started again: for how long.
+fn fails(play: &mut Play, number: u32) -> Duration {
+    let actions = ends(play, FAILED);
+    match actions[..] {
+        [Action::Say(Notice::Restarting { end: FAILED, pause, restart, limit: 2 })] if restart == number => pause,
+        _ => panic!("{actions:?}"),
+    }
+}
+
+fn starts(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Start { term: TERM, .. })).count()
+}
+
+fn ended(how: Ended) -> Action {
+    Action::Ended { term: TERM, how }
+}
+
+/// Until then every renewal is answered.
+fn renewing_until(play: &mut Play, seconds: f64) -> Vec<Action> {
+    let mut all = Vec::new();
+    while play.now < Duration::from_secs_f64(seconds) {
+        let next = (play.now.as_secs_f64() + 0.05).min(seconds);
+        let actions = play.until(next);
+        for _ in 0..renewals(&actions) {
+            all.extend(play.renewed(Ok(Renewal::Renewed)));
+        }
+        all.extend(actions);
+    }
+    all
+}
+
+#[test]
+fn a_command_that_fails_is_started_again_in_its_term_after_pauses_that_double() {
+    let mut play = restarting(|_| {});
+    let mut bounds = [(0.75, 1.0), (1.5, 2.0)].into_iter();
+    for number in 1..=2 {
+        let pause = fails(&mut play, number).as_secs_f64();
+        let (least, most) = bounds.next().unwrap();
+        assert!((least..=most).contains(&pause), "{pause}");
+        let due = play.now.as_secs_f64() + pause;
+        assert_eq!(play.election.view(None).role, Role::Restarting { term: TERM, end: FAILED });
+        assert_eq!(starts(&renewing_until(&mut play, due - 0.01)), 0);
+        assert_eq!(starts(&renewing_until(&mut play, due + 0.01)), 1);
+        assert_eq!(play.election.view(None).role, Role::Leader(TERM));
+    }
+}
+
+#[test]
+fn the_lease_is_renewed_while_nothing_runs() {
+    let mut play = restarting(|settings| {
+        settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
+    });
+    fails(&mut play, 1);
+    let actions = renewing_until(&mut play, 29.0);
+    assert_eq!(renewals(&actions), 5, "{actions:?}");
+    assert!(!actions.iter().any(|action| matches!(action, Action::Extend(_))), "there is no guard to be told");
+    assert_eq!(starts(&renewing_until(&mut play, 41.0)), 1);
+}
+
+#[test]
+fn after_so_many_restarts_in_a_row_others_go_first() {
+    let mut play = restarting(|_| {});
+    for number in 1..=2 {
+        let pause = fails(&mut play, number);
+        let due = (play.now + pause).as_secs_f64();
+        assert_eq!(starts(&renewing_until(&mut play, due)), 1);
+    }
+    let actions = ends(&mut play, FAILED);
+    let gave_up = Notice::GaveUp { end: FAILED, restarts: 2 };
+    let how = Ended::GaveUp { end: FAILED, restarts: 2 };
+    assert_eq!(actions, [Action::Say(gave_up), Action::ForgetRenewals, ended(how), RELEASE]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(matches!(&actions[..], [_, Action::Say(Notice::Barred(Bar::StandingBack { .. }))]), "{actions:?}");
+    claims_only_after(&mut play, 30.0);
+}
+
+/// It looks now and then, and sees the shard free.
+pub fn claims_only_after(play: &mut Play, seconds: f64) {
+    let begun = play.now.as_secs_f64();
+    let mut looks = 0;
+    loop {
+        let actions = play.until(play.now.as_secs_f64() + 0.1);
+        if has(&actions, &Action::Claim) {
+            break;
+        }
+        if has(&actions, &Action::Observe) {
+            looks += 1;
+            let _ = play.tell(Event::Observed { answer: Ok(Observation::Free) });
+        }
+        assert!(play.now.as_secs_f64() < begun + seconds + 1.0, "it never claims");
+    }
+    let waited = play.now.as_secs_f64() - begun;
+    assert!((seconds..seconds + 0.2).contains(&waited) && looks > 1 && looks < 100, "{waited} {looks}");
+}
+
+#[test]
+fn with_no_wait_the_last_status_is_what_is_left() {
+    let mut play = restarting(|settings| {
+        settings.restart = Some(Restart { limit: 0, ..RESTART });
+        settings.patience = Patience::Once;
+    });
+    let actions = ends(&mut play, FAILED);
+    assert!(has(&actions, &RELEASE), "{actions:?}");
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Ended(FAILED))), "{actions:?}");
+}
+
+#[test]
+fn a_run_that_lasted_long_enough_begins_a_new_row() {
+    let mut play = restarting(|_| {});
+    fails(&mut play, 1);
+    assert_eq!(starts(&renewing_until(&mut play, 10.0)), 1);
+    fails(&mut play, 2);
+    assert_eq!(starts(&renewing_until(&mut play, 15.0)), 1);
+    assert_eq!(starts(&renewing_until(&mut play, 80.0)), 0);
+    fails(&mut play, 1);
+}
+
+#[test]
+fn what_ends_as_it_should_is_not_started_again_unless_that_is_wanted() {
+    let always = Some(Restart { when: RestartWhen::Always, ..RESTART });
+    let at_terminal = Some(Restart { when: RestartWhen::Always, at_terminal: true, ..RESTART });
+    let on_failure = Some(RESTART);
+    for (restart, end, again) in [
+        (on_failure, CommandEnd::Exited(0), false),
+        (on_failure, CommandEnd::Signalled(15), true),
+        (on_failure, CommandEnd::Signalled(2), true),
+        (always, CommandEnd::Exited(0), true),
+        (at_terminal, CommandEnd::Signalled(2), false),
+        (at_terminal, CommandEnd::Signalled(3), false),
+        (at_terminal, CommandEnd::Exited(0), true),
+        (None, CommandEnd::Exited(1), false),
+    ] {
+        let mut play = restarting(|settings| settings.restart = restart);
+        let actions = ends(&mut play, end);
+        assert_eq!(has(&actions, &RELEASE), !again, "{end:?}: {actions:?}");
+    }
+}
+
+#[test]
+fn whoever_asks_while_nothing_runs_gets_the_lease_back_at_once_and_the_last_status() {
+    let mut play = restarting(|_| {});
+    fails(&mut play, 1);
+    let actions = play.tell(Event::Asked { signal: 15 });
+    assert_eq!(actions, [ended(Ended::Asked(15)), Action::ForgetRenewals, RELEASE]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Ended(FAILED))), "{actions:?}");
+}
+
+#[test]
+fn a_command_that_was_asked_to_stop_is_not_started_again() {
+    let mut play = restarting(|_| {});
+    let _ = play.tell(Event::Asked { signal: 15 });
+    assert!(has(&ends(&mut play, FAILED), &RELEASE));
+    // It ended by itself, and what it left is still dying.
+    let mut play = restarting(|_| {});
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    let _ = play.tell(Event::Asked { signal: 15 });
+    assert!(has(&play.dead(), &RELEASE));
+}
+
+#[test]
+fn a_loss_while_what_it_left_is_dying_is_a_loss() {
+    let mut play = restarting(|_| {});
+    let _ = play.until(5.0);
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    let how = ended(Ended::Lost(Loss::TakenBy(other())));
+    assert_eq!(actions, [Action::ForgetRenewals, how, Action::Claim]);
+}
+
+#[test]
+fn a_loss_while_nothing_runs_ends_the_leadership() {
+    let mut play = restarting(|settings| {
+        settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
+    });
+    fails(&mut play, 1);
+    let _ = play.until(5.0);
+    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(has(&actions, &ended(Ended::Lost(Loss::TakenBy(other())))), "{actions:?}");
+    assert!(has(&actions, &Action::Claim), "{actions:?}");
+
+    let mut play = restarting(|settings| {
+        settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
+    });
+    fails(&mut play, 1);
+    let actions = play.until(14.25);
+    assert!(has(&actions, &ended(Ended::Lost(Loss::DeadlinePassed))), "{actions:?}");
+    assert_eq!(starts(&actions), 0);
+}
+
+#[test]
+fn it_is_not_started_with_too_little_of_the_lease_left() {
+    let mut play = restarting(|settings| {
+        settings.restart = Some(Restart { delay: Duration::from_secs(8), ..RESTART });
+    });
+    fails(&mut play, 1);
+    let actions = play.until(9.0);
+    assert!(starts(&actions) == 0 && renewals(&actions) > 1, "no renewal was answered: {actions:?}");
+    assert_eq!(starts(&play.renewed(Ok(Renewal::Renewed))), 1);
+}
+
+#[test]
+fn orders_are_read_anew_before_each_run() {
+    let mut play = restarting(|_| {});
+    let due = fails(&mut play, 1).as_secs_f64();
+    play.orders = None;
+    let actions = play.until(due + 0.1);
+    assert_eq!(actions, [Action::ReadOrders], "nothing starts before they are read");
+    let actions = play.ordered(paused());
+    assert_eq!(actions, [ended(Ended::Paused), Action::ForgetRenewals, RELEASE]);
+}
+
+#[test]
+fn orders_that_were_asked_for_before_the_pause_was_over_start_nothing() {
+    let mut play = restarting(|_| {});
+    play.orders = None;
+    let _ = play.until(4.5);
+    let due = 4.5 + fails(&mut play, 1).as_secs_f64();
+    let actions = play.until(due - 0.01);
+    assert!(has(&actions, &Action::ReadOrders), "{actions:?}");
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    assert_eq!(play.until(due + 0.1), []);
+    assert_eq!(play.ordered(Mandate::default()), [Action::ReadOrders]);
+    assert_eq!(starts(&play.ordered(Mandate::default())), 1);
+}
+
+#[test]
+fn who_leads_goes_on_through_a_pause_that_keeps_it_and_after_an_older_handover() {
+    for mandate in [
+        Mandate { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None },
+        handed_over(Term(TERM.0 - 1), false),
+    ] {
+        let mut play = restarting(|_| {});
+        play.orders = Some(Ok(mandate));
+        fails(&mut play, 1);
+        assert_eq!(starts(&play.until(2.0)), 1);
+    }
+}
+
+#[test]
+fn what_cannot_be_executed_or_ran_for_too_long_is_not_started_again() {
+    let mut play = restarting(|_| {});
+    let _ = play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
+    assert!(has(&play.dead(), &RELEASE));
+    let mut play = restarting(|settings| settings.max_run = Some(Duration::from_secs(2)));
+    let _ = play.until(3.0);
+    assert!(has(&ends(&mut play, FAILED), &RELEASE));
+}
+
+#[test]
+fn each_run_may_last_for_as_long_as_a_run_may() {
+    let mut play = restarting(|settings| settings.max_run = Some(Duration::from_secs(4)));
+    let _ = play.until(3.0);
+    fails(&mut play, 1);
+    assert_eq!(starts(&renewing_until(&mut play, 4.5)), 1);
+    let actions = renewing_until(&mut play, 7.0);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
+    let actions = renewing_until(&mut play, 8.1);
+    assert!(actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
+}
