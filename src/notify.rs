@@ -311,6 +311,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_told_of_from_its_start_to_the_end_of_its_leadership() {
+        let (mut notifier, manager, _scratch) = told_by(Readiness::Command, None);
+        notifier.began(Some(2));
+        notifier.show(&view(Role::Leader(Term(4))));
+        assert_eq!(heard(&manager), ["STATUS=leading in term 4 (slot 2)"]);
+        notifier.show(&view(Role::Leaving));
+        notifier.show(&view(Role::Leader(Term(5))));
+        assert_eq!(heard(&manager), ["STATUS=giving the lease back", "STATUS=leading in term 5"]);
+    }
+
+    #[test]
     fn ready_comes_when_it_was_asked_for() {
         let (mut notifier, manager, _scratch) = told_by(Readiness::Leader, None);
         notifier.show(&behind("somebody"));
@@ -376,11 +387,11 @@ mod tests {
 
     #[test]
     fn a_status_is_one_line_of_bearable_length() {
-        let text = status(&behind(&"é\n".repeat(3000)), false);
+        let text = status(&behind(&"é\n".repeat(3000)), None, false);
         assert!(text.len() <= LONGEST_STATUS && !text.contains('\n'), "{text}");
         let mut view = behind("b");
         view.trouble = Some(("no\nanswer".to_owned(), at(1)));
-        assert_eq!(status(&view, false), "standby: b leads; trouble with the store: no answer");
+        assert_eq!(status(&view, None, false), "standby: b leads; trouble with the store: no answer");
     }
 
     #[test]

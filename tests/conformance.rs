@@ -5,7 +5,7 @@ mod support;
 
 use leaderrun::lease::{Candidate, Session, Shard, Term};
 use leaderrun::store::{
-    Claim, Conclusion, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, notes,
+    Claim, Conclusion, Delivery, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, notes,
 };
 use std::cell::RefCell;
 use std::future::{Ready, ready};
@@ -483,6 +483,33 @@ async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(be
     assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::NotHeld));
 }
 
+async fn a_wait_for_several_shards_ends_with_the_one_that_is_released(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    if store.delivery() == Delivery::Poll {
+        return;
+    }
+    let all = ["several/1", "several/2", "several/3"].map(|shard| candidate(shard, "one"));
+    let mut terms = Vec::new();
+    for one in &all {
+        terms.push(granted(&*store, one).await.term);
+        assert!(matches!(other.claim(&candidate(one.shard.as_str(), "two")).await, Ok(Claim::Refused(_))));
+    }
+    let mut shards = all.clone().map(|one| one.shard).to_vec();
+    for (released, told) in [(2, 2), (0, 0)] {
+        let wait = other.any_changed(&shards);
+        let release = async {
+            // Time enough to begin to listen, and not enough for an expiry.
+            tokio::time::sleep(LEASE / 6).await;
+            store.release(&all[released], terms[released]).await
+        };
+        let (heard, done) = tokio::join!(tokio::time::timeout(LEASE / 3, wait), release);
+        assert_eq!((heard.expect("it is heard at once"), done), (Ok(told), Ok(Release::Released)));
+        granted(&*other, &candidate(all[released].shard.as_str(), "two")).await;
+        // What is ours is not waited for.
+        shards.retain(|shard| *shard != all[released].shard);
+    }
+}
+
 /// The suite, a test for each case and store.
 macro_rules! suite {
     ($store:ident, $bench:expr, [$($case:ident),* $(,)?]) => {
@@ -526,6 +553,7 @@ everywhere!(
     a_renewal_of_what_nobody_holds_is_a_loss,
     a_release_frees_the_lease_at_once,
     a_stranger_cannot_release,
+    a_wait_for_several_shards_ends_with_the_one_that_is_released,
     a_lease_that_is_not_renewed_expires_and_not_before,
     a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again,
     a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again,

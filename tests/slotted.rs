@@ -197,6 +197,7 @@ fn printed(place: &Place, slots: &str, script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as every story")]
 fn a_command_is_told_of_its_slot_and_can_verify_it(place: Place) {
     let script =
         "\"$CTL\" verify && LEADERRUN_SOCKET= \"$CTL\" --store $URL verify && echo $LEADERRUN_SHARD:$LEADERRUN_SLOT";

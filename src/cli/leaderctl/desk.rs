@@ -45,8 +45,8 @@ impl Desk<'_> {
             below => below?,
         };
         let is_slot = |shard: &Shard| slotted::parent(shard).is_some_and(|(parent, _)| parent == *self.shard);
-        let slots = below.into_iter().filter(|(shard, _)| is_slot(shard));
-        let holder = slots.filter_map(|(_, report)| report.holder).next();
+        let mut slots = below.into_iter().filter(|(shard, _)| is_slot(shard));
+        let holder = slots.find_map(|(_, report)| report.holder);
         Ok(Report { holder, ..report })
     }
 
