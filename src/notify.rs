@@ -322,6 +322,15 @@ mod tests {
     }
 
     #[test]
+    fn a_leader_that_waits_to_restart_its_command_says_so_and_is_ready() {
+        let (mut notifier, manager, _scratch) = told_by(Readiness::Candidate, None);
+        let end = crate::election::CommandEnd::Exited(3);
+        notifier.show(&view(Role::Restarting { term: Term(4), end }));
+        let status = "STATUS=leading in term 4; the command exited with 3 and waits to be restarted";
+        assert_eq!(heard(&manager), ["READY=1", status]);
+    }
+
+    #[test]
     fn ready_comes_when_it_was_asked_for() {
         let (mut notifier, manager, _scratch) = told_by(Readiness::Leader, None);
         notifier.show(&behind("somebody"));

@@ -91,6 +91,21 @@ fn ctrl_c_ends_a_command_that_does_not_catch_it_with_130() {
 }
 
 #[test]
+fn ctrl_c_ends_what_would_be_started_again_whether_it_runs_or_waits_for_that() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q --restart always s -- sh -c 'echo up; sleep 1000'");
+    shell.wait_for("\nup");
+    shell.keys(&["C-c"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 130");
+    shell.line("leaderrun --restart always --restart-delay 1h s -- sh -c 'exit 7'");
+    shell.wait_for("restarting in ");
+    shell.keys(&["C-c"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 7");
+}
+
+#[test]
 fn command_reads_from_the_terminal() {
     let shell = Shell::start();
     shell.line("leaderrun -q s -- sh -c 'echo name?; read name; echo hello $name'");

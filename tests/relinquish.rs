@@ -1,0 +1,159 @@
+//! `--relinquish`: a leader hands over of itself, with real candidates and real stores. No two trees run at once, and
+//! the shard is not left alone.
+
+mod support;
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use support::fleet::{Fleet, leaderctl, leaderrun, wait_until_or};
+use support::server::{Server, prepare};
+use support::world::TIMING;
+
+struct Place {
+    fleet: Fleet,
+    url: String,
+    #[allow(dead_code, reason = "only held")]
+    server: Option<Box<dyn Server>>,
+}
+
+impl Place {
+    fn local() -> Self {
+        let fleet = Fleet::new();
+        let url = format!("file:{}", fleet.scratch.path().join("store").display());
+        Self { fleet, url, server: None }
+    }
+
+    #[allow(dead_code, reason = "a build without remote stores has none")]
+    fn remote(mut server: Box<dyn Server>) -> Self {
+        prepare(&*server);
+        server.grow_old();
+        let url = server.url(server.address());
+        Self { fleet: Fleet::new(), url, server: Some(server) }
+    }
+
+    fn start(&mut self, owner: &str, flags: &[&str], environment: &[(&str, &str)]) {
+        let flags = [&TIMING, &["-vv", "--store", &self.url][..], flags].concat();
+        self.fleet.start(owner, &flags, &[], environment);
+    }
+
+    fn ends(&self) -> String {
+        let output = leaderctl().args(["--store", &self.url, "history", "shard"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+const TURNS: &[&str] = &["--announce", "always", "--relinquish", "3s"];
+
+fn candidates_take_turns(mut place: Place) {
+    for owner in ["c0", "c1", "c2"] {
+        place.start(owner, TURNS, &[]);
+    }
+    let first = place.fleet.leader();
+    let second = place.fleet.leader_where(|life| life.term > first.term);
+    assert_ne!(first.owner, second.owner, "{}", place.fleet.logs());
+    let third = place.fleet.leader_where(|life| life.term > second.term);
+    assert_ne!(second.owner, third.owner, "{}", place.fleet.logs());
+    assert!(place.ends().contains("relinquished"), "{}", place.ends());
+    let lives = place.fleet.conclude();
+    assert!(lives.windows(2).all(|pair| pair[0].owner != pair[1].owner), "{lives:?}");
+    let gap = Duration::from_nanos(third.first - lives.iter().find(|life| life.term == second.term).unwrap().last);
+    assert!(gap < Duration::from_secs(3), "{gap:?}");
+}
+
+fn whoever_is_alone_leads_on(mut place: Place) {
+    place.start("c0", TURNS, &[]);
+    let first = place.fleet.leader();
+    let staying = "not handing over: nobody else is there";
+    wait_until_or(staying, || place.fleet.logs(), || place.fleet.logs().contains(staying));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(place.fleet.leader().term, first.term, "{}", place.fleet.logs());
+    place.fleet.conclude();
+}
+
+fn whoever_cannot_know_hands_over_and_leads_again_when_nobody_came(mut place: Place) {
+    place.start("c0", &["--announce", "never", "--relinquish", "3s"], &[]);
+    let first = place.fleet.leader();
+    let again = place.fleet.leader_where(|life| life.term > first.term);
+    let first = place.fleet.lives().into_iter().find(|life| life.term == first.term).unwrap();
+    let gap = Duration::from_nanos(again.first - first.last);
+    assert!(gap > Duration::from_secs(3) && gap < Duration::from_secs(15), "{gap:?}");
+    place.fleet.conclude();
+}
+
+/// The hosts' clocks are at 45 seconds before midnight, and one of them is two seconds behind.
+#[test]
+fn at_a_time_of_the_schedule_it_hands_over_once() {
+    let mut place = Place::local();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let to_midnight = i64::try_from(86_400 - now % 86_400).unwrap();
+    for (owner, late) in [("c0", 0), ("c1", 2)] {
+        let file = place.fleet.scratch.path().join(format!("{owner}.clock"));
+        fs::write(&file, (to_midnight - 45 - late).to_string()).unwrap();
+        let environment =
+            [("LD_PRELOAD", support::world::wall_clock()), ("WALLCLOCK_FILE", file.to_str().unwrap()), ("TZ", "UTC")];
+        place.start(owner, &["--announce", "always", "--relinquish", "@daily"], &environment);
+        if owner == "c0" {
+            place.fleet.leader();
+        }
+    }
+    let second = place.fleet.leader_where(|life| life.owner == "c1");
+    std::thread::sleep(Duration::from_secs(5));
+    let now = place.fleet.leader();
+    assert_eq!((now.owner.as_str(), now.term), ("c1", second.term), "{}", place.fleet.logs());
+    let lives = place.fleet.conclude();
+    let first = Duration::from_nanos(lives[0].last - lives[0].first);
+    assert!(first > Duration::from_secs(30) && first < Duration::from_secs(60), "{first:?}");
+}
+
+#[test]
+fn what_is_no_time_is_refused() {
+    let place = Place::local();
+    for (text, part) in [
+        ("soon", "a crontab's five fields"),
+        ("0s", "at least 1s"),
+        ("@reboot", "@hourly"),
+        ("61 * * * *", "0..=59"),
+        ("0 0 31 4 *", "never comes"),
+    ] {
+        for flags in [&["--relinquish", text][..], &["--relinquish", text, "--once", "a"]] {
+            let mut command = leaderrun();
+            command.args(["--store", &place.url]).args(flags).args(["shard", "true"]).stdin(Stdio::null());
+            let output = command.output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(64), "{flags:?}: {said}");
+            assert!(said.contains(part) && said.lines().count() == 1, "{flags:?}: {said}");
+        }
+    }
+    let mut job = leaderrun();
+    job.args(["--store", &place.url, "--relinquish", "1h", "--every", "1h", "shard", "true"]).stdin(Stdio::null());
+    let output = job.output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+}
+
+macro_rules! stories_at {
+    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story($place);
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! everywhere {
+    ($($story:ident),* $(,)?) => {
+        stories_at!(file, crate::Place::local(), [$($story),*]);
+        #[cfg(feature = "redis")]
+        stories_at!(redis, crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]);
+    };
+}
+
+everywhere!(
+    candidates_take_turns,
+    whoever_is_alone_leads_on,
+    whoever_cannot_know_hands_over_and_leads_again_when_nobody_came,
+);

@@ -1,0 +1,314 @@
+//! `--restart`: a COMMAND that ends is started again under the same lease, with real candidates and real stores, and
+//! whatever happens in between no two trees run at once.
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::fleet::{leaderctl, leaderrun, processes_naming, wait_until, wait_until_or};
+use support::server::{Server, prepare};
+use support::world::TIMING;
+use tempfile::TempDir;
+
+struct Place {
+    scratch: TempDir,
+    url: String,
+    environment: &'static [(&'static str, &'static str)],
+    #[allow(dead_code, reason = "only held")]
+    server: Option<Box<dyn Server>>,
+}
+
+impl Place {
+    fn local() -> Self {
+        let scratch = TempDir::new().unwrap();
+        let url = format!("file:{}", scratch.path().join("store").display());
+        Self { scratch, url, environment: &[], server: None }
+    }
+
+    #[allow(dead_code, reason = "a build without remote stores has none")]
+    fn remote(mut server: Box<dyn Server>) -> Self {
+        prepare(&*server);
+        server.grow_old();
+        let (url, environment) = (server.url(server.address()), server.environment());
+        Self { scratch: TempDir::new().unwrap(), url, environment, server: Some(server) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// Each run of COMMAND writes its owner and term as a line, and then does `then`.
+    fn command(&self, owner: &str, flags: &[&str], then: &str) -> Command {
+        let mut command = leaderrun();
+        command.args(TIMING).args(["-v", "--store", &self.url, "--owner", owner]).args(flags).arg("shard");
+        let script =
+            format!("cd {}; echo $LEADERRUN_OWNER $LEADERRUN_TERM >>runs; {then}", self.scratch.path().display());
+        command.args(["-c", &script]).envs(self.environment.iter().copied());
+        command.env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
+        let log = fs::File::options().append(true).create(true).open(self.path(&format!("{owner}.log"))).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+    }
+
+    fn start(&self, owner: &str, flags: &[&str], then: &str) -> Candidate<'_> {
+        let child = self.command(owner, flags, then).spawn().unwrap();
+        Candidate { place: self, owner: owner.to_owned(), child }
+    }
+
+    fn runs(&self) -> Vec<(String, u64)> {
+        let text = self.text("runs");
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole
+            .map(|line| line.trim_end().split_once(' ').unwrap())
+            .map(|(o, t)| (o.to_owned(), t.parse().unwrap()))
+            .collect()
+    }
+
+    #[track_caller]
+    fn wait_for_runs(&self, number: usize) {
+        let explain = || format!("{}\n{}", self.text("a.log"), self.text("b.log"));
+        wait_until_or("it has run so often", explain, || self.runs().len() >= number);
+    }
+
+    fn ctl(&self, words: &[&str]) -> String {
+        let mut command = leaderctl();
+        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// How each leadership ended.
+    fn history(&self) -> Vec<String> {
+        let text = self.ctl(&["history", "shard", "--json"]);
+        let lines = serde_json::Deserializer::from_str(&text).into_iter::<Value>().map(Result::unwrap);
+        let all = lines.flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value]));
+        all.map(|chapter| chapter["ended"].as_str().unwrap_or("-").to_owned()).collect()
+    }
+}
+
+struct Candidate<'a> {
+    place: &'a Place,
+    owner: String,
+    child: Child,
+}
+
+impl Candidate<'_> {
+    fn log(&self) -> String {
+        self.place.text(&format!("{}.log", self.owner))
+    }
+
+    #[track_caller]
+    fn says(&self, part: &str) {
+        wait_until_or(part, || self.log(), || self.log().contains(part));
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    #[track_caller]
+    fn ends(&mut self) -> i32 {
+        let mut status = None;
+        let log = self.place.path(&format!("{}.log", self.owner));
+        let explain = || fs::read_to_string(&log).unwrap_or_default();
+        wait_until_or("it ends", explain, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Candidate<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const SOON: &[&str] = &["--restart", "on-failure", "--restart-delay", "200ms"];
+const LATER: &[&str] = &["--restart", "always", "--restart-delay", "1h"];
+
+fn a_command_that_fails_is_started_again_in_its_term_until_it_succeeds(place: &Place) {
+    let mut first = place.start("a", SOON, "[ $(wc -l <runs) -ge 4 ]");
+    assert_eq!(first.ends(), 0, "{}", first.log());
+    let runs = place.runs();
+    assert!(runs.len() == 4 && runs.iter().all(|run| *run == runs[0]), "{runs:?}");
+    let log = first.log();
+    for number in 1..=3 {
+        let part = format!("({number} of 5)");
+        assert!(log.contains("the command exited with 1; restarting in ") && log.contains(&part), "{log}");
+    }
+    assert_eq!(log.matches(": leading").count(), 1, "{log}");
+    assert_eq!(place.history(), ["exited with 0"]);
+}
+
+fn within_a_second_run_verify_tells_the_truth(place: &Place) {
+    let script = r#"[ $(wc -l <runs) -ge 2 ] || exit 1; "$leaderctl" verify >verified 2>&1; exit $?"#;
+    let mut first = place.start("a", SOON, script);
+    assert_eq!(first.ends(), 0, "{}{}", first.log(), place.text("verified"));
+    assert_eq!(place.runs().len(), 2);
+}
+
+fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
+    let script = "[ $LEADERRUN_OWNER = b ] && exec sleep 1000; exit 3";
+    let flags = [SOON, &["--restart-limit", "2"][..]].concat();
+    let first = place.start("a", &flags, script);
+    place.wait_for_runs(1);
+    let mut second = place.start("b", &flags, script);
+    first.says("the command exited with 3 after 2 restarts in a row; giving the lease up");
+    place.wait_for_runs(4);
+    let runs = place.runs();
+    let owners: Vec<&str> = runs.iter().map(|(owner, _)| owner.as_str()).collect();
+    assert_eq!(owners, ["a", "a", "a", "b"], "{}", first.log());
+    assert!(runs[3].1 > runs[2].1);
+    wait_until("it is written down", || place.history().first().is_some_and(|how| how != "-"));
+    assert!(place.history().contains(&"exited with 3, after 2 restarts in a row".to_owned()), "{:?}", place.history());
+    // Whoever stood back waits behind the other, and follows it.
+    second.signal(Signal::SIGTERM);
+    assert_eq!(second.ends(), 143);
+    place.wait_for_runs(5);
+    assert_eq!(place.runs()[4].0, "a");
+}
+
+fn where_nobody_else_is_it_tries_again_after_a_while(place: &Place) {
+    let flags = [SOON, &["--restart-limit", "0"][..]].concat();
+    let first = place.start("a", &flags, "exit 3");
+    first.says("giving the lease up");
+    let begun = Instant::now();
+    place.wait_for_runs(2);
+    let waited = begun.elapsed();
+    assert!(waited > Duration::from_secs(10) && waited < Duration::from_secs(30), "{waited:?}: {}", first.log());
+    let runs = place.runs();
+    assert!(runs[1].1 > runs[0].1, "{runs:?}");
+}
+
+fn whoever_is_asked_while_nothing_runs_ends_at_once_with_the_last_status(place: &Place) {
+    let mut first = place.start("a", LATER, "exit 7");
+    first.says("restarting in ");
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.ends(), 7, "{}", first.log());
+    assert!(first.log().contains("released"), "{}", first.log());
+    assert_eq!(place.history(), ["stopped on signal 15"]);
+    let mut second = place.start("b", &["-n"], "exit 0");
+    assert_eq!(second.ends(), 0, "{}", second.log());
+}
+
+fn the_lease_is_kept_while_nothing_runs(place: &Place) {
+    let mut first = place.start("a", LATER, "exit 7");
+    first.says("restarting in ");
+    // Longer than a lease.
+    std::thread::sleep(Duration::from_secs(8));
+    let mut second = place.start("b", &["-n"], "exit 0");
+    assert_eq!(second.ends(), 75, "{}", second.log());
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.ends(), 7);
+    assert_eq!(place.runs().len(), 1);
+}
+
+fn a_candidate_that_is_killed_while_nothing_runs_is_followed(place: &Place) {
+    let mut first = place.start("a", LATER, "exit 7");
+    first.says("restarting in ");
+    first.signal(Signal::SIGKILL);
+    first.ends();
+    let mut second = place.start("b", &[], "exit 0");
+    assert_eq!(second.ends(), 0, "{}", second.log());
+    let runs = place.runs();
+    assert!(runs.len() == 2 && runs[1].1 > runs[0].1, "{runs:?}");
+}
+
+fn a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive(place: &Place) {
+    let endless = "while :; do sleep 0.05; done";
+    let script = format!("[ $(wc -l <runs) -ge 2 ] || exit 1; setsid sh -c '{endless}' $PWD & {endless}");
+    let mut first = place.start("a", SOON, &script);
+    place.wait_for_runs(2);
+    first.signal(Signal::SIGKILL);
+    first.ends();
+    let mut second = place.start("b", &[], "pgrep -af \"$PWD$\" >alive; true");
+    assert_eq!(second.ends(), 0, "{}", second.log());
+    assert_eq!(place.text("alive"), "", "{}", second.log());
+    let nobody = || processes_naming(place.scratch.path()).is_empty();
+    wait_until_or("nobody is left", || first.log(), nobody);
+}
+
+fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) {
+    let flags = ["--restart", "always", "--restart-delay", "2s"];
+    let first = place.start("a", &flags, "[ $(wc -l <runs) -lt 2 ] || exec sleep 1000");
+    first.says("restarting in ");
+    place.ctl(&["pause", "shard"]);
+    first.says("waiting: paused");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(place.runs().len(), 1, "{}", first.log());
+    assert_eq!(place.history(), ["paused"]);
+    place.ctl(&["resume", "shard"]);
+    place.wait_for_runs(2);
+    let runs = place.runs();
+    assert!(runs[1].1 > runs[0].1, "{runs:?}");
+}
+
+#[test]
+fn flags_that_make_no_sense_are_refused() {
+    let place = Place::local();
+    for (flags, part) in [
+        (&["--restart", "sometimes"][..], "--restart"),
+        (&["--restart-limit", "3"], "--restart-limit needs --restart"),
+        (&["--restart-delay", "3s"], "--restart-delay needs --restart"),
+        (&["--restart", "never", "--restart-healthy", "3s"], "--restart-healthy needs --restart"),
+        (&["--restart", "always", "--restart-limit", "-1"], "--restart-limit"),
+        (&["--restart", "always", "--restart-delay", "soon"], "--restart-delay"),
+        (&["--restart", "always", "--every", "5m"], "--every and --restart cannot be used with each other"),
+        (&["--restart", "always", "--once", "a"], "--once and --restart cannot be used with each other"),
+    ] {
+        let output = place.command("a", flags, "exit 0").stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{flags:?}: {said}");
+        assert!(said.contains(part) && said.lines().count() == 1, "{flags:?}: {said}");
+    }
+    // What is said of all services is not meant for a job.
+    let mut job = place.command("a", &["--once", "a"], "exit 5");
+    assert_eq!(job.env("LEADERRUN_RESTART", "always").status().unwrap().code(), Some(5));
+    assert_eq!(place.runs().len(), 1);
+}
+
+macro_rules! stories_at {
+    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story(&$place);
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! everywhere {
+    ($($story:ident),* $(,)?) => {
+        stories_at!(file, crate::Place::local(), [$($story),*]);
+        #[cfg(feature = "redis")]
+        stories_at!(redis, crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]);
+    };
+}
+
+everywhere!(
+    a_command_that_fails_is_started_again_in_its_term_until_it_succeeds,
+    within_a_second_run_verify_tells_the_truth,
+    who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
+    where_nobody_else_is_it_tries_again_after_a_while,
+    whoever_is_asked_while_nothing_runs_ends_at_once_with_the_last_status,
+    the_lease_is_kept_while_nothing_runs,
+    a_candidate_that_is_killed_while_nothing_runs_is_followed,
+    a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive,
+    a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,
+);
