@@ -5,7 +5,8 @@
 //! order. The tree counts as dead on one of two grounds only: the backstop said so (it has no descendant left,
 //! and the guard was one), or the candidate itself, a subreaper above both, has no descendant left.
 
-use crate::election::{Stop, TreeEvent};
+use crate::election::{HookEnd, Stop, TreeEvent};
+use crate::guard::hooks::{Hook, Hooks, Reason};
 use crate::guard::policy::Order;
 use crate::guard::tree::{Tree, children};
 use crate::guard::wire::{Heard, Line, Report};
@@ -60,6 +61,8 @@ pub enum News {
     },
     /// The terminal stopped COMMAND.
     Paused,
+    /// Which changes nothing.
+    HookFailed(Hook, HookEnd),
 }
 
 /// What is to run, and how it is to be stopped.
@@ -71,6 +74,7 @@ pub struct Command {
     pub job: Option<(&'static str, String)>,
     pub stop_signal: Signal,
     pub grace: Duration,
+    pub hooks: Hooks,
     /// Our process group, when COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
     /// Where the lease is to be given back should we be killed; None where the kernel does that.
@@ -95,6 +99,7 @@ impl Custody {
             deadline,
             grace: command.grace,
             stop_signal: command.stop_signal as i32,
+            hooks: command.hooks.clone(),
             terminal_group: command.terminal_group.map(Pid::as_raw),
             will: command.store_url.as_ref().map(|url| Will::new(url, candidate, term)),
         })?;
@@ -133,6 +138,11 @@ impl Custody {
             Stop::Losing => Order::Lose,
             Stop::Kill => Order::Kill,
         });
+    }
+
+    /// Why the next orderly stop comes.
+    pub fn because(&self, reason: Reason) {
+        self.order(Order::Because(reason));
     }
 
     /// Passes a signal on to COMMAND.
@@ -221,6 +231,8 @@ impl Custody {
             Report::NotStarted(error) => self.tell(TreeEvent::NotStarted(error)),
             Report::Ended(end) => self.tell(TreeEvent::Ended(end)),
             Report::DeadlineReached => self.tell(TreeEvent::DeadlineReached),
+            Report::Unready(end) => self.tell(TreeEvent::Unready(end)),
+            Report::HookFailed(hook, end) => self.news.push_back(News::HookFailed(hook, end)),
             Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
             // While we are killing it ourselves we also see for ourselves that it is dead.
             Report::Dead if self.seized => {}

@@ -294,6 +294,7 @@ impl Driver {
             | Notice::NotEntered(_)
             | Notice::NotSettled(_)
             | Notice::Killing
+            | Notice::Unready(_)
             | Notice::Lost(_)
             | Notice::NotReleased(_) => {
                 tracing::warn!(shard, term, owner, "{notice}");

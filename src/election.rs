@@ -16,6 +16,7 @@
 //!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
 
 mod books;
+mod hooks;
 mod orders;
 mod random;
 mod restart;
@@ -23,6 +24,7 @@ mod state;
 mod turns;
 mod words;
 
+pub use hooks::HookEnd;
 pub use words::{
     Action, Bar, Booking, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
     Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped, StartError, Stop, TreeEvent, View,
@@ -66,6 +68,8 @@ pub struct Election {
     yielding: Option<(Term, BootInstant)>,
     /// Some once we gave a lease up of ourselves, until others have had their turn.
     standing_back: Option<StandingBack>,
+    /// How often in a row the hook before COMMAND has failed.
+    unready: u32,
     waiting: Waiting,
     trouble: Option<Trouble>,
 }
@@ -83,6 +87,7 @@ impl Election {
             orders_worked: false,
             yielding: None,
             standing_back: None,
+            unready: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, bar: None },
             trouble: None,
         };
@@ -203,7 +208,6 @@ impl Election {
     }
 
     fn pass_time(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        let timing = self.settings.timing;
         let stands_back = self.stands_back(now);
         match &mut self.state {
             State::Standby(standby) => {
@@ -229,82 +233,86 @@ impl Election {
                     self.end(outcome, actions);
                 }
             }
-            State::Leading(leadership) => {
-                let deadline =
-                    if self.settings.expires { timing.deadline(leadership.valid_until) } else { Deadline::NONE };
-                let lost = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
-                if let Tree::Idle { not_before } = &mut leadership.tree
-                    && not_before.is_some_and(|not_before| now >= not_before)
-                {
-                    *not_before = None;
-                    leadership.reading.begin_anew(now);
-                    if leadership.valid_until.since(now) < timing.least_to_start() {
-                        leadership.next_renewal = now;
-                    }
-                }
-                if !lost
-                    && now >= leadership.next_renewal
-                    && now < leadership.valid_until
-                    && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
-                {
-                    leadership.in_flight += 1;
-                    leadership.beat += 1;
-                    leadership.last_sent = now;
-                    leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
-                    actions.push(Action::Renew { term: leadership.term, beat: leadership.beat });
-                    if leadership.reading.cleared && leadership.ending.is_none() {
-                        leadership.reading.next = now;
-                    }
-                }
-                if now >= leadership.reading_due() {
-                    leadership.reading.in_flight = true;
-                    leadership.reading.next = BootInstant::NEVER;
-                    actions.push(Action::ReadOrders);
-                }
-                if now >= leadership.entry_due() {
-                    leadership.entry.in_flight = true;
-                    leadership.entry.begun = true;
-                    actions.push(Action::Book { term: leadership.term });
-                }
-                if now >= leadership.turn_due() {
-                    leadership.count_standbys(actions);
-                }
-                if now >= leadership.valid_until {
-                    // Nothing is left to renew; and who waits for a tree that is hard to kill must not spin.
-                    leadership.next_renewal = BootInstant::NEVER;
-                }
-                match &mut leadership.tree {
-                    Tree::Idle { not_before } => {
-                        if now >= deadline.kill_at {
-                            self.lost(now, Loss::DeadlinePassed, actions);
-                        } else if not_before.is_none()
-                            && leadership.reading.cleared
-                            && leadership.entry.stands
-                            && leadership.valid_until.since(now) >= timing.least_to_start()
-                        {
-                            let overrun_at = self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(most));
-                            leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
-                            leadership.begin_run(now);
-                            actions.push(Action::Start { term: leadership.term, deadline });
-                        }
-                    }
-                    Tree::Alive { seize_at, overrun_at } => {
-                        let overran = now >= *overrun_at;
-                        if now >= deadline.backstop_at.min(*seize_at) {
-                            leadership.tree = Tree::Seized;
-                            actions.push(Action::Seize);
-                        }
-                        if now >= deadline.term_at && leadership.ending.is_none() {
-                            self.lost(now, Loss::DeadlinePassed, actions);
-                        } else if overran && leadership.ending.is_none() {
-                            self.overran(now, actions);
-                        }
-                    }
-                    Tree::Seized => {}
-                }
-            }
+            State::Leading(_) => self.pass_leading(now, actions),
             State::Releasing(_) => self.pass_releasing(now, actions),
             State::Ended => {}
+        }
+    }
+
+    fn pass_leading(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+        let timing = self.settings.timing;
+        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader comes here") };
+        let deadline = if self.settings.expires { timing.deadline(leadership.valid_until) } else { Deadline::NONE };
+        let lost = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
+        if let Tree::Idle { not_before } = &mut leadership.tree
+            && not_before.is_some_and(|not_before| now >= not_before)
+        {
+            *not_before = None;
+            leadership.reading.begin_anew(now);
+            if leadership.valid_until.since(now) < timing.least_to_start() {
+                leadership.next_renewal = now;
+            }
+        }
+        if !lost
+            && now >= leadership.next_renewal
+            && now < leadership.valid_until
+            && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
+        {
+            leadership.in_flight += 1;
+            leadership.beat += 1;
+            leadership.last_sent = now;
+            leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
+            actions.push(Action::Renew { term: leadership.term, beat: leadership.beat });
+            if leadership.reading.cleared && leadership.ending.is_none() {
+                leadership.reading.next = now;
+            }
+        }
+        if now >= leadership.reading_due() {
+            leadership.reading.in_flight = true;
+            leadership.reading.next = BootInstant::NEVER;
+            actions.push(Action::ReadOrders);
+        }
+        if now >= leadership.entry_due() {
+            leadership.entry.in_flight = true;
+            leadership.entry.begun = true;
+            actions.push(Action::Book { term: leadership.term });
+        }
+        if now >= leadership.turn_due() {
+            leadership.count_standbys(actions);
+        }
+        if now >= leadership.valid_until {
+            // Nothing is left to renew; and who waits for a tree that is hard to kill must not spin.
+            leadership.next_renewal = BootInstant::NEVER;
+        }
+        match &mut leadership.tree {
+            Tree::Idle { not_before } => {
+                if now >= deadline.kill_at {
+                    self.lost(now, Loss::DeadlinePassed, actions);
+                } else if not_before.is_none()
+                    && leadership.reading.cleared
+                    && leadership.entry.stands
+                    && leadership.valid_until.since(now) >= timing.least_to_start()
+                {
+                    let overrun_at =
+                        self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.lead).plus(most));
+                    leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
+                    leadership.begin_run(now);
+                    actions.push(Action::Start { term: leadership.term, deadline });
+                }
+            }
+            Tree::Alive { seize_at, overrun_at } => {
+                let overran = now >= *overrun_at;
+                if now >= deadline.backstop_at.min(*seize_at) {
+                    leadership.tree = Tree::Seized;
+                    actions.push(Action::Seize);
+                }
+                if now >= deadline.term_at && leadership.ending.is_none() {
+                    self.lost(now, Loss::DeadlinePassed, actions);
+                } else if overran && leadership.ending.is_none() {
+                    self.overran(now, actions);
+                }
+            }
+            Tree::Seized => {}
         }
     }
 
@@ -493,7 +501,7 @@ impl Election {
     }
 
     fn tree(&mut self, now: BootInstant, event: &TreeEvent, actions: &mut Vec<Action>) {
-        let grace = self.settings.timing.stop_grace;
+        let stop_time = self.settings.timing.stop_time();
         match &mut self.state {
             State::Leading(leadership) => match *event {
                 TreeEvent::NotStarted(error) => {
@@ -501,9 +509,11 @@ impl Election {
                 }
                 TreeEvent::Ended(end) => {
                     leadership.end = Some(end);
-                    leadership.seize_after(now, grace);
+                    leadership.seize_after(now, stop_time);
                     leadership.ending.get_or_insert(Ending::ByItself(end));
                 }
+                TreeEvent::Started => self.command_started(now),
+                TreeEvent::Unready(end) => self.unready(now, end, actions),
                 TreeEvent::DeadlineReached => {
                     if leadership.ending.is_none() {
                         self.lost(now, Loss::DeadlinePassed, actions);
@@ -525,7 +535,7 @@ impl Election {
     }
 
     fn asked(&mut self, now: BootInstant, signal: i32, actions: &mut Vec<Action>) {
-        let drain = self.settings.drain;
+        let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks);
         match &mut self.state {
             State::Standby(_) => self.leave(now, Outcome::Interrupted(signal), actions),
             State::Withdrawing { outcome, .. } => {
@@ -544,12 +554,12 @@ impl Election {
                     Tree::Alive { .. } if again => {
                         actions.push(Action::Say(Notice::Killing));
                         actions.push(Action::Stop(Stop::Kill));
-                        leadership.seize_after(now, Duration::ZERO);
+                        leadership.seize_after(now, hooks.lost);
                     }
                     Tree::Alive { .. } => {
                         actions.push(Action::Say(Notice::Stopping { signal }));
                         if let Some(drain) = drain {
-                            leadership.seize_after(now, drain);
+                            leadership.seize_after(now, drain.saturating_add(hooks.around_a_stop()));
                         }
                         if leadership.ending.is_none() {
                             leadership.ending = Some(Ending::Asked);
@@ -618,6 +628,7 @@ impl Election {
             ending: None,
             asked: None,
             end: None,
+            unready: false,
         });
     }
 
@@ -684,7 +695,7 @@ impl Election {
     }
 
     fn lost(&mut self, now: BootInstant, loss: Loss, actions: &mut Vec<Action>) {
-        let grace = self.settings.timing.stop_grace;
+        let stop_time = self.settings.timing.stop_time();
         let State::Leading(leadership) = &self.state else { unreachable!("only a leader loses") };
         let restarts = matches!(leadership.ending, Some(Ending::ByItself(end)) if self.would_restart(end));
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader loses") };
@@ -720,6 +731,7 @@ impl Election {
                         Ending::Lost(_)
                         | Ending::ByItself(_)
                         | Ending::NotStarted(_)
+                        | Ending::Unready(_)
                         | Ending::Asked
                         | Ending::Overran
                         | Ending::Ordered(_)
@@ -729,7 +741,7 @@ impl Election {
                 }
                 if definite {
                     leadership.next_renewal = BootInstant::NEVER;
-                    leadership.seize_after(now, grace);
+                    leadership.seize_after(now, stop_time);
                     actions.push(Action::Stop(Stop::Losing));
                 }
             }
@@ -738,10 +750,10 @@ impl Election {
 
     /// As timeout(1) does: the stop signal, and SIGKILL after the grace. The lease is renewed until COMMAND has ended.
     fn overran(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        let grace = self.settings.timing.stop_grace;
+        let (grace, stop_time) = (self.settings.timing.stop_grace, self.settings.timing.stop_time());
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader runs a command") };
         actions.push(Action::Say(Notice::Overran(self.settings.max_run.unwrap_or_default())));
-        leadership.seize_after(now, grace);
+        leadership.seize_after(now, stop_time);
         leadership.ending = Some(Ending::Overran);
         actions.push(Action::Stop(Stop::Orderly { kill_after: Some(grace) }));
     }
@@ -754,6 +766,8 @@ impl Election {
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
         let (term, asked, end) = (leadership.term, leadership.asked, leadership.end);
         let entered = leadership.entry.begun;
+        // An entry without a run is withdrawn.
+        let has_run = entered && !leadership.unready;
         let left = leadership.valid_until.since(now);
         let when_asked = asked.map(|signal| Outcome::Ended(end.unwrap_or(CommandEnd::Signalled(signal))));
         self.end_leadership(actions);
@@ -764,6 +778,10 @@ impl Election {
             Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
             Ending::Asked => (Then::End(when_asked.expect("asked is set before the ending")), true),
             Ending::Overran => (Then::End(Outcome::Overran), true),
+            Ending::Unready(failed) => {
+                self.begin_waiting(now);
+                (when_asked.map_or_else(|| Then::Barred(self.after_unready(term, failed)), Then::End), true)
+            }
             Ending::GaveUp { end, .. } if self.settings.patience == Patience::Once => {
                 (Then::End(Outcome::Ended(end)), true)
             }
@@ -775,7 +793,7 @@ impl Election {
                 self.begin_waiting(now);
                 (when_asked.map_or_else(|| Then::Barred(self.after_turn(term)), Then::End), true)
             }
-            Ending::Ordered(_) if entered => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
+            Ending::Ordered(_) if has_run => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
             Ending::Ordered(bar) => {
                 if let Bar::HandedOver { term, left, .. } = bar {
                     // Others have that long from now, however long COMMAND took to end.
@@ -788,14 +806,14 @@ impl Election {
                 let ours = matches!(loss, Loss::DeadlinePassed | Loss::GuardFailed);
                 let then = when_asked.map(Then::End);
                 // Its run is over, whoever may try again.
-                let then = then.or_else(|| entered.then(|| Then::End(Outcome::Lost(loss.clone()))));
+                let then = then.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
                 (then.unwrap_or_else(|| self.after_loss(loss)), ours)
             }
         };
         if ours || entered {
             self.release(now, Some(term), then, left);
             if entered {
-                self.settle_first(now, Some(Ran { how, end }), ours);
+                self.settle_first(now, has_run.then_some(Ran { how, end }), ours);
             }
         } else {
             self.go_on(now, then, actions);

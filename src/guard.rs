@@ -26,16 +26,18 @@
 //! and have process groups of their own.
 
 mod backstop;
+pub mod hooks;
 pub mod policy;
 mod terminal;
 pub mod tree;
 pub mod wire;
 
-use crate::election::{CommandEnd, StartError};
+use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::lease::Deadline;
 use crate::sys::{self, ChildState};
 use crate::time::BootInstant;
 use crate::will::Will;
+use hooks::{Hook, Hooks, Reason, Runner};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -68,6 +70,7 @@ pub struct Charge {
     pub deadline: Deadline,
     pub grace: Duration,
     pub stop_signal: i32,
+    pub hooks: Hooks,
     /// The candidate's process group, when COMMAND may have the terminal.
     pub terminal_group: Option<i32>,
     /// What to do once the tree is dead, should the candidate be gone.
@@ -96,31 +99,51 @@ fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
     let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
     let mut watch = Watch::new()?;
+    let boxes = charge.hooks.boxes();
     let mut guard = Guard {
-        policy: Policy::new(charge.deadline, charge.grace),
+        policy: Policy::with_hooks(BootInstant::now(), charge.deadline, charge.grace, boxes),
         tree: Tree::default(),
         command: None,
         group: None,
         stop_signal: Signal::try_from(charge.stop_signal).unwrap_or(Signal::SIGTERM),
         terminal: charge.terminal_group.and_then(|group| Terminal::open(Pid::from_raw(group))),
         line: Some(line),
+        words: charge.command,
+        mask,
+        runner: Runner::new(charge.hooks, mask),
         just_ended: false,
+        hook_ended: None,
         killing: false,
+        finished: false,
     };
-    guard.start(charge.command, mask, charge.deadline.term_at);
+    if boxes.lead.is_some() {
+        guard.run_hook(Hook::Lead, charge.deadline.term_at);
+    } else {
+        guard.start();
+    }
     loop {
         guard.reap();
-        if guard.tree.is_empty() {
+        if guard.tree.is_empty() && guard.has_settled() {
             if let Some(terminal) = &guard.terminal {
                 terminal.take_back();
             }
-            return Ok(());
+            guard.take(Input::Empty);
+            if guard.finished {
+                return Ok(());
+            }
+            continue;
         }
         if std::mem::take(&mut guard.just_ended) {
             guard.take(Input::CommandEnded);
+            continue;
         }
         while let Some(input) = guard.hear() {
             guard.take(input);
+        }
+        // An order that has come meanwhile is heard before COMMAND is started.
+        if let Some(end) = guard.hook_ended.take() {
+            guard.take(Input::HookEnded(end));
+            continue;
         }
         guard.take(Input::Tick);
         if guard.killing {
@@ -143,18 +166,26 @@ struct Guard {
     terminal: Option<Terminal>,
     /// None once the candidate is gone.
     line: Option<Line>,
+    /// COMMAND, to be started.
+    words: Vec<Vec<u8>>,
+    mask: SigSet,
+    runner: Runner,
     /// COMMAND was reaped, and what it left behind has not been dealt with.
     just_ended: bool,
+    /// Some once the hook that ran was reaped, until the policy has heard of it.
+    hook_ended: Option<HookEnd>,
     killing: bool,
+    finished: bool,
 }
 
 impl Guard {
-    fn start(&mut self, command: Vec<Vec<u8>>, mask: SigSet, not_after: BootInstant) {
-        let mut words = command.into_iter().map(OsString::from_vec);
+    fn start(&mut self) {
+        let not_after = self.policy.start_by();
+        let mut words = std::mem::take(&mut self.words).into_iter().map(OsString::from_vec);
         let program = words.next().unwrap_or_default();
         let arguments: Vec<OsString> = words.collect();
         let terminal = self.terminal.as_ref().and_then(Terminal::to_hand_over);
-        match sys::start_command(&program, &arguments, mask, terminal, not_after) {
+        match sys::start_command(&program, &arguments, self.mask, terminal, not_after) {
             Ok(child) => {
                 let pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
                 self.command = Some(pid);
@@ -162,19 +193,63 @@ impl Guard {
                 if let Some(terminal) = &mut self.terminal {
                     terminal.set_borrower(pid);
                 }
+                self.tree.grew();
                 self.report(&wire::Report::Started { pid: pid.as_raw() });
+                self.take(Input::CommandStarted);
             }
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => self.report(&wire::Report::DeadlineReached),
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
+                self.report(&wire::Report::DeadlineReached);
+                self.take(Input::CommandNotStarted(Reason::Lost));
+            }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
                 self.report(&wire::Report::NotStarted(StartError(errno)));
+                self.take(Input::CommandNotStarted(Reason::NotStarted));
             }
         }
+    }
+
+    fn run_hook(&mut self, hook: Hook, not_after: BootInstant) {
+        match self.runner.start(hook, &self.policy, not_after) {
+            Ok(()) => self.tree.grew(),
+            Err(end) => self.hook_over(hook, end),
+        }
+    }
+
+    fn hook_over(&mut self, hook: Hook, end: HookEnd) {
+        // What the policy makes of the one before COMMAND it says itself. Whoever is killed with the tree has not failed.
+        if hook != Hook::Lead && end != HookEnd::Exited(0) && !self.killing {
+            self.report(&wire::Report::HookFailed(hook, end));
+        }
+        self.hook_ended = Some(end);
+    }
+
+    /// The box of the hook that runs is over.
+    fn kill_hook(&mut self) {
+        if let Some((hook, pid)) = self.runner.kill() {
+            self.tree.kill_below(pid);
+            self.report(&wire::Report::HookFailed(hook, HookEnd::TimedOut));
+            self.runner.forget();
+        }
+    }
+
+    /// Whether the policy has heard of everything that ended.
+    fn has_settled(&self) -> bool {
+        !self.just_ended && self.hook_ended.is_none()
     }
 
     fn take(&mut self, input: Input) {
         for effect in self.policy.handle(BootInstant::now(), input) {
             match effect {
+                Effect::Start => self.start(),
+                Effect::ReportUnready(end) => self.report(&wire::Report::Unready(end)),
+                Effect::RunLosing => self.run_hook(Hook::Losing, self.policy.end_by()),
+                Effect::RunLost => {
+                    self.killing = false;
+                    self.run_hook(Hook::Lost, self.policy.end_by());
+                }
+                Effect::KillHook => self.kill_hook(),
+                Effect::Finish => self.finished = true,
                 Effect::AskTree => self.ask(),
                 Effect::KillTree => self.killing = true,
                 Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),
@@ -195,6 +270,9 @@ impl Guard {
 
     /// The stop signal once to every process; SIGCONT after it, for what is stopped cannot obey.
     fn ask(&self) {
+        if self.tree.is_empty() {
+            return;
+        }
         let signals = [self.stop_signal, Signal::SIGCONT];
         for signal in signals {
             self.signal_group(signal);
@@ -230,9 +308,16 @@ impl Guard {
     fn ended(&mut self, pid: Pid, end: CommandEnd) {
         if self.command == Some(pid) {
             self.report(&wire::Report::Ended(end));
+            self.runner.command_end = Some(end);
             // From here on the group's number may become somebody else's.
             (self.command, self.group) = (None, None);
             self.just_ended = true;
+        } else if let Some(hook) = self.runner.reaped(pid) {
+            let end = match end {
+                CommandEnd::Exited(status) => HookEnd::Exited(status),
+                CommandEnd::Signalled(signal) => HookEnd::Signalled(signal),
+            };
+            self.hook_over(hook, end);
         }
     }
 
@@ -344,6 +429,7 @@ mod tests {
                 deadline,
                 grace: Duration::from_millis(2500),
                 stop_signal: 15,
+                hooks: Hooks { lost: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
                 terminal_group: Some(7),
                 will: None,
             };

@@ -199,6 +199,25 @@ pub struct TimingRequest {
     pub stop_grace: Duration,
     pub request_timeout: Option<Duration>,
     pub margin: Option<Duration>,
+    pub hooks: HookTimes,
+}
+
+/// How long each hook may take; zero where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HookTimes {
+    /// Before COMMAND. The lease is renewed meanwhile.
+    pub lead: Duration,
+    /// Before the stop signal.
+    pub losing: Duration,
+    /// After the tree is dead.
+    pub lost: Duration,
+}
+
+impl HookTimes {
+    #[must_use]
+    pub fn around_a_stop(self) -> Duration {
+        self.losing.saturating_add(self.lost)
+    }
 }
 
 impl Default for TimingRequest {
@@ -210,6 +229,7 @@ impl Default for TimingRequest {
             stop_grace: DEFAULT_GRACE,
             request_timeout: None,
             margin: None,
+            hooks: HookTimes::default(),
         }
     }
 }
@@ -225,6 +245,10 @@ impl Default for TimingRequest {
 /// ```text
 /// renew_interval + request_timeout + stop_grace + margin < lease
 /// ```
+///
+/// Hooks before the stop signal and after the tree's end take their boxes out of the same time, so where there are any,
+/// the stop begins that much earlier, the boxes count to the sum, and what remains of the tree is killed a box earlier.
+///
 ///
 /// The store counts from when it *received* the request, which is after `s`; its clock's rate differs from ours
 /// by less than 1 %. The margin holds that 1 % of the lease and the time a kill takes, so the tree is dead
@@ -243,6 +267,7 @@ pub struct Timing {
     pub stop_grace: Duration,
     /// From SIGKILL to the end of the lease: clock drift and the time a kill takes.
     pub margin: Duration,
+    pub hooks: HookTimes,
 }
 
 impl Timing {
@@ -251,7 +276,7 @@ impl Timing {
     /// # Errors
     /// One line that names the flag, or shows the arithmetic, and says what to change.
     pub fn new(asked: TimingRequest) -> Result<Self, String> {
-        let TimingRequest { lease, renew_interval, retry_interval, stop_grace, .. } = asked;
+        let TimingRequest { lease, renew_interval, retry_interval, stop_grace, hooks, .. } = asked;
         if lease.is_zero() || lease > MOST_LEASE {
             return Err(format!("--lease {} is not between 1ms and {}", show(lease), show(MOST_LEASE)));
         }
@@ -272,24 +297,32 @@ impl Timing {
                 show(drift)
             ));
         }
-        let fixed = renew_interval.saturating_add(stop_grace).saturating_add(margin);
+        let fixed =
+            renew_interval.saturating_add(stop_grace).saturating_add(hooks.around_a_stop()).saturating_add(margin);
         // Every flag may be up to u64::MAX seconds, so the sum saturates instead of wrapping into a small one.
         let room = lease.saturating_sub(fixed);
         let request_timeout = asked.request_timeout.unwrap_or((room - room / 50).min(MOST_REQUEST_TIMEOUT));
         let least = asked.request_timeout.map_or(LEAST_REQUEST_TIMEOUT, |asked| asked.max(Duration::from_millis(1)));
         if request_timeout < least || request_timeout >= room {
             return Err(format!(
-                "renew {} + request timeout {} + grace {} + margin {} = {} leaves no room in a lease of {}: \
-                 raise --lease, or lower --renew or --grace",
+                "renew {} + request timeout {}{} + margin {} = {} leaves no room in a lease of {}: \
+                 raise --lease, or lower --renew{} or --grace",
                 show(renew_interval),
                 show(request_timeout.max(least)),
-                show(stop_grace),
+                parts_of_a_stop(stop_grace, hooks, |_, part| format!(" + {part}")),
                 show(margin),
                 show(fixed.saturating_add(request_timeout.max(least))),
                 show(lease),
+                if hooks.around_a_stop().is_zero() { "" } else { ", --hook-timeout" },
             ));
         }
-        Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin })
+        Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin, hooks })
+    }
+
+    /// The most that a stop takes when the lease is slipping away: from its beginning to the end of what is left.
+    #[must_use]
+    pub fn stop_time(&self) -> Duration {
+        self.stop_grace + self.hooks.around_a_stop()
     }
 
     /// The deadline of a lease that ends, as its holder counts, at `valid_until`.
@@ -298,7 +331,7 @@ impl Timing {
         let kill_at = valid_until.minus(self.margin);
         let drift = self.lease / DRIFT_PARTS;
         Deadline {
-            term_at: kill_at.minus(self.stop_grace),
+            term_at: kill_at.minus(self.stop_time()),
             kill_at,
             backstop_at: kill_at.plus((self.margin - drift) / 2),
         }
@@ -307,13 +340,13 @@ impl Timing {
     /// COMMAND is never started with less than this left of its lease.
     #[must_use]
     pub fn least_to_start(&self) -> Duration {
-        self.renew_interval + self.stop_grace + self.margin
+        self.renew_interval + self.stop_time() + self.margin
     }
 
     /// How long after its last granted renewal was sent a leader asks COMMAND to end.
     #[must_use]
     pub fn term_after(&self) -> Duration {
-        self.lease - self.margin - self.stop_grace
+        self.lease - self.margin - self.stop_time()
     }
 
     /// How long after its last granted renewal was sent a leader kills what is left of COMMAND.
@@ -352,6 +385,13 @@ impl<'de> Deserialize<'de> for BootInstant {
     }
 }
 
+/// What a stop consists of, in its order: `each` gets the name of a part, and the part with its length.
+pub(crate) fn parts_of_a_stop(stop_grace: Duration, hooks: HookTimes, each: impl Fn(&str, String) -> String) -> String {
+    let parts = [("on-losing", hooks.losing), ("grace", stop_grace), ("on-lost", hooks.lost)];
+    let shown = parts.iter().filter(|(name, length)| *name == "grace" || !length.is_zero());
+    shown.map(|(name, length)| each(name, format!("{name} {}", show(*length)))).collect()
+}
+
 /// A duration as people write it, to the millisecond: `9s 250ms`.
 #[must_use]
 pub fn show(duration: Duration) -> String {
@@ -387,6 +427,20 @@ mod tests {
         let asked = TimingRequest { lease: seconds(6), ..TimingRequest::default() };
         let refusal = Timing::new(asked).unwrap_err();
         assert!(refusal.contains("renew 5s") && refusal.contains("lease of 6s"), "{refusal}");
+    }
+
+    #[test]
+    fn hooks_without_room_are_refused_with_their_boxes_in_the_arithmetic() {
+        let hooks = HookTimes { losing: seconds(5), ..HookTimes::default() };
+        let refusal = Timing::new(TimingRequest { hooks, ..TimingRequest::default() }).unwrap_err();
+        assert!(
+            refusal.contains("+ on-losing 5s + grace 5s + margin") && refusal.contains("--hook-timeout"),
+            "{refusal}"
+        );
+        let hooks = HookTimes { lead: seconds(9), losing: seconds(2), lost: seconds(2) };
+        let timing = Timing::new(TimingRequest { hooks, lease: seconds(20), ..TimingRequest::default() }).unwrap();
+        let deadline = timing.deadline(BootInstant::from_nanos(0).plus(seconds(100)));
+        assert_eq!(deadline.kill_at.since(deadline.term_at), seconds(9));
     }
 
     #[test]
@@ -480,18 +534,20 @@ mod tests {
                 stop_grace: part(4),
                 request_timeout: Some(part(9)),
                 margin: Some(part(20)),
+                hooks: HookTimes { lead: part(1), losing: part(15), lost: part(25) },
             };
-            let drop_one = source.below(4);
+            let drop_one = source.below(16);
             let asked = TimingRequest {
                 request_timeout: asked.request_timeout.filter(|_| drop_one & 1 == 0),
                 margin: asked.margin.filter(|_| drop_one & 2 == 0),
+                hooks: if drop_one < 12 { HookTimes::default() } else { asked.hooks },
                 ..asked
             };
             input.show(|| format!("{asked:?}"));
             match Timing::new(asked) {
                 Ok(t) => {
-                    assert!(t.renew_interval + t.request_timeout + t.stop_grace + t.margin < t.lease);
-                    assert!(t.margin > t.lease / 100 && t.kill_after() - t.stop_grace == t.term_after());
+                    assert!(t.renew_interval + t.request_timeout + t.stop_time() + t.margin < t.lease);
+                    assert!(t.margin > t.lease / 100 && t.kill_after() - t.stop_time() == t.term_after());
                     let end = BootInstant::from_nanos(source.number());
                     let deadline = t.deadline(end);
                     assert!(deadline.term_at <= deadline.kill_at && deadline.kill_at <= deadline.backstop_at);
@@ -513,14 +569,17 @@ mod tests {
         fn every_accepted_timing_satisfies_the_inequality(
             lease in 0_u64..200_000, renew in 0_u64..100_000, retry in 0_u64..10_000, grace in 0_u64..100_000,
             timeout in proptest::option::of(0_u64..20_000), margin in proptest::option::of(0_u64..5_000),
+            losing in 0_u64..3_000, lost in 0_u64..3_000,
         ) {
             let ms = Duration::from_millis;
             let asked = TimingRequest {
                 lease: ms(lease), renew_interval: ms(renew), retry_interval: ms(retry), stop_grace: ms(grace),
                 request_timeout: timeout.map(ms), margin: margin.map(ms),
+                hooks: HookTimes { lead: ms(lease), losing: ms(losing), lost: ms(lost) },
             };
             if let Ok(t) = Timing::new(asked) {
-                prop_assert!(t.renew_interval + t.request_timeout + t.stop_grace + t.margin < t.lease);
+                prop_assert!(t.renew_interval + t.request_timeout + t.stop_time() + t.margin < t.lease);
+                prop_assert!(t.stop_time() == t.stop_grace + ms(losing) + ms(lost));
                 prop_assert!(t.margin > t.lease / 100);
                 let end = BootInstant::from_nanos(u64::MAX / 2);
                 let deadline = t.deadline(end);

@@ -18,10 +18,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Why a COMMAND was started, or its leadership ended.
-const CAUSES: [&str; 13] = [
+const CAUSES: [&str; 14] = [
     "started",
     "ended",
     "not_started",
+    "unready",
     "asked",
     "paused",
     "stepped_down",
@@ -93,14 +94,18 @@ impl Board {
     /// An event that the machine is about to be told.
     pub fn saw(&self, now: BootInstant, event: &Event) {
         match event {
-            Event::Tick | Event::Doubted | Event::TurnOver | Event::Asked { .. } => {}
+            Event::Tick
+            | Event::Doubted
+            | Event::TurnOver
+            | Event::Asked { .. }
+            | Event::Counted { answer: Ok(None) }
+            | Event::Tree(TreeEvent::Started) => {}
             // Silence is counted from when they were sent.
             Event::Claimed { sent, answer } => self.answered(*sent, answer),
             Event::Observed { answer } => self.answered(now, answer),
             Event::Changed(answer) | Event::Settled { answer, .. } => self.answered(now, answer),
             Event::Released { answer } => self.answered(now, answer),
             Event::Ordered { answer } => self.answered(now, answer),
-            Event::Counted { answer: Ok(None) } => {}
             Event::Counted { answer } => self.answered(now, answer),
             Event::Booked { answer, .. } => self.answered(now, answer),
             Event::Renewed { sent, answer } => {
@@ -113,7 +118,11 @@ impl Board {
                 }
             }
             Event::Tree(
-                TreeEvent::NotStarted(_) | TreeEvent::Ended(_) | TreeEvent::DeadlineReached | TreeEvent::GuardFailed,
+                TreeEvent::NotStarted(_)
+                | TreeEvent::Unready(_)
+                | TreeEvent::Ended(_)
+                | TreeEvent::DeadlineReached
+                | TreeEvent::GuardFailed,
             ) => self.over(Run::Over),
             Event::Tree(TreeEvent::Dead) => self.over(Run::Dead),
         }
@@ -363,6 +372,7 @@ fn cause(how: &Ended) -> &'static str {
     match how {
         Ended::ByItself(_) => "ended",
         Ended::NotStarted(_) => "not_started",
+        Ended::Unready(_) => "unready",
         Ended::Asked(_) => "asked",
         Ended::Paused => "paused",
         Ended::SteppedDown => "stepped_down",
@@ -511,7 +521,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::float_cmp, reason = "they are counts")]
     fn between_two_runs_it_has_its_term_and_neither_leads_nor_has_a_deadline() {
         let board = leading(until(10));
         board.saw(at(2), &Event::Tree(TreeEvent::Ended(crate::election::CommandEnd::Exited(3))));
@@ -544,6 +553,7 @@ mod tests {
         let ends = [
             Ended::ByItself(crate::election::CommandEnd::Exited(0)),
             Ended::NotStarted(crate::election::StartError(2)),
+            Ended::Unready(crate::election::HookEnd::TimedOut),
             Ended::Asked(15),
             Ended::Paused,
             Ended::SteppedDown,

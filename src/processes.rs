@@ -5,7 +5,8 @@
 
 use crate::custody::{self, Command, Custody, News};
 use crate::driver::Host;
-use crate::election::{Action, Event, StartError, Stop, TreeEvent, View};
+use crate::election::{Action, Bar, Event, Notice, StartError, Stop, TreeEvent, View};
+use crate::guard::hooks::Reason;
 use crate::guard::{boot_timer, set_boot_timer};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::metrics::Board;
@@ -100,7 +101,9 @@ impl Processes {
                 if let Some(board) = &self.board {
                     board.started();
                 }
+                return Some(Event::Tree(TreeEvent::Started));
             }
+            News::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
             News::Paused => {
                 // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Either a `fg`
                 // wakes us here, or the kernel saw that nobody could and did not stop us.
@@ -196,6 +199,12 @@ impl Host for Processes {
     }
 
     fn did(&mut self, action: &Action) {
+        // A stop follows what is said of it.
+        if let Action::Say(notice) = action
+            && let Some(reason) = reason(notice)
+        {
+            self.with_custody(|custody| custody.because(reason));
+        }
         if let Some(board) = &self.board {
             board.did(action);
         }
@@ -207,6 +216,35 @@ impl Host for Processes {
             board.show(view.clone());
         }
         self.with_witness(|witness| witness.show(view));
+    }
+}
+
+/// What hooks are told of an orderly stop, where it begins with this notice.
+fn reason(notice: &Notice) -> Option<Reason> {
+    match notice {
+        Notice::Stopping { .. } => Some(Reason::Asked),
+        Notice::SteppingDown(Bar::Paused { .. }) => Some(Reason::Paused),
+        Notice::SteppingDown(Bar::HandedOver { .. }) => Some(Reason::SteppedDown),
+        Notice::Overran(_) => Some(Reason::Overran),
+        Notice::Relinquishing => Some(Reason::Relinquished),
+        Notice::SteppingDown(Bar::StandingBack { .. })
+        | Notice::Waiting(_)
+        | Notice::Leading(_)
+        | Notice::HoldingBack(_)
+        | Notice::Trouble { .. }
+        | Notice::TroubleOver
+        | Notice::Barred(_)
+        | Notice::OrdersUnread { .. }
+        | Notice::NotEntered(_)
+        | Notice::NotSettled(_)
+        | Notice::Killing
+        | Notice::Unready(_)
+        | Notice::Restarting { .. }
+        | Notice::GaveUp { .. }
+        | Notice::Staying(_)
+        | Notice::Lost(_)
+        | Notice::Released(_)
+        | Notice::NotReleased(_) => None,
     }
 }
 

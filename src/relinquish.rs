@@ -222,11 +222,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_is_followed() {
+        static SET_BACK: AtomicU64 = AtomicU64::new(0);
+        static LEAPT: AtomicU64 = AtomicU64::new(0);
         let started = tokio::time::Instant::now();
         let clock = |offset: &'static AtomicU64| {
             move || offset.load(Ordering::Relaxed) + u64::try_from(started.elapsed().as_millis()).unwrap()
         };
-        static SET_BACK: AtomicU64 = AtomicU64::new(0);
         SET_BACK.store(at("2046-01-01T00:30:00Z"), Ordering::Relaxed);
         let waits = tokio::spawn(schedule("0 0 * * * UTC").comes_by(clock(&SET_BACK)));
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -234,7 +235,6 @@ mod tests {
         waits.await.unwrap();
         assert!((115..=121).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
 
-        static LEAPT: AtomicU64 = AtomicU64::new(0);
         LEAPT.store(at("2026-01-01T00:30:00Z"), Ordering::Relaxed);
         let begun = started.elapsed();
         let waits = tokio::spawn(schedule("0 0 * * * UTC").comes_by(clock(&LEAPT)));

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
@@ -86,10 +86,30 @@ pub fn start_command(
     terminal: Option<BorrowedFd<'_>>,
     not_after: BootInstant,
 ) -> io::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    start_bound(command, mask, terminal, not_after)
+}
+
+/// Starts `sh -c TEXT` as [`start_command`] does, with nothing to read, and with `told` in its environment besides ours.
+///
+/// # Errors
+/// As [`start_command`].
+pub fn start_hook(text: &OsStr, told: &[(&str, String)], mask: SigSet, not_after: BootInstant) -> io::Result<Child> {
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(text).envs(told.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+    start_bound(command, mask, None, not_after)
+}
+
+fn start_bound(
+    mut command: Command,
+    mask: SigSet,
+    terminal: Option<BorrowedFd<'_>>,
+    not_after: BootInstant,
+) -> io::Result<Child> {
     let guard = nix::unistd::getpid();
     let terminal = terminal.map(|terminal| terminal.as_raw_fd());
-    let mut command = Command::new(program);
-    command.args(arguments).process_group(0);
+    command.process_group(0);
     // SAFETY: between fork and exec only async-signal-safe calls are made (signal-safety(7)): prctl, getppid,
     // clock_gettime, tcsetpgrp, getpid and sigprocmask are plain system calls, and nothing is allocated. The descriptor is open
     // in the child as it is in the parent, which borrows it for longer than this call.

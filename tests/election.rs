@@ -6,10 +6,10 @@ mod restart;
 mod turns;
 
 use leaderrun::election::{
-    Action, Bar, Booking, CommandEnd, Election, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss,
-    Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent,
+    Action, Bar, Booking, CommandEnd, Election, Ended, Event, Handover, HookEnd, Loss, Mandate, Notice, Obstacle,
+    OnLoss, Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent,
 };
-use leaderrun::lease::{Term, Timing, TimingRequest};
+use leaderrun::lease::{HookTimes, Term, Timing, TimingRequest};
 use leaderrun::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
 use leaderrun::time::BootInstant;
 use std::time::Duration;
@@ -932,4 +932,132 @@ fn a_job_is_run_once_by_one_process_whatever_ends_it() {
     assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
+}
+
+const FAILED: HookEnd = HookEnd::Exited(3);
+
+/// The hook before COMMAND fails, and the lease is released.
+fn unready(play: &mut Play) -> Vec<Action> {
+    let actions = play.tell(Event::Tree(TreeEvent::Unready(FAILED)));
+    assert_eq!(actions, [Action::Say(Notice::Unready(FAILED))]);
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Unready(FAILED) }), "{actions:?}");
+    assert!(has(&actions, &RELEASE), "{actions:?}");
+    play.tell(Event::Released { answer: Ok(Release::Released) })
+}
+
+/// How long until it claims again while the store says that nobody leads.
+fn stood_back(play: &mut Play) -> Duration {
+    let begun = play.now;
+    for _ in 0..1_000 {
+        play.now = play.election.wake_at().since(BootInstant::from_nanos(0));
+        let mut actions = play.tell(Event::Tick);
+        // What pushes news may tell of our own release.
+        assert_eq!(play.tell(Event::Changed(Ok(()))), []);
+        while has(&actions, &Action::Observe) {
+            actions = play.tell(Event::Observed { answer: Ok(Observation::Free) });
+        }
+        if has(&actions, &Action::Claim) {
+            return play.now.saturating_sub(begun);
+        }
+    }
+    panic!("it stands back for ever");
+}
+
+#[test]
+fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
+    let mut play = Play::leading(|_| {});
+    let mut last = Duration::ZERO;
+    for failure in 0..8 {
+        let actions = unready(&mut play);
+        assert!(actions.iter().any(|action| matches!(action, Action::Say(Notice::Barred(_)))), "{actions:?}");
+        assert!(!play.election.wants_news());
+        let pause = stood_back(&mut play);
+        assert!(pause > last || failure > 4, "{failure}: {last:?} {pause:?}");
+        assert!((4..=76).contains(&pause.as_secs()), "{failure}: {pause:?}");
+        last = pause;
+        assert!(play.claimed(Ok(granted())).iter().any(|action| matches!(action, Action::Start { .. })));
+    }
+    assert!(last > Duration::from_secs(40), "{last:?}");
+    // Once it was ready it is like any other.
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Started)), []);
+    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(has(&play.dead(), &Action::Claim));
+    let _ = play.claimed(Ok(granted()));
+    unready(&mut play);
+    assert!(stood_back(&mut play) < Duration::from_secs(6));
+}
+
+#[test]
+fn a_host_whose_hook_failed_waits_like_any_other_once_somebody_leads() {
+    let mut play = Play::leading(|settings| settings.delivery = Delivery::Push);
+    unready(&mut play);
+    play.now = play.election.wake_at().since(BootInstant::from_nanos(0));
+    assert_eq!(play.tell(Event::Tick), [Action::Observe]);
+    let actions = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
+    assert!(has(&actions, &Action::Say(Notice::Waiting(other()))), "{actions:?}");
+    assert!(play.election.wants_news());
+    assert_eq!(play.tell(Event::Changed(Ok(()))), [Action::Claim]);
+}
+
+#[test]
+fn who_does_not_wait_leaves_when_its_hook_failed() {
+    let mut play = Play::leading(|settings| settings.patience = Patience::Once);
+    let actions = unready(&mut play);
+    let Some(Action::End(Outcome::NotAcquired(Some(obstacle)))) = actions.last() else { panic!("{actions:?}") };
+    assert!(
+        obstacle.to_string().starts_with("others go first because the --on-lead hook exited with 3 here"),
+        "{obstacle}"
+    );
+    // Whoever was asked to leave leaves.
+    let mut play = Play::leading(|_| {});
+    let _ = play.tell(Event::Asked { signal: 15 });
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Unready(HookEnd::Cut))), []);
+    assert!(has(&play.dead(), &RELEASE));
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
+}
+
+#[test]
+fn a_job_whose_hook_failed_is_withdrawn_and_tried_again() {
+    for signal in [None, Some(15)] {
+        let mut play = running_a_job();
+        if let Some(signal) = signal {
+            play.tell(Event::Asked { signal });
+        }
+        play.tell(Event::Tree(TreeEvent::Unready(FAILED)));
+        assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Settle { term: TERM, ran: None }]);
+        assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+        let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+        assert_eq!(actions.iter().any(|action| matches!(action, Action::End(_))), signal.is_some(), "{actions:?}");
+    }
+}
+
+#[test]
+fn hooks_around_a_stop_have_their_time_before_a_guard_is_passed_over() {
+    let second = Duration::from_secs(1);
+    let hooks = HookTimes { lead: 30 * second, losing: 2 * second, lost: 2 * second };
+    let lease = 60 * second;
+    let play = |max_run| {
+        Play::leading(move |settings| {
+            settings.timing = Timing::new(TimingRequest { hooks, lease, ..TimingRequest::default() }).unwrap();
+            settings.drain = Some(3 * second);
+            settings.max_run = max_run;
+        })
+    };
+    // From the drain, or the grace, both boxes and a second.
+    let mut asked = play(None);
+    let _ = asked.tell(Event::Asked { signal: 15 });
+    assert!(!has(&asked.until(7.9), &Action::Seize) && has(&asked.until(8.0), &Action::Seize));
+    let mut lost = play(None);
+    let _ = lost.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(!has(&lost.until(9.9), &Action::Seize) && has(&lost.until(10.0), &Action::Seize));
+    // How long COMMAND runs counts from its start, or from the latest that this can be.
+    let overran = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Say(Notice::Overran(_))));
+    let mut slow = play(Some(4 * second));
+    assert!(!overran(&slow.until(33.9)) && overran(&slow.until(34.0)));
+    let mut begun = play(Some(4 * second));
+    begun.until(1.0);
+    begun.tell(Event::Tree(TreeEvent::Started));
+    assert!(!overran(&begun.until(4.9)) && overran(&begun.until(5.0)));
 }

@@ -1,6 +1,6 @@
 //! `--explain`: what the timing flags mean for COMMAND.
 
-use crate::lease::{Shard, Timing, show};
+use crate::lease::{Shard, Timing, parts_of_a_stop, show};
 use crate::store::{Delivery, Location};
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,17 +19,34 @@ pub fn budget(shard: &Shard, location: &Location, timing: &Timing, drain: Option
     line("request timeout", show(timing.request_timeout), "one request may take so long");
     line("grace", show(timing.stop_grace), "from the stop signal to SIGKILL when the lease slips away");
     line("margin", show(timing.margin), "from SIGKILL to the end of the lease");
-    let used = timing.renew_interval + timing.request_timeout + timing.stop_grace + timing.margin;
-    line("sum", show(used), &format!("renew + request timeout + grace + margin, less than {}", show(timing.lease)));
+    let parts = [
+        ("on-losing", timing.hooks.losing, "before the stop signal, the hook may take so long"),
+        ("on-lost", timing.hooks.lost, "after the tree's end, the hook may take so long"),
+    ];
+    for (name, most, meaning) in parts.iter().filter(|(_, most, _)| !most.is_zero()) {
+        line(name, show(*most), meaning);
+    }
+    let used = timing.renew_interval + timing.request_timeout + timing.stop_time() + timing.margin;
+    let stop = parts_of_a_stop(timing.stop_grace, timing.hooks, |name, _| format!(" + {name}"));
+    let sum = format!("renew + request timeout{stop} + margin, less than {}", show(timing.lease));
+    line("sum", show(used), &sum);
     if location.delivery() == Delivery::Kernel {
         line("stop signal", "never".into(), "a kernel lock does not expire: trouble with the store stops nothing");
         line("crash takeover", "at once".into(), "when the last process of a crashed leader's tree is gone");
-        let at_most = show(timing.stop_grace);
+        let at_most = show(timing.stop_time());
         line("", at_most, "the most that a guard without leaderrun gives COMMAND to end");
     } else {
         let after = |what: &str| format!("{what} after the last granted renewal was sent");
-        line("stop signal", show(timing.term_after()), &after("COMMAND is asked to end so long"));
-        line("SIGKILL", show(timing.kill_after()), &after("what is left of COMMAND is killed so long"));
+        if !timing.hooks.losing.is_zero() {
+            line("stop", show(timing.term_after()), &after("the on-losing hook starts so long"));
+        }
+        let signal = timing.term_after() + timing.hooks.losing;
+        line("stop signal", show(signal), &after("COMMAND is asked to end so long"));
+        let kill = timing.kill_after() - timing.hooks.lost;
+        line("SIGKILL", show(kill), &after("what is left of COMMAND is killed so long"));
+        if !timing.hooks.lost.is_zero() {
+            line("end", show(timing.kill_after()), &after("the on-lost hook is killed so long"));
+        }
         let outage = timing.term_after() - timing.renew_interval;
         line("outage", show(outage), "an outage of the store this long disturbs nothing");
         let takeover = match location.delivery() {

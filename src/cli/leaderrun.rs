@@ -6,7 +6,7 @@ use crate::custody::Command;
 use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Patience, Restart, RestartWhen, Settings, Skipped, StartError};
 use crate::exit;
-use crate::guard;
+use crate::guard::{self, hooks, hooks::Hooks};
 use crate::lease::{Candidate, JobId, Session, Shard, Timing, TimingRequest};
 use crate::ledger::{Job as LedgerJob, Slot, Turn};
 use crate::listen;
@@ -127,6 +127,23 @@ pub struct Flags {
     /// Hand over after so long, or at times: 6h, @daily, '0 4 * * *' [default: never]
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
     relinquish: Option<Relinquish>,
+
+    /// Before COMMAND, once the lease is held: run this with sh -c, and give the lease back if it fails
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEAD", value_parser = hook)]
+    on_lead: Option<OsString>,
+
+    /// When COMMAND is to be stopped, before the signal: run this with sh -c
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOSING", value_parser = hook)]
+    on_losing: Option<OsString>,
+
+    /// When COMMAND and all its descendants are dead, before the release: run this with sh -c
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOST", value_parser = hook)]
+    on_lost: Option<OsString>,
+
+    /// Kill a hook that takes longer [default: 2s]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HOOK_TIMEOUT", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    hook_timeout: Option<Duration>,
 
     /// How long a lease lasts that is not renewed
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
@@ -362,6 +379,9 @@ impl Flags {
             let is_job = self.every.is_some() || self.once.is_some();
             slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location), is_job)?;
         }
+        if self.hook_timeout.is_some_and(|most| most.is_zero()) {
+            return Err("--hook-timeout 0s would not let a hook begin".to_owned());
+        }
         let timing = Timing::new(TimingRequest {
             lease: self.lease,
             renew_interval: self.renew,
@@ -369,6 +389,7 @@ impl Flags {
             stop_grace: self.grace,
             request_timeout: self.request_timeout,
             margin: self.margin,
+            hooks: self.hooks().times(),
         })?;
         Ok(Job { shard, timing, store: store?, words, ledger: self.ledger()? })
     }
@@ -391,6 +412,16 @@ impl Flags {
         };
         let (limit, delay, healthy) = (self.restart_limit, self.restart_delay, self.restart_healthy);
         Some(Restart { when, limit, delay, healthy, at_terminal })
+    }
+
+    fn hooks(&self) -> Hooks {
+        let bytes = |command: &Option<OsString>| command.as_ref().map(|command| command.as_bytes().to_vec());
+        Hooks {
+            lead: bytes(&self.on_lead),
+            losing: bytes(&self.on_losing),
+            lost: bytes(&self.on_lost),
+            timeout: self.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
+        }
     }
 
     fn announces(&self, store: &dyn Store) -> bool {
@@ -424,6 +455,7 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         job: job.ledger.as_ref().map(|ledger| ledger.turn.variable()),
         stop_signal: flags.signal,
         grace: flags.grace,
+        hooks: flags.hooks(),
         terminal_group,
         store_url: None,
     };
@@ -584,6 +616,13 @@ fn every(text: &str) -> Result<Duration, String> {
 
 fn relinquish(text: &str) -> Result<Relinquish, String> {
     Relinquish::parse(text, flags::duration)
+}
+
+fn hook(text: &str) -> Result<OsString, String> {
+    if text.trim().is_empty() {
+        return Err("write a command for the shell".to_owned());
+    }
+    Ok(text.into())
 }
 
 fn owner(text: &str) -> Result<String, String> {

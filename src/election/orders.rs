@@ -43,7 +43,7 @@ impl Election {
 
     fn leader_ordered(&mut self, now: BootInstant, mandate: &Mandate, actions: &mut Vec<Action>) {
         let bar = self.bar(now, mandate);
-        let drain = self.settings.drain;
+        let (drain, around) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
         let State::Leading(leadership) = &mut self.state else { unreachable!("a leader read them") };
         self.orders_worked = true;
         leadership.reading.failures = 0;
@@ -56,7 +56,7 @@ impl Election {
                 if leadership.ending.is_none() {
                     actions.push(Action::Say(Notice::SteppingDown(bar.clone())));
                     if let Some(drain) = drain {
-                        leadership.seize_after(now, drain);
+                        leadership.seize_after(now, drain.saturating_add(around));
                     }
                     leadership.ending = Some(Ending::Ordered(bar));
                     actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));

@@ -4,6 +4,7 @@
 //! (`Ending`), what is left of the tree (`Tree`) and the lease's end are kept apart, and none follows from another.
 
 use super::books::Entry;
+use super::hooks::HookEnd;
 use super::restart::Runs;
 use super::turns::Turn;
 use super::words::{Bar, CommandEnd, Ended, Loss, Obstacle, Outcome, Ran, StartError};
@@ -126,6 +127,8 @@ pub(super) struct Leadership {
     pub(super) asked: Option<i32>,
     /// Some once COMMAND itself has been reaped.
     pub(super) end: Option<CommandEnd>,
+    /// COMMAND was not started and will not be: the guard said so.
+    pub(super) unready: bool,
 }
 
 impl Leadership {
@@ -176,6 +179,8 @@ pub(super) enum Tree {
 pub(super) enum Ending {
     ByItself(CommandEnd),
     NotStarted(StartError),
+    /// The hook before COMMAND ended so.
+    Unready(HookEnd),
     Asked,
     Overran,
     /// By operators, who bar us from leading again.
@@ -195,6 +200,7 @@ impl Ending {
         match self {
             Self::ByItself(end) => Ended::ByItself(*end),
             Self::NotStarted(error) => Ended::NotStarted(*error),
+            Self::Unready(end) => Ended::Unready(*end),
             Self::Asked => Ended::Asked(asked.expect("asked is set before the ending")),
             Self::Overran => Ended::Overran,
             Self::Ordered(Bar::Paused { .. }) => Ended::Paused,

@@ -1,5 +1,6 @@
 //! What goes into an election, what comes out of it, and how that reads in a log.
 
+use super::hooks::HookEnd;
 use crate::lease::{Deadline, Term, Timing, show, show_seconds};
 use crate::store::{Claim, Delivery, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -194,6 +195,10 @@ pub enum Bar {
 pub enum TreeEvent {
     /// COMMAND was not started; [`TreeEvent::Dead`] follows.
     NotStarted(StartError),
+    /// COMMAND will not be started, for the hook before it ended so; [`TreeEvent::Dead`] follows.
+    Unready(HookEnd),
+    /// COMMAND was started.
+    Started,
     /// COMMAND itself ended. What descended from it may live on until [`TreeEvent::Dead`].
     Ended(CommandEnd),
     /// The guard reached its `term_at` and sent the stop signal.
@@ -270,6 +275,8 @@ pub enum Action {
 pub enum Ended {
     ByItself(CommandEnd),
     NotStarted(StartError),
+    /// COMMAND was not started, for the hook before it ended so.
+    Unready(HookEnd),
     /// Somebody asked us to, by this signal.
     Asked(i32),
     Paused,
@@ -334,6 +341,8 @@ pub enum Notice {
     /// Nobody will know how this run ended.
     NotSettled(String),
     Killing,
+    /// The hook before COMMAND ended so.
+    Unready(HookEnd),
     /// COMMAND has run for so long, and may not for longer.
     Overran(Duration),
     /// COMMAND has ended by itself, and will be started again.
@@ -431,6 +440,7 @@ impl fmt::Display for Ended {
         match self {
             Self::ByItself(end) => end.fmt(f),
             Self::NotStarted(StartError(number)) => write!(f, "not started: {}", Errno::from_raw(*number).desc()),
+            Self::Unready(end) => write!(f, "not started: the --on-lead hook {end}"),
             Self::Asked(signal) => write!(f, "stopped on signal {signal}"),
             Self::Paused => f.write_str("paused"),
             Self::SteppedDown => f.write_str("stepped down"),
@@ -498,6 +508,7 @@ impl fmt::Display for Notice {
                 write!(f, "cannot enter this run into the ledger: {why}; the command waits for that")
             }
             Self::NotSettled(why) => write!(f, "how this run ended is not written down, so it counts as failed: {why}"),
+            Self::Unready(end) => write!(f, "the --on-lead hook {end}: giving the lease back"),
             Self::Killing => f.write_str("asked again to stop: killing the command"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
             Self::Released(_) => f.write_str("released"),

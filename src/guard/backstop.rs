@@ -16,7 +16,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long after its grace a guard whose candidate is gone may take to show that the tree is dead.
+/// How long after the time for a stop a guard whose candidate is gone may take to show that the tree is dead.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `arguments`: the shard (for people who look at the process table), then the numbers of the charge, the
@@ -35,7 +35,8 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let (guards_line, line) = (Line::adopt(next()?), Line::adopt(next()?));
     let tenure: Vec<OwnedFd> = descriptors.collect();
 
-    let (limit, grace, will) = (charge.deadline.backstop_at, charge.grace, charge.will.clone());
+    let (limit, will) = (charge.deadline.backstop_at, charge.will.clone());
+    let stop_time = charge.grace.saturating_add(charge.hooks.times().around_a_stop());
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
         .map_err(io::Error::from)
@@ -51,7 +52,8 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             drop(guards_line);
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
             let candidate_lives =
-                Backstop { guard: Some(guard), tree: Tree::default(), line: Some(line), limit, grace }.run(tenure)?;
+                Backstop { guard: Some(guard), tree: Tree::default(), line: Some(line), limit, stop_time }
+                    .run(tenure)?;
             if let Some(will) = will.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
                 will.execute()?;
@@ -73,7 +75,8 @@ struct Backstop {
     /// None once the candidate is gone.
     line: Option<Line>,
     limit: BootInstant,
-    grace: Duration,
+    /// The grace, and the boxes of the hooks before and after it.
+    stop_time: Duration,
 }
 
 impl Backstop {
@@ -132,7 +135,7 @@ impl Backstop {
                 Heard::Silence => return,
                 Heard::Closed => {
                     self.line = None;
-                    self.limit = self.limit.min(BootInstant::now().plus(self.grace).plus(PATIENCE));
+                    self.limit = self.limit.min(BootInstant::now().plus(self.stop_time).plus(PATIENCE));
                 }
             }
         }

@@ -4,7 +4,13 @@
 //! lease slipping away during it, the candidate dying, COMMAND leaving children behind). COMMAND must get the
 //! stop signal exactly once (a second one makes many programs quit without their drain), and the earliest of all
 //! the reasons to kill must win.
+//!
+//! Hooks make a stop longer, never later: the one before the signal and the one after the tree's end have their boxes
+//! within the deadline, and what is left of a tree is killed early enough for the second. A hook is a descendant like
+//! any other, so what it leaves behind belongs to the tree.
 
+use super::hooks::{Boxes, Reason};
+use crate::election::HookEnd;
 use crate::lease::Deadline;
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -24,20 +30,37 @@ pub enum Order {
     Signal(i32),
     /// Let COMMAND go on that the terminal had stopped.
     Continue,
+    /// Why the next orderly stop comes, for hooks.
+    Because(Reason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
     Order(Order),
     CandidateGone,
+    /// As [`Effect::Start`] said.
+    CommandStarted,
+    CommandNotStarted(Reason),
     /// COMMAND itself was reaped; its descendants may live on.
     CommandEnded,
+    /// The hook that runs was reaped, or could not be started; its descendants may live on.
+    HookEnded(HookEnd),
+    /// No descendant is left, hooks included.
+    Empty,
     /// Time has passed.
     Tick,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
+    /// Start COMMAND: the hook before it allows it.
+    Start,
+    /// COMMAND will not be started, for its hook ended so.
+    ReportUnready(HookEnd),
+    RunLosing,
+    RunLost,
+    /// SIGKILL to the hook that runs and all below it: its box is over.
+    KillHook,
     /// The stop signal to everything in the tree, and SIGCONT after it, so that what is stopped can obey.
     AskTree,
     /// SIGKILL to everything in the tree, again and again until nothing is left.
@@ -45,45 +68,110 @@ pub enum Effect {
     ReportDeadline,
     Signal(i32),
     Continue,
+    /// Nothing runs any more, and nothing will.
+    Finish,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     deadline: Deadline,
     grace: Duration,
+    boxes: Boxes,
     phase: Phase,
+    /// The first that ended it.
+    reason: Option<Reason>,
+    /// What an orderly stop will have for a reason.
+    because: Reason,
+    /// The hook before COMMAND was started. Then, or once COMMAND was, the hook after the end is run as well.
+    opened: bool,
+    /// COMMAND was started.
+    ran: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
+    /// The hook before COMMAND runs, or is killed at `until`.
+    Opening {
+        until: BootInstant,
+    },
     Running,
+    /// The hook before the stop signal runs beside COMMAND, and is killed at `until`. The signal follows, and SIGKILL
+    /// `kill_after` that.
+    Losing {
+        until: BootInstant,
+        kill_after: Option<Duration>,
+    },
     /// The stop signal was sent. SIGKILL follows at `kill_at`, or at the deadline if that is earlier.
     Stopping {
         kill_at: BootInstant,
     },
     Killing,
+    /// Nothing is left of the tree. The hook after it runs, and is killed at `until`.
+    Closing {
+        until: BootInstant,
+    },
+    /// What that hook left behind is being killed.
+    Clearing,
+    Finished,
 }
 
 impl Policy {
+    /// Of a COMMAND that is started at once, without hooks.
     #[must_use]
     pub fn new(deadline: Deadline, grace: Duration) -> Self {
-        Self { deadline, grace, phase: Phase::Running }
+        Self {
+            deadline,
+            grace,
+            boxes: Boxes::default(),
+            phase: Phase::Running,
+            reason: None,
+            because: Reason::Asked,
+            opened: false,
+            ran: true,
+        }
+    }
+
+    /// Where there is a box before COMMAND its hook starts now; else COMMAND does.
+    #[must_use]
+    pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, boxes: Boxes) -> Self {
+        let phase = boxes.lead.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
+        Self { boxes, phase, opened: boxes.lead.is_some(), ran: false, ..Self::new(deadline, grace) }
     }
 
     /// When [`Input::Tick`] is due.
     #[must_use]
     pub fn wake_at(&self) -> BootInstant {
         match self.phase {
-            Phase::Running => self.deadline.term_at.min(self.deadline.kill_at),
-            Phase::Stopping { kill_at } => kill_at.min(self.deadline.kill_at),
-            Phase::Killing => BootInstant::NEVER,
+            Phase::Opening { until } => until.min(self.deadline.term_at).min(self.kill_by()),
+            Phase::Running => self.deadline.term_at.min(self.kill_by()),
+            Phase::Losing { until, .. } => until.min(self.ask_by()).min(self.kill_by()),
+            Phase::Stopping { kill_at } => kill_at.min(self.kill_by()),
+            Phase::Closing { until } => until.min(self.deadline.kill_at),
+            Phase::Killing | Phase::Clearing | Phase::Finished => BootInstant::NEVER,
         }
+    }
+
+    /// Until when COMMAND may be started.
+    #[must_use]
+    pub fn start_by(&self) -> BootInstant {
+        self.deadline.term_at
+    }
+
+    /// Until when the hook after the tree's end may be started.
+    #[must_use]
+    pub fn end_by(&self) -> BootInstant {
+        self.deadline.kill_at
+    }
+
+    /// Why it ends, once it does.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason
     }
 
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let in_grace = now.plus(self.grace);
         match input {
             Input::Order(Order::Extend(deadline)) => {
                 // Messages keep their order, and the candidate never shortens; a deadline that has passed stays.
@@ -91,15 +179,18 @@ impl Policy {
                     self.deadline = deadline;
                 }
             }
-            Input::Order(Order::Stop { kill_after }) => {
-                self.stop(kill_after.map_or(BootInstant::NEVER, |after| now.plus(after)), &mut effects);
-            }
-            Input::Order(Order::Lose) | Input::CandidateGone | Input::CommandEnded => {
-                self.stop(in_grace, &mut effects);
-            }
-            Input::Order(Order::Kill) => self.kill(&mut effects),
+            Input::Order(Order::Stop { kill_after }) => self.stop(now, self.because, kill_after, &mut effects),
+            Input::Order(Order::Lose) => self.stop(now, Reason::Lost, Some(self.grace), &mut effects),
+            Input::CandidateGone => self.stop(now, Reason::Killed, Some(self.grace), &mut effects),
+            Input::Order(Order::Kill) => self.kill(self.because, &mut effects),
             Input::Order(Order::Signal(signal)) => effects.push(Effect::Signal(signal)),
             Input::Order(Order::Continue) => effects.push(Effect::Continue),
+            Input::Order(Order::Because(reason)) => self.because = reason,
+            Input::CommandStarted => self.ran = true,
+            Input::CommandNotStarted(reason) => self.kill(reason, &mut effects),
+            Input::CommandEnded => self.command_ended(now, &mut effects),
+            Input::HookEnded(end) => self.hook_ended(now, end, &mut effects),
+            Input::Empty => self.empty(now, &mut effects),
             Input::Tick => {}
         }
         self.pass_time(now, &mut effects);
@@ -107,40 +198,169 @@ impl Policy {
     }
 
     fn pass_time(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
-        if now >= self.deadline.kill_at {
-            self.kill(effects);
-        }
         match self.phase {
-            Phase::Running if now >= self.deadline.term_at => {
+            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. }
+                if now >= self.kill_by() =>
+            {
+                self.kill(Reason::Lost, effects);
+            }
+            Phase::Opening { .. } | Phase::Running if now >= self.deadline.term_at => {
                 effects.push(Effect::ReportDeadline);
-                self.stop(now.plus(self.grace), effects);
+                self.stop(now, Reason::Lost, Some(self.grace), effects);
             }
-            Phase::Stopping { kill_at } if now >= kill_at => self.kill(effects),
-            Phase::Running | Phase::Stopping { .. } | Phase::Killing => {}
+            Phase::Opening { until } if now >= until => {
+                effects.push(Effect::ReportUnready(HookEnd::TimedOut));
+                self.kill(Reason::Failed, effects);
+            }
+            Phase::Losing { until, kill_after } if now >= until.min(self.ask_by()) => {
+                effects.push(Effect::KillHook);
+                self.ask(now, kill_after, effects);
+            }
+            Phase::Stopping { kill_at } if now >= kill_at => self.kill(Reason::Lost, effects),
+            Phase::Closing { until } if now >= until.min(self.deadline.kill_at) => {
+                self.phase = Phase::Clearing;
+                effects.extend([Effect::KillHook, Effect::KillTree]);
+            }
+            Phase::Opening { .. }
+            | Phase::Running
+            | Phase::Losing { .. }
+            | Phase::Stopping { .. }
+            | Phase::Killing
+            | Phase::Closing { .. }
+            | Phase::Clearing
+            | Phase::Finished => {}
         }
     }
 
-    fn stop(&mut self, kill_at: BootInstant, effects: &mut Vec<Effect>) {
+    /// The stop signal, `kill_after` before SIGKILL; and before it its hook, if COMMAND runs and there is time for one.
+    fn stop(&mut self, now: BootInstant, reason: Reason, kill_after: Option<Duration>, effects: &mut Vec<Effect>) {
         match self.phase {
+            Phase::Opening { until } => {
+                self.reason.get_or_insert(reason);
+                effects.extend([Effect::ReportUnready(HookEnd::Cut), Effect::AskTree]);
+                // However long COMMAND might have drained, its hook has its box.
+                let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
+                self.phase = Phase::Stopping { kill_at: kill_at.min(until) };
+            }
             Phase::Running => {
-                self.phase = Phase::Stopping { kill_at };
-                effects.push(Effect::AskTree);
+                self.reason.get_or_insert(reason);
+                match self.boxes.losing {
+                    Some(most) if now < self.ask_by() => {
+                        self.phase = Phase::Losing { until: now.plus(most), kill_after };
+                        effects.push(Effect::RunLosing);
+                    }
+                    Some(_) | None => self.ask(now, kill_after, effects),
+                }
             }
-            Phase::Stopping { kill_at: before } => self.phase = Phase::Stopping { kill_at: before.min(kill_at) },
-            Phase::Killing => {}
+            Phase::Losing { until, kill_after: before } => {
+                let kill_after = sooner(before, kill_after);
+                self.phase = Phase::Losing { until, kill_after };
+            }
+            Phase::Stopping { kill_at: before } => {
+                let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
+                self.phase = Phase::Stopping { kill_at: before.min(kill_at) };
+            }
+            Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => {}
         }
     }
 
-    fn kill(&mut self, effects: &mut Vec<Effect>) {
+    fn ask(&mut self, now: BootInstant, kill_after: Option<Duration>, effects: &mut Vec<Effect>) {
+        self.phase = Phase::Stopping { kill_at: kill_after.map_or(BootInstant::NEVER, |after| now.plus(after)) };
+        effects.push(Effect::AskTree);
+    }
+
+    fn kill(&mut self, reason: Reason, effects: &mut Vec<Effect>) {
         match self.phase {
-            Phase::Running | Phase::Stopping { .. } => {
+            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. } => {
+                if matches!(self.phase, Phase::Opening { .. }) && reason != Reason::Failed {
+                    effects.push(Effect::ReportUnready(HookEnd::Cut));
+                }
+                self.reason.get_or_insert(reason);
                 self.phase = Phase::Killing;
                 effects.push(Effect::KillTree);
             }
-            Phase::Killing => {}
+            // The last hook has its box, and nothing else is left.
+            Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => {}
         }
     }
+
+    /// What it leaves behind has the grace. Nothing is stopped that a hook would have to be told of.
+    fn command_ended(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+        self.reason.get_or_insert(Reason::Ended);
+        if self.phase == Phase::Running {
+            self.ask(now, Some(self.grace), effects);
+        } else {
+            self.stop(now, Reason::Ended, Some(self.grace), effects);
+        }
+    }
+
+    fn hook_ended(&mut self, now: BootInstant, end: HookEnd, effects: &mut Vec<Effect>) {
+        match self.phase {
+            // Nobody starts what is to be stopped at once.
+            Phase::Opening { .. } if end == HookEnd::Exited(0) && now >= self.deadline.term_at.min(self.kill_by()) => {}
+            Phase::Opening { .. } if end == HookEnd::Exited(0) => {
+                self.phase = Phase::Running;
+                effects.push(Effect::Start);
+            }
+            Phase::Opening { .. } => {
+                // What never ran needs no end.
+                self.opened = !matches!(end, HookEnd::NotStarted(_));
+                effects.push(Effect::ReportUnready(end));
+                self.kill(Reason::Failed, effects);
+            }
+            Phase::Losing { kill_after, .. } => self.ask(now, kill_after, effects),
+            // What the hook before COMMAND leaves behind has the grace, as what COMMAND does.
+            Phase::Stopping { .. } if !self.ran => self.stop(now, Reason::Ended, Some(self.grace), effects),
+            Phase::Closing { .. } => {
+                self.phase = Phase::Clearing;
+                effects.push(Effect::KillTree);
+            }
+            Phase::Running | Phase::Stopping { .. } | Phase::Killing | Phase::Clearing | Phase::Finished => {}
+        }
+    }
+
+    fn empty(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+        match self.phase {
+            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. } | Phase::Killing => {
+                match self.boxes.lost {
+                    Some(most) if (self.opened || self.ran) && now < self.deadline.kill_at => {
+                        self.phase = Phase::Closing { until: now.plus(most) };
+                        effects.push(Effect::RunLost);
+                    }
+                    Some(_) | None => self.finish(effects),
+                }
+            }
+            Phase::Closing { .. } | Phase::Clearing => self.finish(effects),
+            Phase::Finished => {}
+        }
+    }
+
+    fn finish(&mut self, effects: &mut Vec<Effect>) {
+        self.phase = Phase::Finished;
+        effects.push(Effect::Finish);
+    }
+
+    /// When the tree is killed, so that the hook after it has its box.
+    fn kill_by(&self) -> BootInstant {
+        self.deadline.kill_at.minus(self.boxes.lost.unwrap_or_default())
+    }
+
+    /// When the stop signal is sent, so that the tree has its grace.
+    fn ask_by(&self) -> BootInstant {
+        self.kill_by().minus(self.grace)
+    }
 }
+
+/// None is never.
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod with_hooks;
 
 #[cfg(test)]
 mod tests {

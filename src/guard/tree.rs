@@ -72,6 +72,11 @@ impl Tree {
         }
     }
 
+    /// A child was started since it was reaped last.
+    pub fn grew(&mut self) {
+        self.empty = false;
+    }
+
     /// True when no descendant is left: the kernel says that there is no child, and every orphan would be one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -85,6 +90,13 @@ impl Tree {
         }
     }
 
+    /// SIGKILL to every process that can be seen below `pid` now, where that is a child that has not been reaped.
+    pub fn kill_below(&self, pid: Pid) {
+        for process in self.below(pid) {
+            process.signal(Signal::SIGKILL);
+        }
+    }
+
     /// The descendants that are not in `group`.
     #[must_use]
     pub fn outside_of(&self, group: Option<Pid>) -> Vec<Process> {
@@ -92,12 +104,16 @@ impl Tree {
     }
 
     fn descendants(&self) -> Vec<Process> {
+        self.below(Pid::this())
+    }
+
+    fn below(&self, top: Pid) -> Vec<Process> {
         let mut by_parent: HashMap<Pid, Vec<Process>> = HashMap::new();
         for process in processes() {
             by_parent.entry(process.parent).or_default().push(process);
         }
         let mut found = Vec::new();
-        let mut parents = vec![Pid::this()];
+        let mut parents = vec![top];
         while let Some(parent) = parents.pop() {
             for process in by_parent.remove(&parent).unwrap_or_default() {
                 if !self.strangers.contains(&process.pid) {

@@ -1,8 +1,9 @@
 //! What candidate, guard and backstop say to each other: messages of a fixed size over a sequenced-packet
 //! socketpair, so that none is ever seen in part. When it closes, the other side is gone.
 
+use super::hooks::{Hook, Reason};
 use super::policy::Order;
-use crate::election::{CommandEnd, StartError};
+use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::lease::Deadline;
 use crate::time::BootInstant;
 use nix::errno::Errno;
@@ -27,6 +28,10 @@ pub enum Report {
         signal: i32,
     },
     DeadlineReached,
+    /// COMMAND will not be started, for the hook before it ended so.
+    Unready(HookEnd),
+    /// Another hook failed, which changes nothing.
+    HookFailed(Hook, HookEnd),
     /// From the backstop: the guard did not end as it should have.
     GuardFailed,
     /// From the backstop: it has no descendant left.
@@ -142,6 +147,10 @@ fn encode_order(order: Order) -> Packet {
         Order::Kill => packet(4, [0; 3]),
         Order::Signal(signal) => packet(5, [u64::from(signal.unsigned_abs()), 0, 0]),
         Order::Continue => packet(6, [0; 3]),
+        Order::Because(reason) => {
+            let number = Reason::ALL.iter().position(|&known| known == reason).expect("all of them are there");
+            packet(7, [number as u64, 0, 0])
+        }
     }
 }
 
@@ -157,6 +166,7 @@ fn decode_order(packet: &Packet) -> Option<Order> {
         4 => Order::Kill,
         5 => Order::Signal(i32::try_from(numbers[0]).ok()?),
         6 => Order::Continue,
+        7 => Order::Because(*Reason::ALL.get(usize::try_from(numbers[0]).ok()?)?),
         _ => return None,
     })
 }
@@ -172,7 +182,42 @@ fn encode_report(report: &Report) -> Packet {
         Report::DeadlineReached => packet(5, [0; 3]),
         Report::GuardFailed => packet(6, [0; 3]),
         Report::Dead => packet(7, [0; 3]),
+        Report::Unready(end) => {
+            let (kind, number) = encode_end(*end);
+            packet(8, [kind, number, 0])
+        }
+        Report::HookFailed(hook, end) => {
+            let (kind, number) = encode_end(*end);
+            let hook = match hook {
+                Hook::Lead => 0,
+                Hook::Losing => 1,
+                Hook::Lost => 2,
+            };
+            packet(9, [kind, number, hook])
+        }
     }
+}
+
+fn encode_end(end: HookEnd) -> (u64, u64) {
+    let (kind, number) = match end {
+        HookEnd::Exited(status) => (0, status),
+        HookEnd::Signalled(signal) => (1, signal),
+        HookEnd::NotStarted(errno) => (2, errno),
+        HookEnd::TimedOut => (3, 0),
+        HookEnd::Cut => (4, 0),
+    };
+    (kind, u64::from(number.unsigned_abs()))
+}
+
+fn decode_end(kind: u64, number: i32) -> Option<HookEnd> {
+    Some(match kind {
+        0 => HookEnd::Exited(number),
+        1 => HookEnd::Signalled(number),
+        2 => HookEnd::NotStarted(number),
+        3 => HookEnd::TimedOut,
+        4 => HookEnd::Cut,
+        _ => return None,
+    })
 }
 
 fn decode_report(packet: &Packet) -> Option<Report> {
@@ -187,6 +232,16 @@ fn decode_report(packet: &Packet) -> Option<Report> {
         5 => Report::DeadlineReached,
         6 => Report::GuardFailed,
         7 => Report::Dead,
+        8 => Report::Unready(decode_end(numbers[0], number(1)?)?),
+        9 => {
+            let hook = match numbers[2] {
+                0 => Hook::Lead,
+                1 => Hook::Losing,
+                2 => Hook::Lost,
+                _ => return None,
+            };
+            Report::HookFailed(hook, decode_end(numbers[0], number(1)?)?)
+        }
         _ => return None,
     })
 }
@@ -211,7 +266,8 @@ mod tests {
             Order::Signal(10),
             Order::Continue,
         ];
-        for order in orders {
+        let reasons = Reason::ALL.map(Order::Because);
+        for order in orders.into_iter().chain(reasons) {
             here.order(order);
             assert_eq!(there.hear_order(), Heard::Message(order));
         }
@@ -232,6 +288,11 @@ mod tests {
             Report::DeadlineReached,
             Report::GuardFailed,
             Report::Dead,
+            Report::Unready(HookEnd::Exited(3)),
+            Report::Unready(HookEnd::Cut),
+            Report::HookFailed(Hook::Losing, HookEnd::TimedOut),
+            Report::HookFailed(Hook::Lost, HookEnd::Signalled(9)),
+            Report::HookFailed(Hook::Lost, HookEnd::NotStarted(libc::ENOENT)),
         ];
         for report in &reports {
             here.report(report);
@@ -241,7 +302,7 @@ mod tests {
 
     /// As often one of ours as not.
     fn any_packet(source: &mut Source) -> Packet {
-        let tag = u8::try_from(source.below(10)).expect("it is below ten");
+        let tag = u8::try_from(source.below(12)).expect("it is below twelve");
         let mut any = packet(tag, [source.number(), source.number(), source.number()]);
         if source.one_in(8) {
             any[source.below(SIZE)] = u8::MAX;

@@ -24,7 +24,7 @@ pub fn timing() -> Timing {
         retry_interval: Duration::from_millis(1200),
         stop_grace: Duration::from_millis(590),
         request_timeout: Some(Duration::from_millis(550)),
-        margin: None,
+        ..TimingRequest::default()
     })
     .expect("there is room")
 }

@@ -514,6 +514,13 @@ impl Host {
                     }
                 }
                 Effect::Signal(_) | Effect::Continue => {}
+                // Of hooks, and there are none.
+                Effect::Start
+                | Effect::ReportUnready(_)
+                | Effect::RunLosing
+                | Effect::RunLost
+                | Effect::KillHook
+                | Effect::Finish => unreachable!("{effect:?}"),
             }
         }
     }

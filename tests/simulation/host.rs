@@ -449,6 +449,13 @@ impl Guard {
                     Effect::KillTree => self.tree.kill(),
                     Effect::ReportDeadline => tell(TreeEvent::DeadlineReached),
                     Effect::Signal(_) | Effect::Continue => {}
+                    // Of hooks, and there are none.
+                    Effect::Start
+                    | Effect::ReportUnready(_)
+                    | Effect::RunLosing
+                    | Effect::RunLost
+                    | Effect::KillHook
+                    | Effect::Finish => unreachable!("{effect:?}"),
                 }
             }
         }

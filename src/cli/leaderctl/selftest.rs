@@ -85,8 +85,7 @@ impl SelftestFlags {
             renew_interval: self.renew,
             retry_interval: self.retry,
             stop_grace: self.grace,
-            request_timeout: None,
-            margin: None,
+            ..TimingRequest::default()
         });
         let timing = match timing {
             Ok(timing) => timing,

@@ -1,0 +1,73 @@
+//! What a candidate does about the hook before COMMAND: a host that is not ready gives the lease back.
+//!
+//! The hazard: who gives a lease back is the first to know that it is free. Were it to claim again at once, it would win
+//! and fail for ever, while a host that is ready waits. So it stands back, longer each time: until somebody else leads,
+//! or nobody has for that long.
+
+use super::state::{Ending, State, Tree};
+use super::{Action, Bar, Election, Notice};
+use crate::lease::Term;
+use crate::time::BootInstant;
+use nix::errno::Errno;
+use std::fmt;
+use std::time::Duration;
+
+/// The longest that a candidate stands back, unless the others look more seldom.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// How a hook ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HookEnd {
+    Exited(i32),
+    Signalled(i32),
+    /// The kernel's error number.
+    NotStarted(i32),
+    TimedOut,
+    /// A stop was faster.
+    Cut,
+}
+
+impl fmt::Display for HookEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => write!(f, "exited with {status}"),
+            Self::Signalled(signal) => write!(f, "was ended by signal {signal}"),
+            Self::NotStarted(number) => write!(f, "could not be started: {}", Errno::from_raw(*number).desc()),
+            Self::TimedOut => f.write_str("took longer than --hook-timeout"),
+            Self::Cut => f.write_str("was stopped"),
+        }
+    }
+}
+
+impl Election {
+    /// COMMAND runs, so its hook did not fail; and how long it may run counts from now.
+    pub(super) fn command_started(&mut self, now: BootInstant) {
+        self.unready = 0;
+        let most = self.settings.max_run;
+        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
+        if let Tree::Alive { overrun_at, .. } = &mut leadership.tree {
+            *overrun_at = most.map_or(BootInstant::NEVER, |most| now.plus(most));
+        }
+    }
+
+    /// COMMAND will not be started.
+    pub(super) fn unready(&mut self, now: BootInstant, end: HookEnd, actions: &mut Vec<Action>) {
+        let time = self.settings.timing.stop_time();
+        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
+        leadership.unready = true;
+        leadership.seize_after(now, time);
+        if leadership.ending.is_none() {
+            actions.push(Action::Say(Notice::Unready(end)));
+            leadership.ending = Some(Ending::Unready(end));
+        }
+    }
+
+    pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Bar {
+        self.unready += 1;
+        // All others have looked by then, also where the store tells them of nothing.
+        let first = self.settings.timing.retry_interval.saturating_mul(2);
+        let pause = first.saturating_mul(1 << (self.unready - 1).min(16)).min(LONGEST.max(first));
+        let left = self.random.about(pause).max(first);
+        Bar::StandingBack { term, said: format!("because the --on-lead hook {end} here"), left }
+    }
+}

@@ -1,0 +1,286 @@
+//! The policy where there are hooks.
+
+use super::*;
+use crate::guard::hooks::Boxes;
+use proptest::prelude::*;
+
+const GRACE: Duration = Duration::from_secs(5);
+const BOX: Duration = Duration::from_secs(2);
+const ALL: Boxes = Boxes { lead: Some(BOX), losing: Some(BOX), lost: Some(BOX) };
+const AROUND: Boxes = Boxes { lead: None, losing: Some(BOX), lost: Some(BOX) };
+const OK: Input = Input::HookEnded(HookEnd::Exited(0));
+const STOP: Input = Input::Order(Order::Stop { kill_after: None });
+
+fn at(seconds: u64) -> BootInstant {
+    BootInstant::from_nanos(seconds * 1_000_000_000)
+}
+
+/// Of two boxes and the grace.
+fn until(kill_at: u64) -> Deadline {
+    Deadline { term_at: at(kill_at.saturating_sub(9)), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
+}
+
+fn policy(boxes: Boxes) -> Policy {
+    let mut policy = Policy::with_hooks(at(1), until(20), GRACE, boxes);
+    if boxes.lead.is_none() {
+        assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
+    }
+    policy
+}
+
+#[test]
+fn command_starts_once_its_hook_allows_it() {
+    let mut policy = policy(ALL);
+    assert_eq!(policy.wake_at(), at(3));
+    assert_eq!(policy.handle(at(2), OK), [Effect::Start]);
+    assert_eq!(policy.handle(at(2), Input::CommandStarted), []);
+    assert_eq!((policy.wake_at(), policy.reason()), (at(11), None));
+}
+
+#[test]
+fn a_hook_that_fails_or_takes_too_long_starts_nothing_and_its_counterpart_runs() {
+    let ends = [HookEnd::Exited(3), HookEnd::Signalled(9)];
+    let failing = ends.map(|end| (at(2), Input::HookEnded(end), end));
+    for (now, input, end) in failing.into_iter().chain([(at(3), Input::Tick, HookEnd::TimedOut)]) {
+        let mut policy = policy(ALL);
+        assert_eq!(policy.handle(now, input), [Effect::ReportUnready(end), Effect::KillTree]);
+        assert_eq!(policy.handle(now, Input::Empty), [Effect::RunLost]);
+        assert_eq!(policy.reason(), Some(Reason::Failed));
+        assert_eq!(policy.handle(at(4), OK), [Effect::KillTree]);
+        assert_eq!(policy.handle(at(4), Input::Empty), [Effect::Finish]);
+    }
+}
+
+#[test]
+fn a_hook_that_was_never_started_has_no_counterpart() {
+    let mut policy = policy(ALL);
+    let end = HookEnd::NotStarted(2);
+    assert_eq!(policy.handle(at(2), Input::HookEnded(end)), [Effect::ReportUnready(end), Effect::KillTree]);
+    assert_eq!(policy.handle(at(2), Input::Empty), [Effect::Finish]);
+}
+
+#[test]
+fn a_stop_before_command_ends_the_hook_and_tells_nobody_of_a_loss() {
+    for (now, input, reported) in [
+        (at(2), STOP, vec![]),
+        (at(2), Input::Order(Order::Lose), vec![]),
+        (at(2), Input::CandidateGone, vec![]),
+        (at(11), OK, vec![Effect::ReportDeadline]),
+    ] {
+        let mut policy = policy(ALL);
+        let effects = policy.handle(now, input);
+        assert_eq!(effects, [reported, vec![Effect::ReportUnready(HookEnd::Cut), Effect::AskTree]].concat());
+        // Also a stop that would wait for COMMAND for ever.
+        assert!(policy.wake_at() <= at(16), "{policy:?}");
+        assert_eq!(policy.handle(at(12), Input::Empty), [Effect::RunLost]);
+    }
+}
+
+#[test]
+fn the_stop_signal_comes_after_its_hook_and_the_last_hook_after_the_tree() {
+    let mut policy = policy(AROUND);
+    assert_eq!(policy.handle(at(2), Input::Order(Order::Because(Reason::Paused))), []);
+    assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(3), STOP), []);
+    assert_eq!(policy.handle(at(3), OK), [Effect::AskTree]);
+    assert_eq!(policy.handle(at(5), Input::CommandEnded), []);
+    assert_eq!(policy.handle(at(6), Input::Empty), [Effect::RunLost]);
+    assert_eq!((policy.reason(), policy.wake_at()), (Some(Reason::Paused), at(8)));
+    assert_eq!(policy.handle(at(8), Input::Tick), [Effect::KillHook, Effect::KillTree]);
+    assert_eq!(policy.handle(at(8), Input::Empty), [Effect::Finish]);
+}
+
+#[test]
+fn a_lease_that_slips_away_leaves_each_part_of_the_stop_its_time() {
+    let mut policy = policy(AROUND);
+    assert_eq!(policy.handle(at(11), Input::Tick), [Effect::ReportDeadline, Effect::RunLosing]);
+    assert_eq!(policy.handle(at(13), Input::Tick), [Effect::KillHook, Effect::AskTree]);
+    // A hook that was killed is no COMMAND that ended.
+    assert_eq!(policy.handle(at(13), Input::HookEnded(HookEnd::Signalled(9))), []);
+    assert_eq!(policy.handle(at(17), Input::Tick), []);
+    assert_eq!(policy.handle(at(18), Input::Tick), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(18), Input::Empty), [Effect::RunLost]);
+    assert_eq!(policy.handle(at(20), Input::Tick), [Effect::KillHook, Effect::KillTree]);
+}
+
+#[test]
+fn a_hook_that_was_killed_does_not_shorten_an_orderly_stop() {
+    let mut policy = Policy::with_hooks(at(1), Deadline::NONE, GRACE, AROUND);
+    assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
+    assert_eq!(policy.handle(at(1), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(3), Input::Tick), [Effect::KillHook, Effect::AskTree]);
+    assert_eq!(policy.handle(at(3), Input::HookEnded(HookEnd::Signalled(9))), []);
+    assert_eq!(policy.wake_at(), BootInstant::NEVER);
+}
+
+#[test]
+fn a_guard_that_wakes_late_gives_the_grace_to_command_and_not_to_the_hook() {
+    let mut late = policy(AROUND);
+    assert_eq!(late.handle(at(12), Input::Tick), [Effect::ReportDeadline, Effect::RunLosing]);
+    assert_eq!(late.wake_at(), at(13));
+    let mut later = policy(AROUND);
+    assert_eq!(later.handle(at(14), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
+    let mut too_late = policy(AROUND);
+    assert_eq!(too_late.handle(at(21), Input::Tick), [Effect::KillTree]);
+    assert_eq!(too_late.handle(at(21), Input::Empty), [Effect::Finish]);
+}
+
+#[test]
+fn an_impatient_stop_skips_the_hook_before_the_signal_and_not_the_last_one() {
+    let mut policy = policy(AROUND);
+    assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(3), Input::Order(Order::Kill)), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(3), Input::HookEnded(HookEnd::Signalled(9))), []);
+    assert_eq!(policy.handle(at(3), Input::Empty), [Effect::RunLost]);
+    assert_eq!(policy.handle(at(4), Input::Order(Order::Kill)), []);
+}
+
+#[test]
+fn a_command_that_ends_by_itself_is_stopped_by_nobody() {
+    let mut policy = policy(AROUND);
+    assert_eq!(policy.handle(at(2), Input::CommandEnded), [Effect::AskTree]);
+    assert_eq!(policy.handle(at(2), Input::Empty), [Effect::RunLost]);
+    assert_eq!(policy.reason(), Some(Reason::Ended));
+}
+
+#[test]
+fn a_hook_that_ends_command_itself_is_let_finish() {
+    let mut policy = policy(AROUND);
+    assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(3), Input::CommandEnded), []);
+    assert_eq!(policy.handle(at(3), OK), [Effect::AskTree]);
+    assert_eq!(policy.wake_at(), at(8));
+}
+
+/// What is alive below a guard, as far as a policy can know.
+#[derive(Debug, Default)]
+struct Below {
+    hook: bool,
+    command: bool,
+    rest: bool,
+    seen: Vec<Effect>,
+}
+
+impl Below {
+    fn is_empty(&self) -> bool {
+        !(self.hook || self.command || self.rest)
+    }
+
+    fn count(&self, effect: Effect) -> usize {
+        self.seen.iter().filter(|&&seen| seen == effect).count()
+    }
+
+    /// Feeds `policy`, and does what it says, as its guard does.
+    fn feed(&mut self, policy: &mut Policy, now: BootInstant, input: Input) -> Result<(), TestCaseError> {
+        for effect in policy.handle(now, input) {
+            self.seen.push(effect);
+            match effect {
+                Effect::Start => {
+                    prop_assert!(!self.hook && self.count(Effect::AskTree) + self.count(Effect::KillTree) == 0);
+                    prop_assert!(now < policy.deadline.term_at, "started too late");
+                    self.command = true;
+                    self.feed(policy, now, Input::CommandStarted)?;
+                }
+                Effect::RunLosing => {
+                    prop_assert!(self.command && self.count(Effect::AskTree) == 0);
+                    self.hook = true;
+                }
+                Effect::RunLost => {
+                    prop_assert!(self.is_empty() && now < policy.deadline.kill_at);
+                    self.hook = true;
+                }
+                Effect::KillHook => self.hook = false,
+                Effect::KillTree => {
+                    (self.hook, self.command, self.rest) = (false, false, false);
+                }
+                Effect::Finish => prop_assert!(self.is_empty()),
+                Effect::ReportUnready(_) => prop_assert!(self.count(Effect::Start) == 0),
+                Effect::AskTree | Effect::ReportDeadline | Effect::Signal(_) | Effect::Continue => {}
+            }
+        }
+        if self.is_empty() && input != Input::Empty && self.count(Effect::Finish) == 0 && !self.seen.is_empty() {
+            self.feed(policy, now, Input::Empty)?;
+        }
+        for once in [Effect::Start, Effect::RunLosing, Effect::AskTree, Effect::RunLost, Effect::Finish] {
+            prop_assert!(self.count(once) <= 1, "{:?}", self.seen);
+        }
+        prop_assert!(now < policy.deadline.kill_at || self.is_empty(), "alive at {now:?}: {self:?} {policy:?}");
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Order(Order),
+    CandidateGone,
+    HookEnds(i32),
+    CommandEnds { leaves: bool },
+    RestEnds,
+    Nothing,
+}
+
+fn steps() -> impl Strategy<Value = (u64, Step)> {
+    let step = prop_oneof![
+        (9_u64..60).prop_map(|kill_at| Step::Order(Order::Extend(until(kill_at)))),
+        proptest::option::of(0_u64..20)
+            .prop_map(|after| Step::Order(Order::Stop { kill_after: after.map(Duration::from_secs) })),
+        Just(Step::Order(Order::Lose)),
+        Just(Step::Order(Order::Kill)),
+        Just(Step::CandidateGone),
+        (0_i32..2).prop_map(Step::HookEnds),
+        any::<bool>().prop_map(|leaves| Step::CommandEnds { leaves }),
+        Just(Step::RestEnds),
+        Just(Step::Nothing),
+    ];
+    (0_u64..4, step)
+}
+
+fn boxes() -> impl Strategy<Value = Boxes> {
+    let most = || proptest::option::of(Just(BOX));
+    (most(), most(), most()).prop_map(|(lead, losing, lost)| Boxes { lead, losing, lost })
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_hooks_keep_their_order_and_nothing_lives_at_the_deadline(
+        boxes in boxes(), script in proptest::collection::vec(steps(), 1..40)
+    ) {
+        let mut policy = Policy::with_hooks(at(1), until(20), GRACE, boxes);
+        let mut below = Below { hook: boxes.lead.is_some(), command: boxes.lead.is_none(), ..Below::default() };
+        if below.command {
+            below.feed(&mut policy, at(1), Input::CommandStarted)?;
+        }
+        let mut now = 1;
+        for (pause, step) in script.into_iter().chain([(100, Step::Nothing)]) {
+            // A guard that is scheduled wakes when it asked to.
+            let next = now + pause;
+            while policy.wake_at() < at(next) {
+                let wake = policy.wake_at();
+                below.feed(&mut policy, wake, Input::Tick)?;
+                prop_assert!(policy.wake_at() > wake, "it would spin: {policy:?}");
+            }
+            now = next;
+            match step {
+                Step::Order(order) => below.feed(&mut policy, at(now), Input::Order(order))?,
+                Step::CandidateGone => below.feed(&mut policy, at(now), Input::CandidateGone)?,
+                Step::HookEnds(status) if below.hook => {
+                    below.hook = false;
+                    below.feed(&mut policy, at(now), Input::HookEnded(HookEnd::Exited(status)))?;
+                }
+                Step::CommandEnds { leaves } if below.command => {
+                    (below.command, below.rest) = (false, leaves);
+                    below.feed(&mut policy, at(now), Input::CommandEnded)?;
+                }
+                Step::RestEnds if below.rest => {
+                    below.rest = false;
+                    below.feed(&mut policy, at(now), Input::Tick)?;
+                }
+                Step::HookEnds(_) | Step::CommandEnds { .. } | Step::RestEnds | Step::Nothing => {
+                    below.feed(&mut policy, at(now), Input::Tick)?;
+                }
+            }
+        }
+        prop_assert_eq!(below.count(Effect::Finish), 1);
+        prop_assert_eq!(below.count(Effect::RunLost), usize::from(boxes.lost.is_some()));
+    }
+}

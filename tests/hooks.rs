@@ -1,0 +1,494 @@
+//! Hooks of a leadership, with real candidates and servers: in their order, in their time, and dead with the tree.
+
+#[macro_use]
+mod support;
+
+use leaderrun::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::fleet::{
+    Fleet, children_of, leaderctl, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or,
+};
+use support::server::{Server, prepare};
+use tempfile::TempDir;
+
+const LEASE: Duration = Duration::from_secs(9);
+/// For [`LEASE`], with room for two hooks of a second.
+const TIMING: [&str; 12] =
+    ["--lease", "9s", "--renew", "1s", "--grace", "1s", "--retry", "500ms", "--drain", "1s", "--hook-timeout", "1s"];
+
+/// What `flags` do not say otherwise.
+fn timing(flags: &[&str]) -> Vec<&'static str> {
+    TIMING.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied().collect()
+}
+
+struct Place {
+    scratch: TempDir,
+    url: String,
+    environment: &'static [(&'static str, &'static str)],
+    server: Option<Box<dyn Server>>,
+}
+
+/// A candidate that is ended with the test.
+struct Candidate(Child);
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Candidate {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id().cast_signed())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    fn status(&mut self) -> Option<i32> {
+        let mut status = None;
+        wait_until("it ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+}
+
+impl Place {
+    fn local() -> Self {
+        let scratch = TempDir::new().unwrap();
+        let url = format!("file:{}", scratch.path().join("store").display());
+        Self { scratch, url, environment: &[], server: None }
+    }
+
+    #[allow(dead_code, reason = "a build without remote stores has none")]
+    fn remote(mut server: Box<dyn Server>) -> Self {
+        prepare(&*server);
+        server.grow_old();
+        let (url, environment) = (server.url(server.address()), server.environment());
+        Self { scratch: TempDir::new().unwrap(), url, environment, server: Some(server) }
+    }
+
+    fn diary(&self) -> PathBuf {
+        self.scratch.path().join("diary")
+    }
+
+    /// Who did what so far.
+    fn lines(&self) -> Vec<String> {
+        fs::read_to_string(self.diary()).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, line: &str) {
+        let explain = || format!("{:?}\n{}", self.lines(), self.log());
+        wait_until_or(line, explain, || self.lines().iter().any(|known| known == line));
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
+    }
+
+    fn with(&self, name: &str, flags: &[&str], script: &str) -> Command {
+        let log = fs::File::options().append(true).create(true).open(self.scratch.path().join("log")).unwrap();
+        let mut command = leaderrun();
+        command
+            .args(timing(flags))
+            .args(["--store", &self.url, "--owner", name])
+            .args(flags)
+            .args(["shard", "-c", script]);
+        command.envs(self.environment.iter().copied()).env("DIARY", self.diary()).env("PLACE", self.scratch.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+    }
+
+    fn start(&self, name: &str, flags: &[&str], script: &str) -> Candidate {
+        Candidate(self.with(name, flags, script).spawn().unwrap())
+    }
+
+    fn history(&self) -> String {
+        let mut command = leaderctl();
+        command.args(["--store", &self.url, "history", "shard"]).envs(self.environment.iter().copied());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+}
+
+/// A hook that writes a line: whose, which, why, and how COMMAND ended.
+const LINE: &str =
+    r"set -- $LEADERRUN_OWNER $LEADERRUN_EVENT $LEADERRUN_REASON $LEADERRUN_EXIT_STATUS; echo $* >> $DIARY";
+const LINES: [&str; 6] = ["--on-lead", LINE, "--on-losing", LINE, "--on-lost", LINE];
+/// A COMMAND that says when it starts and when it is asked to stop.
+const COMMAND: &str = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; exit 5' TERM; echo $LEADERRUN_OWNER command >> $DIARY
+                        while :; do sleep 0.02; done";
+
+fn hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last(place: &Place) {
+    // What COMMAND leaves behind hides in a session of its own, and ignores the stop signal.
+    let stubborn = r#"setsid -f sh -c 'trap "" TERM; echo $$ > $PLACE/stray; while :; do sleep 1; done'
+                      while ! test -s $PLACE/stray; do sleep 0.02; done"#;
+    let lost = format!("kill -0 $(cat $PLACE/stray) && echo alive >> $DIARY; cat; sleep 0.5; {LINE}");
+    let flags = ["--on-lead", LINE, "--on-losing", LINE, "--on-lost", &lost];
+    let mut one = place.start("one", &flags, &format!("{stubborn}; {COMMAND}"));
+    place.wait_for("one command");
+    let mut two = place.start("two", &LINES, COMMAND);
+    std::thread::sleep(Duration::from_secs(1));
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.status(), Some(5));
+    place.wait_for("two command");
+    two.signal(Signal::SIGTERM);
+    assert_eq!(two.status(), Some(5));
+    let expected = |name: &str| {
+        ["lead", "command", "losing asked", "term", "lost asked 5"].map(|line| format!("{name} {line}")).to_vec()
+    };
+    assert_eq!(place.lines(), [expected("one"), expected("two")].concat(), "{}", place.log());
+    assert!(!place.log().contains("hook"), "{}", place.log());
+}
+
+fn a_host_whose_hook_fails_gives_way_to_others(place: &Place) {
+    let failing = format!("{LINE}; exit 3");
+    let flags = ["--on-lead", &failing, "--on-losing", LINE, "--on-lost", LINE];
+    let output = place.with("none", &[&flags[..], &["-n"]].concat(), COMMAND).status().unwrap();
+    assert_eq!(output.code(), Some(75), "{}", place.log());
+    assert_eq!(place.lines(), ["none lead", "none lost failed"]);
+    assert!(place.log().contains("the --on-lead hook exited with 3: giving the lease back"), "{}", place.log());
+    assert!(place.history().contains("not started: the --on-lead hook exited with 3"), "{}", place.history());
+    let begun = BootInstant::now();
+    let mut one = place.start("one", &flags, COMMAND);
+    place.wait_for("one lost failed");
+    let mut two = place.start("two", &LINES, COMMAND);
+    place.wait_for("two command");
+    // It does not storm the store, and its time comes again.
+    let tries = place.lines().iter().filter(|line| *line == "one lead").count();
+    let elapsed = BootInstant::now().since(begun);
+    assert!(tries <= 1 + usize::try_from(elapsed.as_secs()).unwrap(), "{tries} in {elapsed:?}");
+    two.signal(Signal::SIGTERM);
+    assert_eq!(two.status(), Some(5));
+    let before = place.lines().iter().filter(|line| *line == "one lead").count();
+    wait_until("it tries again", || place.lines().iter().filter(|line| *line == "one lead").count() > before);
+    one.signal(Signal::SIGTERM);
+    one.status();
+    assert!(!place.lines().iter().any(|line| line == "one command" || line == "one losing"), "{:?}", place.lines());
+}
+
+fn hooks_happen_also_when_the_candidate_is_killed(place: &Place) {
+    let begun = BootInstant::now();
+    let mut one = place.start("one", &LINES, COMMAND);
+    place.wait_for("one command");
+    let started = BootInstant::now().since(begun);
+    let _two = place.start("two", &LINES, COMMAND);
+    std::thread::sleep(Duration::from_secs(1));
+    one.0.kill().unwrap();
+    one.0.wait().unwrap();
+    place.wait_for("two command");
+    let lines = place.lines();
+    let expected =
+        ["one lead", "one command", "one losing killed", "one term", "one lost killed 5", "two lead", "two command"];
+    assert_eq!(lines, expected, "{started:?} {}", place.log());
+}
+
+fn a_frozen_candidate_keeps_no_hook_from_its_time(place: &Place) {
+    let one = place.start("one", &LINES, COMMAND);
+    place.wait_for("one command");
+    let _two = place.start("two", &LINES, COMMAND);
+    one.signal(Signal::SIGSTOP);
+    place.wait_for("two command");
+    one.signal(Signal::SIGCONT);
+    let expected =
+        ["one lead", "one command", "one losing lost", "one term", "one lost lost 5", "two lead", "two command"];
+    assert_eq!(place.lines()[..7], expected, "{}", place.log());
+}
+
+/// A hook that never ends by itself, forks away, and ignores the stop signal; as COMMAND's, its stamps show that no two
+/// terms overlap.
+fn stubborn_hook(fleet: &Fleet) -> String {
+    format!("{} {} ignore-term daemon", stamp_program().display(), fleet.scratch.path().join("stamps").display())
+}
+
+fn the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then(place: &Place) {
+    let mut fleet = Fleet::new();
+    let stubborn = stubborn_hook(&fleet);
+    let server = place.server.as_ref().expect("it is a remote one");
+    let flags = [&TIMING[..], &["--store", &place.url, "--on-losing", &stubborn, "--on-lost", &stubborn]].concat();
+    fleet.start("one", &flags, &["ignore-term", "daemon"], place.environment);
+    fleet.start("two", &flags, &["ignore-term", "daemon"], place.environment);
+    let leader = fleet.leader();
+    std::thread::sleep(Duration::from_secs(2));
+    server.freeze();
+    let frozen = BootInstant::now();
+    std::thread::sleep(LEASE + Duration::from_secs(1));
+    let last = fleet.lives().iter().map(|life| life.last).max().unwrap();
+    let alive = BootInstant::from_nanos(last).since(frozen);
+    // Hooks had their time, and no instant more than the lease had left.
+    assert!(alive > Duration::from_secs(6), "{alive:?}\n{}", fleet.logs());
+    assert!(alive < LEASE - Duration::from_millis(100), "{alive:?}\n{}", fleet.logs());
+    server.thaw();
+    fleet.leader_where(|life| life.term > leader.term);
+    assert!(fleet.logs().contains("the --on-losing hook took longer than --hook-timeout"), "{}", fleet.logs());
+    fleet.conclude();
+}
+
+fn stubborn_hooks_are_dead_before_somebody_else_leads(place: &Place) {
+    let mut fleet = Fleet::new();
+    let stubborn = stubborn_hook(&fleet);
+    let flags = [&TIMING[..], &["--store", &place.url, "--on-losing", &stubborn, "--on-lost", &stubborn]].concat();
+    for owner in ["one", "two", "three"] {
+        fleet.start(owner, &flags, &["daemon"], place.environment);
+    }
+    let first = fleet.leader();
+    fleet.kill(&first.owner);
+    let second = fleet.leader_where(|life| life.term > first.term);
+    // The guard itself dies: no hook runs any more, and none that runs lives on.
+    let backstop = children_of(fleet.pid(&second.owner).as_raw())[0];
+    kill(Pid::from_raw(children_of(backstop)[0]), Signal::SIGKILL).unwrap();
+    let third = fleet.leader_where(|life| life.term > second.term);
+    fleet.stop(&third.owner);
+    fleet.leader_where(|life| life.term > third.term);
+    fleet.conclude();
+}
+
+fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
+    for victim in ["candidate", "backstop", "guard"] {
+        for hook in ["--on-lead", "--on-losing", "--on-lost"] {
+            let mut fleet = Fleet::new();
+            let marker = fleet.scratch.path().join("hook");
+            let stubborn = format!("echo up > {}; {}", marker.display(), stubborn_hook(&fleet));
+            let more = ["--store", &place.url, hook, &stubborn, "--hook-timeout", "3s", "--lease", "12s"];
+            let flags = [&timing(&more)[..], &more].concat();
+            fleet.start("one", &flags, &["daemon"], place.environment);
+            let candidate = fleet.pid("one");
+            if hook != "--on-lead" {
+                fleet.leader();
+                fleet.signal("one", Signal::SIGTERM);
+            }
+            wait_until_or("the hook runs", || fleet.logs(), || marker.exists());
+            let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
+            let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+            let pid = match victim {
+                "candidate" => candidate,
+                "backstop" => backstop,
+                _ => guard,
+            };
+            kill(pid, Signal::SIGKILL).unwrap();
+            if victim == "candidate" {
+                fleet.kill("one");
+            }
+            // Its successor has no hooks, and its stamps must not overlap with what is left.
+            fleet.start("two", &[&TIMING[..], &["--store", &place.url]].concat(), &[], place.environment);
+            fleet.leader_where(|life| life.owner == "two");
+            fleet.conclude();
+        }
+    }
+}
+
+#[test]
+fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
+    let place = Place::local();
+    let hanging = format!("{LINE}; trap '' TERM; while :; do sleep 0.1; done");
+    let mut one = place.start("one", &["--on-losing", &hanging, "--on-lost", &hanging], COMMAND);
+    place.wait_for("one command");
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.status(), Some(5));
+    assert_eq!(place.lines(), ["one command", "one losing asked", "one term", "one lost asked 5"]);
+    for hook in ["losing", "lost"] {
+        let said = format!("the --on-{hook} hook took longer than --hook-timeout");
+        assert_eq!(place.log().matches(&said).count(), 1, "{}", place.log());
+    }
+    let flags = ["--on-lead", &hanging, "--on-lost", LINE, "-n"];
+    assert_eq!(place.start("two", &flags, COMMAND).status(), Some(75));
+    assert_eq!(place.lines()[4..], ["two lead", "two lost failed"]);
+    assert!(place.log().contains("the --on-lead hook took longer than --hook-timeout"), "{}", place.log());
+    assert_eq!(processes_naming(place.scratch.path()), Vec::<i32>::new());
+}
+
+#[test]
+fn a_stop_while_the_first_hook_runs_starts_nothing() {
+    let place = Place::local();
+    let slow = format!("{LINE}; trap 'echo cut >> $DIARY; exit' TERM; while :; do sleep 0.02; done");
+    let mut one = place.start("one", &["--on-lead", &slow, "--on-losing", LINE, "--on-lost", LINE], COMMAND);
+    place.wait_for("one lead");
+    std::thread::sleep(Duration::from_millis(200));
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.status(), Some(143));
+    assert_eq!(place.lines(), ["one lead", "cut", "one lost asked"], "{}", place.log());
+    assert!(!place.log().contains("giving the lease back"), "{}", place.log());
+}
+
+#[test]
+fn an_impatient_stop_kills_the_hook_before_the_signal_and_runs_the_last_one() {
+    let place = Place::local();
+    let slow = format!("{LINE}; sleep 50");
+    let flags = ["--on-losing", &slow, "--on-lost", LINE, "--hook-timeout", "60s", "--lease", "200s"];
+    let mut one = place.start("one", &flags, COMMAND);
+    place.wait_for("one command");
+    one.signal(Signal::SIGTERM);
+    place.wait_for("one losing asked");
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.status(), Some(137));
+    assert_eq!(place.lines(), ["one command", "one losing asked", "one lost asked 137"], "{}", place.log());
+}
+
+#[test]
+fn hooks_are_told_why_and_only_stops_have_a_losing_one() {
+    let place = Place::local();
+    for (flags, script, status, expected) in [
+        (&[][..], "exit 7", 7, &["x lead", "x lost ended 7"][..]),
+        (&[], "kill -9 $$", 137, &["x lead", "x lost ended 137"]),
+        (&["--max-run", "300ms"], "exec sleep 60", 124, &["x lead", "x losing max-run", "x lost max-run 143"]),
+    ] {
+        fs::write(place.diary(), "").unwrap();
+        assert_eq!(place.start("x", &[&LINES, flags].concat(), script).status(), Some(status));
+        assert_eq!(place.lines(), expected, "{}", place.log());
+    }
+    // COMMAND vanishes while its hook runs.
+    fs::write(place.diary(), "").unwrap();
+    let program = place.scratch.path().join("program");
+    fs::copy("/bin/true", &program).unwrap();
+    let removing = format!("{LINE}; rm {}", program.display());
+    let mut command = leaderrun();
+    command.args(["--store", &place.url, "--owner", "x", "--on-lead", &removing, "--on-lost", LINE, "shard"]);
+    let status = command.arg(&program).env("DIARY", place.diary()).stderr(Stdio::null()).status().unwrap();
+    assert_eq!((status.code(), place.lines()), (Some(127), vec!["x lead".to_owned(), "x lost not-started".to_owned()]));
+}
+
+#[test]
+fn the_time_of_the_first_hook_does_not_count_as_commands() {
+    let place = Place::local();
+    let slow = format!("sleep 0.9; {LINE}");
+    let flags = ["--on-lead", &slow, "--max-run", "800ms", "--hook-timeout", "3s", "--lease", "20s"];
+    let mut one = place.start("one", &flags, "sleep 0.3; exit 7");
+    assert_eq!(one.status(), Some(7), "{}", place.log());
+}
+
+#[test]
+fn what_the_first_hook_leaves_behind_belongs_to_the_tree() {
+    let place = Place::local();
+    let helper = "(trap 'echo helper >> $DIARY; exit' TERM; echo up >> $DIARY; while :; do sleep 0.02; done) & 
+                  while ! test -s $DIARY; do sleep 0.02; done";
+    let mut one = place.start("one", &["--on-lead", helper, "--on-lost", LINE], COMMAND);
+    place.wait_for("one command");
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.status(), Some(5));
+    let lines = place.lines();
+    assert!(lines[2..4].contains(&"helper".to_owned()) && lines[4..] == ["one lost asked 5"], "{lines:?}");
+}
+
+#[test]
+fn signals_for_command_reach_no_hook_and_a_hook_sees_what_command_sees() {
+    let place = Place::local();
+    let lead = "env | grep ^LEADERRUN_ | grep -v SOCKET= | sort >> $DIARY; ls /proc/self/fd | wc -l >> $DIARY";
+    let losing = format!("trap 'echo hook got it >> $DIARY' USR1; {LINE}; for i in 1 2 3 4 5; do sleep 0.1; done");
+    let script = "trap 'echo command got it >> $DIARY' USR1; trap 'exit 5' TERM; echo up >> $DIARY
+                  while :; do sleep 0.02; done";
+    let mut one = place.start("one", &["--on-lead", lead, "--on-losing", &losing], script);
+    place.wait_for("up");
+    one.signal(Signal::SIGTERM);
+    place.wait_for("one losing asked");
+    one.signal(Signal::SIGUSR1);
+    assert_eq!(one.status(), Some(5));
+    let lines = place.lines();
+    assert_eq!(lines[..3], ["LEADERRUN_EVENT=lead", "LEADERRUN_OWNER=one", "LEADERRUN_SHARD=shard"]);
+    assert!(lines[3].starts_with("LEADERRUN_TERM="), "{lines:?}");
+    let without = Command::new("/bin/sh").args(["-c", "ls /proc/self/fd | wc -l"]).stdin(Stdio::null()).output();
+    assert_eq!(lines[4].trim(), String::from_utf8(without.unwrap().stdout).unwrap().trim(), "{lines:?}");
+    assert_eq!(lines[5..], ["up", "one losing asked", "command got it"], "{lines:?}");
+}
+
+#[test]
+fn a_job_whose_hook_fails_has_not_run() {
+    let place = Place::local();
+    let status = place.start("one", &["--once", "job", "--on-lead", "exit 1", "-n"], COMMAND).status();
+    assert_eq!(status, Some(75), "{}", place.log());
+    let slow = format!("{LINE}; sleep 50");
+    let mut two = place.start("two", &["--once", "job", "--on-lead", &slow], COMMAND);
+    place.wait_for("two lead");
+    two.signal(Signal::SIGTERM);
+    assert_eq!(two.status(), Some(143));
+    let status = place.start("three", &["--once", "job", "--on-lead", LINE], "exit 0").status();
+    assert_eq!((status, place.lines().last().unwrap().as_str()), (Some(0), "three lead"), "{}", place.log());
+}
+
+#[test]
+fn hooks_without_time_or_words_are_usage_errors() {
+    let refused = |flags: &[&str]| {
+        let output = leaderrun().args(flags).args(["shard", "true"]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{said}");
+        said
+    };
+    assert!(refused(&["--on-lead", " "]).contains("write a command for the shell"));
+    assert!(refused(&["--hook-timeout", "0"]).contains("would not let a hook begin"));
+    let said = refused(&["--on-losing", "x", "--on-lost", "x", "--hook-timeout", "3s"]);
+    assert!(said.contains("+ on-losing 3s + grace 5s + on-lost 3s + margin 750ms = "), "{said}");
+    // The one before COMMAND takes no time from the lease.
+    let explain = |flags: &[&str]| {
+        let output = leaderrun().args(["--store", "redis://h", "--explain"]).args(flags).arg("shard").output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let without = explain(&[]);
+    assert_eq!(explain(&["--on-lead", "x", "--hook-timeout", "60s"]), without);
+    let text = explain(&["--on-losing", "x", "--on-lost", "x", "--lease", "60s"]);
+    for line in
+        ["on-losing            2s", "on-lost              2s", "renew + request timeout + on-losing + grace + on-lost"]
+    {
+        assert!(text.contains(line), "{text}");
+    }
+    let at =
+        |name: &str| text.lines().find(|line| line.starts_with(&format!("{name:<20} "))).unwrap()[21..35].trim_end();
+    assert_eq!(
+        ["stop", "stop signal", "SIGKILL", "end"].map(at),
+        ["49s 800ms", "51s 800ms", "56s 800ms", "58s 800ms"],
+        "{text}"
+    );
+}
+
+macro_rules! stories {
+    ($place:expr, [$($story:ident),* $(,)?]) => {
+        $(
+            #[test]
+            fn $story() {
+                super::$story(&$place);
+            }
+        )*
+    };
+}
+
+macro_rules! on_file {
+    ($($story:ident),* $(,)?) => {
+        mod file {
+            stories!(crate::Place::local(), [$($story),*]);
+        }
+    };
+}
+
+macro_rules! on_redis {
+    ($($story:ident),* $(,)?) => {
+        #[cfg(feature = "redis")]
+        mod redis {
+            stories!(crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]);
+        }
+    };
+}
+
+on_file!(
+    hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
+    a_host_whose_hook_fails_gives_way_to_others,
+    hooks_happen_also_when_the_candidate_is_killed,
+    stubborn_hooks_are_dead_before_somebody_else_leads,
+    whatever_is_killed_while_a_hook_runs_nothing_is_left,
+);
+
+on_redis!(
+    hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
+    a_host_whose_hook_fails_gives_way_to_others,
+    hooks_happen_also_when_the_candidate_is_killed,
+    a_frozen_candidate_keeps_no_hook_from_its_time,
+    the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then,
+    stubborn_hooks_are_dead_before_somebody_else_leads,
+    whatever_is_killed_while_a_hook_runs_nothing_is_left,
+);
