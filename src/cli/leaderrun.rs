@@ -128,15 +128,15 @@ pub struct Flags {
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
     relinquish: Option<Relinquish>,
 
-    /// Before COMMAND, once the lease is held: run this with sh -c, and give the lease back if it fails
+    /// Run this with sh -c before COMMAND; if it fails, stand back
     #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEAD", value_parser = hook)]
     on_lead: Option<OsString>,
 
-    /// When COMMAND is to be stopped, before the signal: run this with sh -c
+    /// Run this with sh -c before COMMAND gets the stop signal
     #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOSING", value_parser = hook)]
     on_losing: Option<OsString>,
 
-    /// When COMMAND and all its descendants are dead, before the release: run this with sh -c
+    /// Run this with sh -c when COMMAND's tree is dead
     #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOST", value_parser = hook)]
     on_lost: Option<OsString>,
 
