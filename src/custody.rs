@@ -25,6 +25,7 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
@@ -63,6 +64,8 @@ pub enum News {
     Paused,
     /// Which changes nothing.
     HookFailed(Hook, HookEnd),
+    /// The tree is being killed by our own hand: reap, and look what is left.
+    Seizing,
 }
 
 /// What is to run, and how it is to be stopped.
@@ -77,6 +80,8 @@ pub struct Command {
     pub hooks: Hooks,
     /// Our process group, when COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
+    /// Standard input is empty, instead of ours.
+    pub no_input: bool,
     /// Where the lease is to be given back should we be killed; None where the kernel does that.
     pub store_url: Option<Secret>,
 }
@@ -111,7 +116,8 @@ impl Custody {
         let mut arguments = vec![OsString::from(candidate.shard.as_str())];
         arguments.extend(inherited.iter().map(|descriptor| descriptor.as_raw_fd().to_string().into()));
         let (guard, backstop) = (sys::watch(guard)?, sys::watch(backstop)?);
-        let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), &inherited)?;
+        let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
+        let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
         let backstop_pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
         Ok(Self {
             guard,
@@ -172,8 +178,7 @@ impl Custody {
             if self.seized && !self.dead {
                 tokio::time::sleep(LOOK_AGAIN).await;
                 self.tree.kill();
-                self.reap();
-                continue;
+                return News::Seizing;
             }
             let (guard_closed, backstop_closed) = (self.guard_closed, self.backstop_closed);
             tokio::select! {
@@ -185,13 +190,15 @@ impl Custody {
         }
     }
 
-    /// Reaps what ended; called when SIGCHLD came.
-    pub fn reap(&mut self) {
-        while let Some((pid, _)) = self.tree.reap(WaitPidFlag::WEXITED) {
-            if Some(pid) == self.backstop_pid {
-                self.backstop_pid = None;
-            }
+    fn reaped(&mut self, pid: Pid) {
+        self.tree.forget(pid);
+        if Some(pid) == self.backstop_pid {
+            self.backstop_pid = None;
         }
+    }
+
+    /// Whether the tree is dead, as far as that can be known now.
+    fn judge(&mut self) {
         if self.backstop_pid.is_some() || self.dead {
             return;
         }
@@ -201,7 +208,7 @@ impl Custody {
             self.seized = true;
             self.tell(TreeEvent::GuardFailed);
         }
-        if self.proven || self.tree.is_empty() {
+        if self.proven || self.tree.look() {
             self.dead = true;
             self.tell(TreeEvent::Dead);
         }
@@ -250,9 +257,19 @@ impl Custody {
     }
 }
 
-/// Reaps the children that became ours because we are PID 1 or a subreaper; for when there is no tree.
-pub fn reap_strangers() {
-    while let Ok(Some(_)) = wait_any(WaitPidFlag::WEXITED) {}
+/// Reaps what ended; called when SIGCHLD came, and for [`News::Seizing`]. A child is reaped once only, so each of our
+/// trees must hear of it: `custodies` are all that there are. Without any, what ended is an orphan that became ours
+/// because we are PID 1 or a subreaper.
+pub fn reap<'a>(custodies: impl IntoIterator<Item = &'a mut Custody>) {
+    let mut custodies: Vec<&mut Custody> = custodies.into_iter().collect();
+    while let Ok(Some((pid, _))) = wait_any(WaitPidFlag::WEXITED) {
+        for custody in &mut custodies {
+            custody.reaped(pid);
+        }
+    }
+    for custody in custodies {
+        custody.judge();
+    }
 }
 
 fn write_charge(charge: &Charge) -> io::Result<File> {

@@ -10,7 +10,7 @@ use crate::history::Chronicle;
 use crate::lease::{Candidate, Deadline, Shard, Term, show};
 use crate::ledger::{Books, Job};
 use crate::relinquish::Schedule;
-use crate::store::{Store, StoreError};
+use crate::store::{Holder, Store, StoreError};
 use crate::time::BootInstant;
 use crate::{orders, presence};
 use std::collections::VecDeque;
@@ -59,6 +59,22 @@ pub trait Host {
 
     /// Kills the tree past the guard.
     fn seize(&mut self);
+
+    /// We are a standby: starts what runs beside one.
+    fn attend(&mut self) {}
+
+    /// Has that stopped; [`Event::Dismissed`] follows.
+    fn dismiss(&mut self, stop: Stop) {
+        let _ = stop;
+    }
+
+    /// Kills it past its guards.
+    fn seize_attendants(&mut self) {}
+
+    /// Tells it who leads; None where nobody does.
+    fn leader_changed(&mut self, leader: Option<Holder>) {
+        let _ = leader;
+    }
 
     /// Shows people an event before the machine is told.
     fn saw(&mut self, event: &Event) {
@@ -256,6 +272,10 @@ impl Driver {
             Action::Extend(deadline) => host.extend(deadline),
             Action::Stop(stop) => host.stop(stop),
             Action::Seize => host.seize(),
+            Action::Attend => host.attend(),
+            Action::Dismiss(stop) => host.dismiss(stop),
+            Action::SeizeAttendants => host.seize_attendants(),
+            Action::LeaderChanged(leader) => host.leader_changed(leader),
             Action::Say(notice) => self.say(&notice),
             Action::End(outcome) => self.outcome = Some(outcome),
         }

@@ -12,9 +12,11 @@
 //! - Orders of operators are no part of the lease, and a read of them may be as old as the request for it. So they are
 //!   read *after* every grant and before COMMAND starts: a pause that was written while nobody led lets nobody lead.
 //! - A job's run is entered into a ledger before COMMAND starts, and how it ended before the release (`books`).
+//! - What runs beside a standby (`attendants`) must be dead before COMMAND starts, though the lease is granted before.
 //! - The lease may be released only when the tree is known to be dead. There is one place that goes to
 //!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
 
+mod attendants;
 mod books;
 mod hooks;
 mod orders;
@@ -33,12 +35,13 @@ pub use words::{
 use crate::lease::{Deadline, Term};
 use crate::store::{Claim, Conclusion, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
+use attendants::Attendants;
 use books::Entry;
 use random::Random;
 use restart::Runs;
 use state::{
-    Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, Request, Settling, Standby, State,
-    Then, Tree, Trouble, Waiting,
+    Ending, GUARD_PATIENCE, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, Request, Settling,
+    Standby, State, Then, Tree, Trouble, Waiting,
 };
 use std::time::Duration;
 use turns::{StandingBack, Turn};
@@ -72,6 +75,7 @@ pub struct Election {
     unready: u32,
     waiting: Waiting,
     trouble: Option<Trouble>,
+    attendants: Attendants,
 }
 
 impl Election {
@@ -90,6 +94,7 @@ impl Election {
             unready: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, bar: None },
             trouble: None,
+            attendants: Attendants::AWAY,
         };
         election.become_standby(now);
         election
@@ -98,6 +103,10 @@ impl Election {
     /// The next instant at which [`Event::Tick`] is due.
     #[must_use]
     pub fn wake_at(&self) -> BootInstant {
+        self.due().min(self.attendants.wake_at())
+    }
+
+    fn due(&self) -> BootInstant {
         match &self.state {
             State::Standby(standby) => {
                 let next = if standby.request.is_some() { BootInstant::NEVER } else { standby.next };
@@ -187,8 +196,9 @@ impl Election {
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.attendants_heard(now, &event, &mut actions);
         match event {
-            Event::Tick => {}
+            Event::Tick | Event::Dismissed => {}
             Event::Claimed { sent, answer } => self.claimed(now, sent, answer, &mut actions),
             Event::Observed { answer } => self.observed(now, answer, &mut actions),
             Event::Changed(news) => self.changed(now, news, &mut actions),
@@ -204,6 +214,7 @@ impl Election {
             Event::Asked { signal } => self.asked(now, signal, &mut actions),
         }
         self.pass_time(now, &mut actions);
+        self.attend(now, &mut actions);
         actions
     }
 
@@ -291,6 +302,7 @@ impl Election {
                 } else if not_before.is_none()
                     && leadership.reading.cleared
                     && leadership.entry.stands
+                    && self.attendants.are_away()
                     && leadership.valid_until.since(now) >= timing.least_to_start()
                 {
                     let overrun_at =
@@ -639,11 +651,12 @@ impl Election {
             return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
         }
         let after_expiry = self.after_expiry(&holder);
+        let kernel = self.look_for_leader();
         let State::Standby(standby) = &mut self.state else { unreachable!("only a standby is refused") };
         let pause = match self.settings.delivery {
             Delivery::Poll => Some(self.random.about(self.settings.timing.retry_interval)),
             Delivery::Push => Some(after_expiry),
-            Delivery::Kernel => None,
+            Delivery::Kernel => kernel,
         };
         *standby = match pause {
             _ if standby.news => Standby::about_to(Request::Claim, now),
@@ -894,11 +907,6 @@ impl Election {
         } else {
             self.end(outcome, actions);
         }
-    }
-
-    fn end(&mut self, outcome: Outcome, actions: &mut Vec<Action>) {
-        self.state = State::Ended;
-        actions.push(Action::End(outcome));
     }
 
     fn store_answered(&mut self, actions: &mut Vec<Action>) {

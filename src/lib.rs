@@ -27,6 +27,7 @@
 //! | [`orders`], [`history`], [`presence`] | what operators want, what was, and who waits: notes beside the leases |
 //! | [`relinquish`] | when a leader hands over of itself |
 //! | [`ledger`] | which runs of a job there were, so that there is one a slot, or one at all |
+//! | [`attendants`] | what runs beside a standby |
 //! | [`custody`] | the candidate's side of a tree |
 //! | [`guard`] | the processes that own the tree and enforce the deadline |
 //! | [`witness`] | what a candidate tells its tree that asks whether the lease is held |
@@ -36,6 +37,7 @@
 //! | [`time`], [`signals`], [`sys`] | clocks, signals, and the only unsafe code |
 //! | [`cli`], [`log`], [`exit`] | the two programs |
 
+pub mod attendants;
 pub mod cli;
 pub mod custody;
 pub mod driver;

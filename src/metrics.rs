@@ -96,6 +96,7 @@ impl Board {
         match event {
             Event::Tick
             | Event::Doubted
+            | Event::Dismissed
             | Event::TurnOver
             | Event::Asked { .. }
             | Event::Counted { answer: Ok(None) }
@@ -171,6 +172,10 @@ impl Board {
             | Action::Settle { .. }
             | Action::ForgetHandover { .. }
             | Action::ForgetRenewals
+            | Action::Attend
+            | Action::Dismiss(_)
+            | Action::SeizeAttendants
+            | Action::LeaderChanged(_)
             | Action::Say(_)
             | Action::End(_) => {}
         }

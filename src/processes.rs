@@ -3,6 +3,7 @@
 //! The hazard: two kinds of signals arrive on one way. Some are the candidate's to obey (it alone decides when COMMAND
 //! ends), the others are COMMAND's, and it must get each as if nobody stood in between.
 
+use crate::attendants::{Attendants, Happening};
 use crate::custody::{self, Command, Custody, News};
 use crate::driver::Host;
 use crate::election::{Action, Bar, Event, Notice, StartError, Stop, TreeEvent, View};
@@ -12,7 +13,7 @@ use crate::lease::{Candidate, Deadline, Term};
 use crate::metrics::Board;
 use crate::notify::{self, Notifier};
 use crate::signals::Signals;
-use crate::store::{Claim, Renewal, Store};
+use crate::store::{Claim, Holder, Renewal, Store};
 use crate::sys::{self, Owned};
 use crate::time::BootInstant;
 use crate::witness::{self, Witness};
@@ -31,6 +32,8 @@ pub struct Processes {
     timer: Timer,
     /// Some from the start of a guard to the proof that its tree is dead.
     custody: Option<Custody>,
+    /// None of them is alive while there is a custody.
+    attendants: Attendants,
     /// Some where the system has such sockets.
     witness: Option<Witness>,
     /// Some where a service manager wants to be told.
@@ -45,12 +48,13 @@ impl Processes {
     pub fn new(
         command: Command,
         candidate: &Candidate,
+        attendants: Attendants,
         notifier: Option<Notifier>,
         board: Option<Arc<Board>>,
     ) -> io::Result<Self> {
         let witness = Witness::new(candidate).inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
         let (signals, timer) = (Signals::listen()?, Timer::new()?);
-        Ok(Self { command, signals, timer, custody: None, witness: witness.ok(), notifier, board })
+        Ok(Self { command, signals, timer, custody: None, attendants, witness: witness.ok(), notifier, board })
     }
 
     fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
@@ -79,18 +83,29 @@ impl Processes {
     /// None where a signal is not the machine's business.
     fn signalled(&mut self, signal: Signal) -> Option<Event> {
         match signal {
-            Signal::SIGCHLD => match &mut self.custody {
-                Some(custody) => custody.reap(),
-                None => custody::reap_strangers(),
-            },
+            Signal::SIGCHLD => self.reap(),
             Signal::SIGTERM | Signal::SIGINT => return Some(self.asked(signal)),
             // A terminal that hangs up, or Ctrl-\, ends a standby; a service's reload does not.
             Signal::SIGHUP | Signal::SIGQUIT if self.custody.is_none() && self.command.terminal_group.is_some() => {
                 return Some(self.asked(signal));
             }
-            _ => self.with_custody(|custody| custody.signal(signal as i32)),
+            _ => match &self.custody {
+                Some(custody) => custody.signal(signal as i32),
+                None => self.attendants.signal(signal as i32),
+            },
         }
         None
+    }
+
+    fn reap(&mut self) {
+        custody::reap(self.custody.iter_mut().chain(self.attendants.custodies()));
+    }
+
+    fn attendants_news(&mut self, happening: Happening) -> Option<Event> {
+        if matches!(happening, Happening::Seizing) {
+            self.reap();
+        }
+        self.attendants.take(happening).then_some(Event::Dismissed)
     }
 
     fn tree_news(&mut self, news: News) -> Option<Event> {
@@ -114,10 +129,11 @@ impl Processes {
                 if event == TreeEvent::Dead {
                     self.custody = None;
                     self.with_witness(Witness::ended);
-                    custody::reap_strangers();
+                    self.reap();
                 }
                 return Some(Event::Tree(event));
             }
+            News::Seizing => self.reap(),
         }
         None
     }
@@ -130,6 +146,7 @@ impl Host for Processes {
             let event = tokio::select! {
                 signal = self.signals.next() => self.signalled(signal),
                 news = news_of(&mut self.custody) => self.tree_news(news),
+                happening = self.attendants.next() => self.attendants_news(happening),
                 () = self.timer.reached() => Some(Event::Tick),
                 () = testimony(self.witness.as_ref()) => None,
                 () = due(self.notifier.as_ref()) => {
@@ -150,6 +167,7 @@ impl Host for Processes {
         deadline: Deadline,
         store: &dyn Store,
     ) -> Result<(), StartError> {
+        assert!(self.attendants.custodies().next().is_none(), "what runs beside a standby outlived it");
         let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
         let slot = store.place().map(|place| place.slot);
         self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name), notifies, slot);
@@ -185,6 +203,22 @@ impl Host for Processes {
     fn seize(&mut self) {
         self.with_witness(Witness::lost);
         self.with_custody(Custody::seize);
+    }
+
+    fn attend(&mut self) {
+        self.attendants.attend();
+    }
+
+    fn dismiss(&mut self, stop: Stop) {
+        self.attendants.dismiss(stop);
+    }
+
+    fn seize_attendants(&mut self) {
+        self.attendants.seize();
+    }
+
+    fn leader_changed(&mut self, leader: Option<Holder>) {
+        self.attendants.leader_changed(leader);
     }
 
     fn saw(&mut self, event: &Event) {
@@ -290,8 +324,7 @@ impl Timer {
 }
 
 impl Command {
-    /// COMMAND's environment: ours without our own settings (a store URL may hold a password), without what a service
-    /// manager said to us alone, and with what it may want to know of its leadership.
+    /// COMMAND's environment: ours, and what it may want to know of its leadership.
     fn set_leadership(
         &mut self,
         candidate: &Candidate,
@@ -300,20 +333,24 @@ impl Command {
         notifies: bool,
         slot: Option<u32>,
     ) {
-        let ours = |name: &OsString| {
-            name.as_encoded_bytes().starts_with(b"LEADERRUN_")
-                || notify::WATCHDOG.iter().any(|&ours| name == ours)
-                || (name == notify::SOCKET && !notifies)
-        };
-        self.environment = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
-        let told = [
-            ("LEADERRUN_SHARD", candidate.shard.to_string()),
-            ("LEADERRUN_OWNER", candidate.owner.clone()),
-            ("LEADERRUN_TERM", term.to_string()),
-        ];
-        self.environment.extend(told.map(|(name, value)| (name.into(), value.into())));
+        self.environment = inherited(candidate, notifies);
+        self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
         self.environment.extend(self.job.iter().map(|(name, value)| (name.into(), value.into())));
         self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.to_string().into())));
         self.environment.extend(witness.map(|name| (witness::VARIABLE.into(), name.into())));
     }
+}
+
+/// Our environment without our own settings (a store URL may hold a password), without what a service manager said to us
+/// alone, and with who we are.
+pub(crate) fn inherited(candidate: &Candidate, notifies: bool) -> Vec<(OsString, OsString)> {
+    let ours = |name: &OsString| {
+        name.as_encoded_bytes().starts_with(b"LEADERRUN_")
+            || notify::WATCHDOG.iter().any(|&ours| name == ours)
+            || (name == notify::SOCKET && !notifies)
+    };
+    let mut environment: Vec<_> = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
+    environment.push(("LEADERRUN_SHARD".into(), candidate.shard.as_str().into()));
+    environment.push(("LEADERRUN_OWNER".into(), candidate.owner.clone().into()));
+    environment
 }

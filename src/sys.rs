@@ -41,8 +41,8 @@ pub fn terminal_size() -> Option<(u16, u16)> {
     (answer == 0).then_some((size.ws_row, size.ws_col))
 }
 
-/// Starts this very executable again under another `name`, with exactly `environment`, and with `inherited`
-/// open in it under the same numbers.
+/// Starts this very executable again under another `name`, with exactly `environment`, `input` as its standard input,
+/// and with `inherited` open in it under the same numbers.
 ///
 /// # Errors
 /// The kernel's; `/proc` must be mounted.
@@ -50,11 +50,12 @@ pub fn respawn(
     name: &str,
     arguments: &[OsString],
     environment: impl IntoIterator<Item = (OsString, OsString)>,
+    input: Stdio,
     inherited: &[BorrowedFd<'_>],
 ) -> io::Result<Child> {
     let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(name).args(arguments).env_clear().envs(environment);
+    command.arg0(name).args(arguments).env_clear().envs(environment).stdin(input);
     // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)): fcntl is one,
     // and nothing is allocated. The descriptors are open: `inherited` borrows them.
     unsafe {

@@ -14,6 +14,9 @@ use leaderrun::store::{Claim, Delivery, Grant, Holder, Observation, Release, Ren
 use leaderrun::time::BootInstant;
 use std::time::Duration;
 
+#[path = "election/attendants.rs"]
+mod attendants;
+
 const TERM: Term = Term(7);
 
 /// An election of 15 s leases (renew 5 s, grace 5 s, margin 0.75 s), and its clock.
@@ -37,6 +40,7 @@ impl Play {
             books: false,
             restart: None,
             relinquish_after: None,
+            attendants: false,
         };
         change(&mut settings);
         let election = Election::new(settings, BootInstant::from_nanos(0), 42);

@@ -214,8 +214,9 @@ fn a_page_has_every_variable_and_no_other() {
         match program {
             Program::Leaderrun => {
                 variables.extend(told_to_command.iter().cloned());
-                // Those of jobs.
-                variables.extend(["LEADERRUN_DUE", "LEADERRUN_JOB"].map(str::to_owned));
+                // Those that --on-leader-change finds, which tests/standby.rs reads.
+                variables
+                    .extend(["EVENT", "LEADER", "LEADER_TERM", "LEADER_HOST"].map(|name| format!("LEADERRUN_{name}")));
             }
             // Those that `verify` finds its leadership by.
             Program::Leaderctl => {

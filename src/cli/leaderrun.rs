@@ -2,6 +2,7 @@
 
 use super::flags::NamedStore;
 use super::{explain, flags, slots};
+use crate::attendants::{Attendants, Duties};
 use crate::custody::Command;
 use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Patience, Restart, RestartWhen, Settings, Skipped, StartError};
@@ -139,6 +140,14 @@ pub struct Flags {
     /// Run this with sh -c when COMMAND's tree is dead
     #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOST", value_parser = hook)]
     on_lost: Option<OsString>,
+
+    /// Run this with sh -c while not leading
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_STANDBY", allow_hyphen_values = true)]
+    standby: Option<OsString>,
+
+    /// Run this with sh -c when a standby sees a new leader
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEADER_CHANGE", allow_hyphen_values = true)]
+    on_leader_change: Option<OsString>,
 
     /// Kill a hook that takes longer [default: 2s]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_HOOK_TIMEOUT", value_parser = flags::duration,
@@ -379,6 +388,13 @@ impl Flags {
             let is_job = self.every.is_some() || self.once.is_some();
             slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location), is_job)?;
         }
+        let empty = |string: &Option<OsString>| string.as_ref().is_some_and(|string| string.is_empty());
+        if empty(&self.standby) {
+            return Err("--standby is empty: write what to run while not leading, or leave it out".to_owned());
+        }
+        if empty(&self.on_leader_change) {
+            return Err("--on-leader-change is empty: write what to run, or leave it out".to_owned());
+        }
         if self.hook_timeout.is_some_and(|most| most.is_zero()) {
             return Err("--hook-timeout 0s would not let a hook begin".to_owned());
         }
@@ -424,6 +440,16 @@ impl Flags {
         }
     }
 
+    fn duties(&self) -> Duties {
+        Duties {
+            standby: self.standby.clone(),
+            on_leader_change: self.on_leader_change.clone(),
+            hook_timeout: self.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
+            stop_signal: self.signal,
+            grace: self.grace,
+        }
+    }
+
     fn announces(&self, store: &dyn Store) -> bool {
         match self.announce {
             Announce::Auto => !store.is_metered(),
@@ -457,9 +483,11 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         grace: flags.grace,
         hooks: flags.hooks(),
         terminal_group,
+        no_input: false,
         store_url: None,
     };
     let program = command.words[0].clone();
+    let duties = flags.duties();
     let mut seed = [0; 8];
     getrandom::fill(&mut seed)?;
 
@@ -504,10 +532,12 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
             books: job.ledger.is_some(),
             restart: flags.restart(terminal_group.is_some()),
             relinquish_after: flags.relinquish.as_ref().and_then(Relinquish::after),
+            attendants: !duties.are_none(),
         };
+        let attendants = Attendants::new(duties, &candidate);
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
         let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
-        let host = Processes::new(command, &candidate, notifier, board)?;
+        let host = Processes::new(command, &candidate, attendants, notifier, board)?;
         let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
         let habits = Habits { announces: flags.announces(&*store), job: job.ledger, schedule };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await

@@ -27,6 +27,8 @@ pub struct Settings {
     pub restart: Option<Restart>,
     /// A leader hands over after so long, if somebody else is there.
     pub relinquish_after: Option<Duration>,
+    /// Something runs beside a standby, and must be dead before COMMAND starts.
+    pub attendants: bool,
 }
 
 /// When COMMAND is started again that has ended by itself, under the same lease.
@@ -112,6 +114,8 @@ pub enum Event {
     Asked {
         signal: i32,
     },
+    /// Shown, after [`Action::Dismiss`]: nothing that ran beside a standby is left.
+    Dismissed,
 }
 
 /// What the ledger says to a run that is about to start.
@@ -261,6 +265,14 @@ pub enum Action {
     Seize,
     /// A leadership is over: answers to its renewals are of no interest any more.
     ForgetRenewals,
+    /// We are a standby: what runs beside one may, from here on until it is dismissed.
+    Attend,
+    /// Have that stopped, or stopped faster; [`Event::Dismissed`] follows, also where nothing runs.
+    Dismiss(Stop),
+    /// Its guards took too long: kill them, and then what they guard, by our own hand.
+    SeizeAttendants,
+    /// A standby sees somebody lead, or (None) knows that nobody does: once for each.
+    LeaderChanged(Option<Holder>),
     /// A leadership whose COMMAND was started is over, and how that came.
     Ended {
         term: Term,

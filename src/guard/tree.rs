@@ -77,6 +77,22 @@ impl Tree {
         self.empty = false;
     }
 
+    /// Somebody else reaped this child: its number may become another process's.
+    pub fn forget(&mut self, pid: Pid) {
+        self.strangers.remove(&pid);
+    }
+
+    /// Looks whether a descendant is left, for whoever reaps elsewhere. An ended child that was not reaped is left.
+    pub fn look(&mut self) -> bool {
+        self.empty = match wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+            Err(Errno::ECHILD) => true,
+            // The strangers are there until they are reaped: a look at /proc that misses them shows nothing.
+            Ok(_) => !self.strangers.is_empty() && children() == self.strangers,
+            Err(error) => panic!("waitid: {error}"),
+        };
+        self.empty
+    }
+
     /// True when no descendant is left: the kernel says that there is no child, and every orphan would be one.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -4,6 +4,7 @@
 //! What the processes of a host tell each other arrives at once, unless the receiver is frozen or the host suspended:
 //! then it waits in the line. Everything that follows from it without a choice is done by [`Host::settle`].
 
+use crate::attendants::Attendants;
 use crate::clock::{Clock, Tick};
 use crate::mutants::Mutant;
 use crate::network::{Answer, Message, Place, Request, Way};
@@ -32,6 +33,7 @@ pub struct Host {
     pub starting: Option<(Term, Deadline)>,
     /// Some from the start of a guard to the proof that its tree is dead.
     pub custody: Option<Custody>,
+    pub attendants: Attendants,
     pub messages: Vec<Message>,
     /// Of the tree that was started last.
     pub term: Option<Term>,
@@ -146,6 +148,7 @@ impl Host {
             candidate,
             starting: None,
             custody: None,
+            attendants: Attendants::Away,
             messages: Vec::new(),
             term: None,
             spins: false,
@@ -387,6 +390,7 @@ impl Host {
                     custody.seized = true;
                 }
             }
+            Action::Attend | Action::Dismiss(_) | Action::SeizeAttendants => self.attend(action, events, cx),
             Action::ForgetRenewals => {
                 for message in &mut self.messages {
                     message.waiting &= !matches!(message.request, Request::Renew { .. });
@@ -398,7 +402,7 @@ impl Host {
             }
             Action::Say(Said::Barred(Bar::Paused { .. })) => cx.world.meet(Met::PausedBeforeStart),
             Action::Say(Said::SteppingDown(Bar::HandedOver { .. })) => cx.world.meet(Met::SteppedDown),
-            Action::Say(_) | Action::Ended { .. } => {}
+            Action::Say(_) | Action::Ended { .. } | Action::LeaderChanged(_) => {}
             Action::End(_) => self.candidate_ends(),
         }
     }
@@ -433,6 +437,8 @@ impl Host {
     /// The process is no more: its lines close, and nobody waits for its answers.
     fn candidate_ends(&mut self) {
         (self.candidate, self.starting) = (None, None);
+        // Their guards see to that, and no COMMAND of ours starts any more.
+        self.attendants = Attendants::Away;
         for message in &mut self.messages {
             message.waiting = false;
         }
@@ -455,6 +461,9 @@ impl Host {
             }
             if self.listens() {
                 self.settle_candidate(cx);
+            }
+            if self.listens() {
+                self.settle_attendants(cx);
             }
             if self.candidate.is_none() && self.custody.as_ref().is_some_and(Custody::is_over) {
                 self.custody = None;

@@ -4,7 +4,8 @@
 //! # What must hold
 //!
 //! In every state: at most one tree runs; a tree runs only while its session holds the lease in the store; terms rise
-//! with every start; no release is applied to a lease whose tree lives ([`world::Breach`]).
+//! with every start; no release is applied to a lease whose tree lives; no tree runs on a host where something still runs
+//! beside the standby that it was ([`world::Breach`]).
 //!
 //! # What is modelled
 //!
@@ -12,6 +13,7 @@
 //! | --- | --- |
 //! | candidate | [`leaderrun::election::Election`], and around it what `driver` and `custody` do (`host`) |
 //! | guard | [`leaderrun::guard::policy::Policy`], and around it what `guard` does (`host`) |
+//! | what runs beside a standby | one thing that obeys or not until it is seized (`attendants`) |
 //! | backstop | played by the adapter: its limit, the guard's end, its own end, the last will (`host`) |
 //! | tree | runs, was asked, is dying, is dead. It may obey, or not. It outlives a guard that is killed |
 //! | store | one record changed by atomic steps: after DynamoDB, or after the stores that judge by themselves (`store`) |
@@ -42,6 +44,7 @@
 //! `cargo test --test model -- --nocapture` shows the states explored, how often each thing worth meeting was met, and
 //! each mutant's counterexample. `-- --ignored` explores for longer.
 
+mod attendants;
 mod clock;
 mod host;
 mod mutants;
@@ -69,6 +72,7 @@ fn world(store: Kind, faults: Faults, horizon: u8) -> World {
         store,
         faults,
         victim: None,
+        attended: false,
         horizon,
         breaches: Breach::HARMFUL.to_vec(),
         mutant: None,
@@ -194,6 +198,20 @@ fn no_order_starts_a_second_tree_and_none_starts_under_a_pause() {
         let trouble = world(store, Faults { orders: 1, total: 2, ..Faults::any(1) }, 10);
         holds(&format!("an order and a fault, {store:?}"), trouble, 100_000, &met[..2]);
     }
+}
+
+#[test]
+fn command_never_meets_what_runs_beside_its_standby() {
+    let breaches = [&Breach::HARMFUL[..], &[Breach::BesideStandby, Breach::Spins]].concat();
+    let world =
+        |store, faults, horizon| World { breaches: breaches.clone(), attended: true, ..world(store, faults, horizon) };
+    let met = [Met::CommandWaited, Met::AttendantsSeized, Met::AttendantsBack];
+    for store in [Kind::Conditional, Kind::Atomic] {
+        holds(&format!("beside standbys, {store:?}"), world(store, Faults::any(1), 24), 100_000, &met);
+        holds(&format!("beside standbys, two faults, {store:?}"), world(store, Faults::any(2), 10), 50_000, &met);
+    }
+    let operators = Faults { orders: 2, stops: 2, total: 2, ..Faults::NONE };
+    holds("beside standbys, with orders", world(Kind::Atomic, operators, 14), 5_000, &met);
 }
 
 /// `wake_at` in the past with nothing to do is a candidate that takes all of a processor: while a tree is hard to kill

@@ -52,6 +52,8 @@ pub enum Mutant {
     ClockStopsInSuspend,
     /// Orders are read before the claim, when there were none, and not again after the grant.
     OrdersReadBeforeClaim,
+    /// What runs beside a standby counts as dead when it was asked to end.
+    AttendantsTakenForDead,
 }
 
 /// The shortest way to `breach` is found, and shown.
@@ -108,6 +110,12 @@ fn a_wait_counted_from_the_request() {
     let (states, found) = explore(World { breaches: vec![Breach::TwoTrees], horizon: 11, ..world }, false);
     let found = found.expect("a wait that is too short");
     println!("WaitFromRequest: {:?} after {} steps ({states} states)\n{}", found.breach, found.steps, found.story);
+}
+
+#[test]
+fn what_was_only_asked_to_end_taken_for_dead() {
+    let world = mutated(Mutant::AttendantsTakenForDead, Kind::Atomic, Faults { kills: 1, ..Faults::NONE });
+    breaks(Mutant::AttendantsTakenForDead, Breach::BesideStandby, World { attended: true, ..world });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What may happen next.
 
+use crate::attendants::Attendants;
 use crate::host::{Host, Link, Mode, Tree};
 use crate::network::{Place, Way};
 use crate::orders::Orders;
@@ -32,6 +33,8 @@ pub enum Step {
     Obey(Id),
     /// SIGKILL has worked.
     Die(Id),
+    /// What runs beside a standby ends, as it was told to.
+    AttendantsDie(Id),
     End(Id),
     /// COMMAND itself ends; what it forked lives on.
     EndLeavingChildren(Id),
@@ -108,6 +111,9 @@ impl World {
             if host.custody.as_ref().is_some_and(|custody| custody.tree == Tree::Dying) && !host.suspended {
                 steps.push(Step::Die(id));
             }
+            if host.attendants == Attendants::Dying && !host.suspended {
+                steps.push(Step::AttendantsDie(id));
+            }
         }
     }
 
@@ -142,6 +148,9 @@ impl World {
                         steps.push(Step::Thaw(id, link));
                     }
                 }
+            }
+            if host.attendants == Attendants::Asked && !host.suspended {
+                steps.push(Step::AttendantsDie(id));
             }
             if host.candidate.as_ref().is_some_and(|candidate| candidate.frozen) && !host.suspended {
                 steps.push(Step::Thaw(id, Link::Candidate));

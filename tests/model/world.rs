@@ -30,6 +30,8 @@ pub struct World {
     pub faults: Faults,
     /// The only host that suffers, if there is but one.
     pub victim: Option<Id>,
+    /// Something runs beside each standby.
+    pub attended: bool,
     pub horizon: Tick,
     /// The breaches that are looked for.
     pub breaches: Vec<Breach>,
@@ -133,6 +135,8 @@ pub enum Breach {
     ReleasedAlive,
     /// A tree was started though a pause had been ordered before its lease was granted.
     StartedUnderPause,
+    /// A tree runs on a host where something still runs beside its standby.
+    BesideStandby,
     /// A candidate's timer fires again and again, and nothing comes of it.
     Spins,
 }
@@ -165,10 +169,13 @@ pub enum Met {
     NotStarted,
     PausedBeforeStart,
     SteppedDown,
+    CommandWaited,
+    AttendantsSeized,
+    AttendantsBack,
 }
 
 impl Met {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::TakenAfterCrash,
         Self::TakenAfterRelease,
         Self::SeenFree,
@@ -189,8 +196,11 @@ impl Met {
         Self::NotStarted,
         Self::PausedBeforeStart,
         Self::SteppedDown,
+        Self::CommandWaited,
+        Self::AttendantsSeized,
+        Self::AttendantsBack,
     ];
-    /// What can be met without operators.
+    /// What can be met without operators, and without anything beside standbys.
     pub const UNORDERED: usize = 18;
 }
 
@@ -238,6 +248,7 @@ impl World {
             books: false,
             restart: None,
             relinquish_after: None,
+            attendants: self.attended,
         }
     }
 
@@ -373,6 +384,7 @@ impl World {
         match breach {
             Breach::TwoTrees => running().count() > 1,
             Breach::OutlivedLease => state.store.wiped_at.is_none() && running().any(|host| !leased(host)),
+            Breach::BesideStandby => state.hosts.iter().any(|host| host.has_tree() && host.attendants.are_alive()),
             Breach::Spins => state.hosts.iter().any(|host| host.spins),
             Breach::TermNotRisen | Breach::ReleasedAlive | Breach::StartedUnderPause => state.breach == Some(breach),
         }
@@ -490,6 +502,7 @@ impl Model for World {
                 state.left.spend(|left| &mut left.ends);
                 self.with_host(&mut state, id, Host::command_ends);
             }
+            Step::AttendantsDie(id) => self.with_host(&mut state, id, Host::attendants_die),
             Step::Stop(id) => {
                 state.left.spend(|left| &mut left.stops);
                 self.with_host(&mut state, id, |host, cx| {

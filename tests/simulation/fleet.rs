@@ -51,6 +51,7 @@ impl Fleet {
             books: false,
             restart: None,
             relinquish_after: None,
+            attendants: false,
         };
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
         let mut clients = Vec::new();

@@ -149,6 +149,7 @@ impl Story {
                 at_terminal: false,
             }),
             relinquish_after: random.per_mille(300).then(|| random.millis(500, 30_000)),
+            attendants: false,
         };
         let open = {
             let (backend, network, world) = (backend.clone(), network.clone(), world.clone());

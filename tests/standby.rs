@@ -1,0 +1,480 @@
+//! What runs beside a standby: while it does not lead, and never while its COMMAND is alive.
+
+#[macro_use]
+mod support;
+
+use leaderrun::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use support::fleet::{Fleet, Life, children_of, leaderctl, leaderrun, processes_naming, stamp_program, wait_until_or};
+use support::server::{Server, prepare};
+use support::world::TIMING;
+
+struct Place {
+    fleet: Fleet,
+    url: String,
+    environment: &'static [(&'static str, &'static str)],
+    /// Kept for as long as the place.
+    _server: Option<Box<dyn Server>>,
+}
+
+impl Place {
+    fn local() -> Self {
+        let fleet = Fleet::new();
+        let url = format!("file:{}", fleet.scratch.path().join("store").display());
+        Self { fleet, url, environment: &[], _server: None }
+    }
+
+    #[allow(dead_code, reason = "a build without remote stores has none")]
+    fn remote(mut server: Box<dyn Server>) -> Self {
+        prepare(&*server);
+        server.grow_old();
+        let (url, environment) = (server.url(server.address()), server.environment());
+        Self { fleet: Fleet::new(), url, environment, _server: Some(server) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.fleet.scratch.path().join(name)
+    }
+
+    fn start(&mut self, owner: &str, flags: &[&str]) {
+        self.start_with(owner, &[&TIMING[..], flags].concat());
+    }
+
+    fn start_with(&mut self, owner: &str, flags: &[&str]) {
+        let flags = [&["--store", &self.url][..], flags].concat();
+        self.fleet.start(owner, &flags, &[], self.environment);
+    }
+
+    /// With a standby command that writes stamps, and does what `flags` say.
+    fn start_with_stamps(&mut self, owner: &str, flags: &str) {
+        let stamp = self.stamp(flags);
+        self.start(owner, &["--standby", &stamp]);
+    }
+
+    /// A shell's line that writes stamps of its own.
+    fn stamp(&self, flags: &str) -> String {
+        format!("exec {} {} {flags}", stamp_program().display(), self.path("beside").display())
+    }
+
+    /// The stamps of what ran beside standbys.
+    fn beside(&self) -> Vec<Life> {
+        lives(&self.path("beside"))
+    }
+
+    fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
+        wait_until_or(what, || self.fleet.logs(), condition);
+    }
+
+    /// Waits until something runs beside this standby, and answers its process.
+    fn wait_for(&self, owner: &str) -> Life {
+        let begun = BootInstant::now().as_nanos();
+        let mut found = None;
+        self.wait_until(&format!("something runs beside {owner}"), || {
+            found = self.beside().into_iter().rfind(|life| life.owner == owner && life.last > begun);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn step_down(&self) {
+        let mut command = leaderctl();
+        command
+            .args(["--store", &self.url, "step-down", "--for", "3s", "shard"])
+            .envs(self.environment.iter().copied());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Ends everything: no two trees at once, nobody left, and nothing ran beside a candidate whose COMMAND was alive.
+    fn conclude(mut self) {
+        let (_, evidence) = self.fleet.end();
+        let (beside, commands) = (self.beside(), lives(&self.path("stamps")));
+        let logs = self.fleet.logs();
+        assert_eq!(evidence.breach(), None, "{commands:?}\n{logs}");
+        for life in beside.iter().chain(&lives(&self.path("hooks"))) {
+            let at_once =
+                |other: &&Life| other.owner == life.owner && other.first <= life.last && life.first <= other.last;
+            let other = commands.iter().find(at_once);
+            assert!(other.is_none(), "{life:?} and {other:?} at once\n{logs}");
+        }
+    }
+}
+
+/// One process each: its number is where a term would be.
+fn lives(path: &Path) -> Vec<Life> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let mut lives: BTreeMap<(String, u64), Life> = BTreeMap::new();
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let words: Vec<&str> = line.trim_end().split(' ').collect();
+        let [owner, _, pid, at] = words[..] else { panic!("not a stamp: {line}") };
+        let (owner, term, at) = (owner.to_owned(), pid.parse().unwrap(), at.parse().unwrap());
+        let life = lives.entry((owner.clone(), term)).or_insert(Life { owner, term, first: at, last: at });
+        life.last = at;
+    }
+    let mut lives: Vec<Life> = lives.into_values().collect();
+    lives.sort_by_key(|life| life.first);
+    lives
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+fn pid(life: &Life) -> Pid {
+    Pid::from_raw(i32::try_from(life.term).unwrap())
+}
+
+fn is_alive(pid: Pid) -> bool {
+    kill(pid, None).is_ok()
+}
+
+fn slay(pid: Pid) {
+    kill(pid, Signal::SIGKILL).expect("it is there");
+}
+
+/// With a daemon beside it that ignores SIGTERM, each hands over to the other, and gets it back, twice.
+fn it_is_dead_before_command_starts_however_often_leadership_changes(mut place: Place) {
+    for owner in ["one", "two"] {
+        place.start_with_stamps(owner, "ignore-term daemon");
+    }
+    let mut leader = place.fleet.leader();
+    for _ in 0..4 {
+        let standby = if leader.owner == "one" { "two" } else { "one" };
+        place.wait_for(standby);
+        place.step_down();
+        let next = place.fleet.leader_where(|life| life.term > leader.term);
+        assert_eq!(next.owner, standby);
+        // It comes back beside whoever led.
+        place.wait_for(&leader.owner);
+        leader = next;
+    }
+    place.conclude();
+}
+
+fn it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby(mut place: Place) {
+    place.start_with_stamps("one", "");
+    place.fleet.leader();
+    place.start_with_stamps("two", "ignore-term daemon");
+    place.wait_until("it runs with its daemon", || place.beside().len() == 2);
+    assert!(place.beside().iter().all(|life| life.owner == "two"), "{:?}", place.beside());
+    let processes: Vec<Pid> = place.beside().iter().map(pid).collect();
+    let status = place.fleet.stop("two");
+    assert!(!processes.into_iter().any(is_alive), "it left before they were dead: {status}");
+    place.conclude();
+}
+
+fn who_is_asked_twice_does_not_wait_for_the_grace(mut place: Place) {
+    place.start("one", &[]);
+    place.fleet.leader();
+    let stamp = place.stamp("ignore-term daemon");
+    place.start_with("two", &["--standby", &stamp, "--grace", "60s", "--lease", "100s"]);
+    place.wait_for("two");
+    let begun = Instant::now();
+    place.fleet.signal("two", Signal::SIGTERM);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!place.fleet.has_ended("two"), "what ignores SIGTERM has its grace");
+    place.fleet.stop("two");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    place.conclude();
+}
+
+fn it_is_started_again_after_it_ends(mut place: Place) {
+    place.start("one", &[]);
+    place.fleet.leader();
+    let counted = place.path("counted");
+    // What it leaves behind is no reason not to, and is not left behind.
+    let stamp = place.stamp("ignore-term");
+    let script = format!("echo $$ >> {}; (setsid {stamp}) & sleep 0.1; exit 3", counted.display());
+    place.start("two", &["--standby", &script]);
+    place.wait_until("it was started three times", || lines(&counted).len() >= 3);
+    let beside = place.beside();
+    assert!(beside.windows(2).all(|pair| pair[0].last < pair[1].first), "one at a time: {beside:?}");
+    let logs = place.fleet.logs();
+    assert!(logs.contains("the standby command exited with 3; starting it again in 1s"), "{logs}");
+    assert!(logs.contains("the standby command exited with 3; starting it again in 2s"), "{logs}");
+    // It waits for its next start when COMMAND is to start.
+    place.step_down();
+    let leader = place.fleet.leader_where(|life| life.owner == "two");
+    let starts = lines(&counted).len();
+    std::thread::sleep(Duration::from_millis(4500));
+    assert_eq!(lines(&counted).len(), starts, "none starts beside a leader");
+    assert_eq!(place.fleet.leader().term, leader.term);
+    place.conclude();
+}
+
+fn a_killed_candidate_takes_it_along(mut place: Place) {
+    place.start("one", &[]);
+    place.fleet.leader();
+    place.start_with_stamps("two", "ignore-term daemon");
+    place.wait_for("two");
+    place.fleet.kill("two");
+    let beside = place.path("beside");
+    place.wait_until("nobody is left", || processes_naming(&beside).is_empty());
+    place.conclude();
+}
+
+/// Whoever is frozen keeps what runs beside it, and gets no COMMAND. When it goes on, the leadership is its own.
+fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
+    place.start("one", &[]);
+    let first = place.fleet.leader();
+    place.start_with_stamps("two", "ignore-term daemon");
+    place.wait_for("two");
+    place.fleet.signal("two", Signal::SIGSTOP);
+    place.fleet.stop("one");
+    std::thread::sleep(Duration::from_millis(500));
+    place.wait_for("two");
+    place.fleet.signal("two", Signal::SIGCONT);
+    place.fleet.leader_where(|life| life.term > first.term);
+    place.conclude();
+}
+
+/// The guard of a frozen leader ends COMMAND. When the candidate goes on, it is a standby like any other.
+#[cfg(feature = "redis")]
+#[test]
+fn a_leader_that_was_frozen_until_another_led_has_it_back_beside_itself() {
+    let mut place = Place::remote(Box::new(support::redis::Server::start()));
+    place.start_with_stamps("one", "ignore-term daemon");
+    let first = place.fleet.leader();
+    place.start_with_stamps("two", "ignore-term daemon");
+    place.wait_for("two");
+    place.fleet.signal("one", Signal::SIGSTOP);
+    place.fleet.leader_where(|life| life.term > first.term);
+    place.fleet.signal("one", Signal::SIGCONT);
+    place.wait_for("one");
+    place.conclude();
+}
+
+/// Whoever is frozen while it is dismissed starts no COMMAND on a lease that has ended.
+#[cfg(feature = "redis")]
+#[test]
+fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_late() {
+    let mut place = Place::remote(Box::new(support::redis::Server::start()));
+    place.start("one", &[]);
+    let first = place.fleet.leader();
+    let stamp = place.stamp("ignore-term daemon");
+    let long = ["--standby", &stamp, "--lease", "12s", "--renew", "1s", "--grace", "4s", "--retry", "1s"];
+    place.start_with("two", &[&long[..], &["-vv"]].concat());
+    place.wait_for("two");
+    place.step_down();
+    place.wait_until("it was granted", || place.fleet.logs().contains("stopping the standby command"));
+    place.fleet.signal("two", Signal::SIGSTOP);
+    let next = place.fleet.leader_where(|life| life.term > first.term);
+    assert_eq!(next.owner, "one", "its lease ended");
+    let beside = place.beside();
+    assert!(!beside.iter().map(pid).any(is_alive), "its guard needs nobody to tell it of the grace");
+    place.fleet.signal("two", Signal::SIGCONT);
+    place.wait_for("two");
+    place.conclude();
+}
+
+/// What is killed is started again; what is frozen is passed over when the lease is there.
+fn no_harm_to_guards_lets_it_meet_command(mut place: Place) {
+    place.start_with_stamps("one", "ignore-term daemon");
+    let mut leader = place.fleet.leader();
+    place.start_with_stamps("two", "ignore-term daemon");
+    for frozen in [false, true] {
+        let standby = if leader.owner == "one" { "two" } else { "one" };
+        place.wait_for(standby);
+        let backstop = Pid::from_raw(children_of(place.fleet.pid(standby).as_raw())[0]);
+        let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+        if frozen {
+            kill(backstop, Signal::SIGSTOP).unwrap();
+            kill(guard, Signal::SIGSTOP).unwrap();
+        } else {
+            let before = place.beside().len();
+            slay(backstop);
+            place.wait_until("it was started again", || place.beside().len() >= before + 2);
+            place.wait_for(standby);
+        }
+        place.step_down();
+        let next = place.fleet.leader_where(|life| life.term > leader.term);
+        assert_eq!(next.owner, standby);
+        leader = next;
+    }
+    place.conclude();
+}
+
+/// Prints what it is told, one line each.
+fn teller(place: &Place) -> String {
+    let told = "$LEADERRUN_EVENT $LEADERRUN_SHARD $LEADERRUN_LEADER $LEADERRUN_LEADER_TERM ${LEADERRUN_TERM-none}";
+    format!("echo \"{told} ${{LEADERRUN_STORE-none}}\" >> {}.$LEADERRUN_OWNER", place.path("told").display())
+}
+
+fn standbys_are_told_of_each_leader(mut place: Place) {
+    place.start("one", &[]);
+    let first = place.fleet.leader();
+    let teller = teller(&place);
+    for owner in ["two", "three"] {
+        place.start(owner, &["--on-leader-change", &teller]);
+    }
+    let told = |owner: &str| lines(&place.path(&format!("told.{owner}")));
+    let line = |life: &Life| format!("leader-change shard {} {} none none", life.owner, life.term);
+    for owner in ["two", "three"] {
+        place.wait_until("it is told", || told(owner) == [line(&first)]);
+    }
+    place.step_down();
+    let second = place.fleet.leader_where(|life| life.term > first.term);
+    let other = if second.owner == "two" { "three" } else { "two" };
+    place.wait_until("it is told", || told(other) == [line(&first), line(&second)]);
+    // Who leads is not told of itself.
+    assert_eq!(told(&second.owner), [line(&first)]);
+    place.conclude();
+}
+
+fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
+    place.start("one", &[]);
+    let first = place.fleet.leader();
+    let stamp = place.stamp("ignore-term daemon");
+    place.start("two", &["--on-leader-change", &stamp, "--hook-timeout", "300ms"]);
+    place.wait_until("it is killed", || place.fleet.logs().contains("it took longer than 300ms"));
+    let beside = place.path("beside");
+    assert_eq!(processes_naming(&beside).len(), 1, "the candidate's own line has its path");
+    let life = &place.beside()[0];
+    assert!(life.last - life.first < 3_000_000_000, "{life:?}");
+
+    // As long as a day: our own leadership is what ends it.
+    place.start("three", &["--on-leader-change", &stamp, "--hook-timeout", "1d"]);
+    place.wait_for("three");
+    place.fleet.stop("two");
+    let backstop = Pid::from_raw(children_of(place.fleet.pid("three").as_raw())[0]);
+    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+    // Its guard does not kill it then, so the candidate has to, and COMMAND to wait for that.
+    kill(backstop, Signal::SIGSTOP).unwrap();
+    kill(guard, Signal::SIGSTOP).unwrap();
+    place.step_down();
+    let next = place.fleet.leader_where(|life| life.term > first.term);
+    assert_eq!(next.owner, "three");
+    place.conclude();
+}
+
+/// The tree of a guard that was killed lands on the candidate, beside the other's guard.
+fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
+    place.start("one", &[]);
+    let first = place.fleet.leader();
+    let (stamp, hook) = (place.stamp("ignore-term daemon"), place.path("hooks"));
+    let hook = format!("exec {} {} ignore-term daemon", stamp_program().display(), hook.display());
+    place.start("two", &["--standby", &stamp, "--on-leader-change", &hook, "--hook-timeout", "1d"]);
+    place.wait_for("two");
+    let hooks = || lives(&place.path("hooks"));
+    place.wait_until("the hook runs", || hooks().len() == 2);
+    let candidate = place.fleet.pid("two").as_raw();
+    let backstops = children_of(candidate);
+    assert_eq!(backstops.len(), 2);
+    // The hook's was started later.
+    let of_hook = *backstops.iter().max().unwrap();
+    let before: Vec<Pid> = place.beside().iter().map(pid).collect();
+    slay(Pid::from_raw(of_hook));
+    place.wait_until("the hook's tree is dead", || !hooks().iter().map(pid).any(is_alive));
+    place.wait_until("its guard is reaped", || children_of(candidate).len() == 1);
+    assert!(before.iter().copied().all(is_alive), "the standby command has nothing to do with it");
+    slay(Pid::from_raw(children_of(candidate)[0]));
+    place.wait_until("it was started again", || place.beside().len() == 4);
+    assert!(!before.into_iter().any(is_alive));
+    place.step_down();
+    place.fleet.leader_where(|life| life.term > first.term);
+    place.conclude();
+}
+
+macro_rules! stories_at {
+    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story($place);
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! on_two_stores {
+    ($($story:ident),* $(,)?) => {
+        stories_at!(file, crate::Place::local(), [$($story),*]);
+        #[cfg(feature = "redis")]
+        stories_at!(
+            redis, crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]
+        );
+    };
+}
+
+on_two_stores!(
+    it_is_dead_before_command_starts_however_often_leadership_changes,
+    it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby,
+    who_is_asked_twice_does_not_wait_for_the_grace,
+    it_is_started_again_after_it_ends,
+    a_killed_candidate_takes_it_along,
+    a_standby_that_was_frozen_starts_command_after_it_is_dead,
+    no_harm_to_guards_lets_it_meet_command,
+    standbys_are_told_of_each_leader,
+    a_hook_that_hangs_is_killed_and_keeps_no_command_waiting,
+    the_hooks_tree_and_the_other_are_not_mixed_up,
+);
+
+#[test]
+fn it_reads_nothing_and_is_told_who_it_is_and_gets_the_signals() {
+    let mut place = Place::local();
+    place.start("one", &[]);
+    place.fleet.leader();
+    let out = place.path("out");
+    let script = format!(
+        "trap 'echo usr1' USR1; cat; env | grep ^LEADERRUN_ | sort; echo ready; while :; do sleep 0.05; done > {0}.0",
+        out.display()
+    );
+    let script = format!("exec > {}; {script}", out.display());
+    place.start("two", &["--standby", &script]);
+    place.wait_until("it is ready", || lines(&out).last().is_some_and(|line| line == "ready"));
+    assert_eq!(lines(&out), ["LEADERRUN_OWNER=two", "LEADERRUN_SHARD=shard", "ready"]);
+    place.fleet.signal("two", Signal::SIGUSR1);
+    place.wait_until("it got the signal", || lines(&out).len() > 3 || lines(&path_with(&out, ".0")) == ["usr1"]);
+    place.fleet.signal("two", Signal::SIGHUP);
+    let logs = || place.fleet.logs();
+    place.wait_until("SIGHUP ended it", || logs().contains("was ended by signal 1; starting it again in 1s"));
+    place.conclude();
+}
+
+fn path_with(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[test]
+fn a_pause_is_told_as_nobody_leading() {
+    let mut place = Place::local();
+    let teller = teller(&place);
+    place.start("one", &["--on-leader-change", &teller]);
+    let leader = place.fleet.leader();
+    let ctl = |words: &[&str]| {
+        let status = leaderctl().args(["--store", &place.url]).args(words).stdout(Stdio::null()).status().unwrap();
+        assert!(status.success());
+    };
+    ctl(&["pause", "shard"]);
+    let told = place.path("told.one");
+    place.wait_until("it is told", || lines(&told) == ["leader-change shard   none none"]);
+    ctl(&["resume", "shard"]);
+    place.fleet.leader_where(|life| life.term > leader.term);
+    ctl(&["pause", "shard"]);
+    place.wait_until("it is told again", || lines(&told).len() == 2);
+    place.conclude();
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    for (flags, said) in [
+        (["--standby", ""], "--standby is empty"),
+        (["--on-leader-change", ""], "--on-leader-change is empty"),
+        (["--hook-timeout", "0s"], "--hook-timeout 0s would not let a hook begin"),
+    ] {
+        let output = leaderrun().args(flags).args(["shard", "true"]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{stderr}");
+        assert!(stderr.starts_with(&format!("leaderrun: {said}")) && stderr.lines().count() == 1, "{stderr}");
+    }
+}
