@@ -304,19 +304,19 @@ async fn due(notifier: Option<&Notifier>) {
 }
 
 /// Wakes at an instant of `CLOCK_BOOTTIME`, also right after a suspend, which tokio's own timers sleep through.
-struct Timer(AsyncFd<Owned<TimerFd>>);
+pub(crate) struct Timer(AsyncFd<Owned<TimerFd>>);
 
 impl Timer {
-    fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(sys::watch(boot_timer()?)?))
     }
 
     /// Setting it forgets that it was reached before.
-    fn set(&mut self, instant: BootInstant) -> io::Result<()> {
+    pub(crate) fn set(&mut self, instant: BootInstant) -> io::Result<()> {
         set_boot_timer(&self.0.get_ref().0, instant)
     }
 
-    async fn reached(&self) {
+    pub(crate) async fn reached(&self) {
         if let Ok(mut ready) = self.0.readable().await {
             ready.clear_ready();
         }

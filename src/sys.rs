@@ -3,11 +3,15 @@
 
 use crate::time::BootInstant;
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
+use nix::sys::time::TimeSpec;
+use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::sys::wait::WaitPidFlag;
+use nix::time::ClockId;
 use nix::unistd::{Pid, getppid, tcsetpgrp};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -246,6 +250,55 @@ pub fn watch<T: AsFd + 'static>(source: T) -> io::Result<AsyncFd<Owned<T>>> {
     // 'static and owned by the AsyncFd from here on, its `as_fd` borrows from it, and nobody replaces it: only a
     // shared reference is given out.
     Ok(unsafe { AsyncFd::register(Owned(source)) }?)
+}
+
+/// A timer by which the kernel kills this whole process, on `CLOCK_BOOTTIME`: also where no thread of it runs any more, and
+/// where it was stopped. Children do not inherit it; exec(2) removes it.
+#[derive(Debug)]
+pub struct Doom {
+    timer: ManuallyDrop<Timer>,
+    /// After a fork(2) somebody else's number may be behind it.
+    pid: Pid,
+}
+
+// SAFETY: a timer_t is the kernel's number for a timer of the process, and none of one thread; timer_settime(2) and
+// timer_delete(2) may be called from any of them. That it is a pointer type in C is of no consequence.
+unsafe impl Send for Doom {}
+
+impl Doom {
+    /// # Errors
+    /// The kernel's: too many timers or pending signals (`RLIMIT_SIGPENDING`).
+    pub fn new() -> io::Result<Self> {
+        let deadly = SigevNotify::SigevSignal { signal: Signal::SIGKILL, si_value: 0 };
+        let timer = Timer::new(ClockId::CLOCK_BOOTTIME, SigEvent::new(deadly))?;
+        Ok(Self { timer: ManuallyDrop::new(timer), pid: nix::unistd::getpid() })
+    }
+
+    /// Has the kernel kill this process at `instant`: at once where that has passed, and not at all at `NEVER`.
+    ///
+    /// # Errors
+    /// The kernel's; none is known.
+    pub fn set(&mut self, instant: BootInstant) -> io::Result<()> {
+        // Zero disarms it.
+        let at = match instant {
+            BootInstant::NEVER => 0,
+            instant => instant.as_nanos().clamp(1, i64::MAX.unsigned_abs()),
+        };
+        let at = TimeSpec::from_duration(Duration::from_nanos(at));
+        if nix::unistd::getpid() == self.pid {
+            self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Doom {
+    fn drop(&mut self) {
+        if nix::unistd::getpid() == self.pid {
+            // SAFETY: it is dropped here, and nobody has it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.timer) }
+        }
+    }
 }
 
 /// `CLOCK_BOOTTIME`, from the kernel itself: a preloaded library that fakes clocks (libfaketime) would fake this one

@@ -15,6 +15,9 @@ use crate::lease::Deadline;
 use crate::time::BootInstant;
 use std::time::Duration;
 
+/// From the kill to the second one, where no deadline says it.
+const PATIENCE_WITHOUT_DEADLINE: Duration = Duration::from_millis(300);
+
 /// From the candidate to the guard; [`Order::Extend`] goes to the backstop as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
@@ -167,6 +170,21 @@ impl Policy {
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.reason
+    }
+
+    /// When the tree is killed, as things stand, and when whoever sees it alive then kills it without asking anybody.
+    #[must_use]
+    pub fn ends_at(&self) -> (BootInstant, BootInstant) {
+        let kill_at = match self.phase {
+            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } => self.kill_by(),
+            Phase::Stopping { kill_at } => kill_at.min(self.kill_by()),
+            Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => BootInstant::from_nanos(0),
+        };
+        let patience = match self.deadline {
+            Deadline::NONE => PATIENCE_WITHOUT_DEADLINE,
+            Deadline { kill_at, backstop_at, .. } => backstop_at.since(kill_at),
+        };
+        (kill_at, kill_at.plus(patience))
     }
 
     #[must_use]
@@ -385,6 +403,28 @@ mod tests {
         assert_eq!(policy.handle(at(5), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
         assert_eq!(policy.wake_at(), at(10));
         assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
+    }
+
+    #[test]
+    fn the_end_is_the_earliest_of_all_that_would_kill() {
+        let mut policy = Policy::new(until(10), GRACE);
+        assert_eq!(policy.ends_at(), (at(10), at(11)));
+        let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
+        assert_eq!(policy.ends_at(), (at(10), at(11)));
+        let _ = policy.handle(at(2), Input::Order(Order::Extend(until(20))));
+        assert_eq!(policy.ends_at(), (at(20), at(21)));
+        let _ = policy.handle(at(3), Input::Order(Order::Lose));
+        assert_eq!(policy.ends_at(), (at(8), at(9)));
+        let _ = policy.handle(at(4), Input::Order(Order::Kill));
+        assert!(policy.ends_at().1 < at(4));
+    }
+
+    #[test]
+    fn what_does_not_expire_has_no_end_before_it_is_lost() {
+        let mut policy = Policy::new(Deadline::NONE, GRACE);
+        assert_eq!(policy.ends_at(), (BootInstant::NEVER, BootInstant::NEVER));
+        let _ = policy.handle(at(3), Input::Order(Order::Lose));
+        assert_eq!(policy.ends_at(), (at(8), at(8).plus(PATIENCE_WITHOUT_DEADLINE)));
     }
 
     #[test]

@@ -75,9 +75,14 @@ impl Fleet {
         command.args(["--owner", owner]).args(flags).args(["shard", "--"]).arg(stamp_program());
         command.arg(self.scratch.path().join("stamps")).args(stamp_flags);
         command.envs(environment.iter().copied());
+        self.launch(owner, command);
+    }
+
+    /// Starts any other program that takes part.
+    pub fn launch(&mut self, owner: &str, mut command: Command) {
         let log = fs::File::options().append(true).create(true).open(self.log(owner)).expect("a log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = command.spawn().expect("leaderrun starts");
+        let child = command.spawn().expect("the program starts");
         self.candidates.insert(owner.to_owned(), child);
     }
 
@@ -113,6 +118,11 @@ impl Fleet {
     /// Asks it to end and waits for that.
     pub fn stop(&mut self, owner: &str) -> ExitStatus {
         self.signal(owner, Signal::SIGTERM);
+        self.end_of(owner)
+    }
+
+    /// Waits until it ends.
+    pub fn end_of(&mut self, owner: &str) -> ExitStatus {
         let mut child = self.candidates.remove(owner).expect("it was started");
         let mut status = None;
         wait_until("the candidate ends", || {
@@ -248,9 +258,13 @@ fn program(path: &str) -> Command {
 
 /// Cargo builds examples beside the tests.
 pub fn stamp_program() -> PathBuf {
+    example_program("stamp")
+}
+
+pub fn example_program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    let path = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST").join("examples/stamp");
-    assert!(path.exists(), "{} is missing: cargo build --example stamp makes it", path.display());
+    let path = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST").join("examples").join(name);
+    assert!(path.exists(), "{} is missing: cargo build --example {name} makes it", path.display());
     path
 }
 

@@ -1,0 +1,28 @@
+//! A service of which every replica runs, and one of them does the work in the background.
+//!
+//! `cargo run --example background_job [STORE]`; start it in several terminals, and stop one with Ctrl-C.
+
+use leaderrun::{Leadership, Member};
+use std::time::Duration;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let store = std::env::args().nth(1).or_else(|| std::env::var("LEADERRUN_STORE").ok());
+    let member =
+        Member::builder(store.unwrap_or("file:/tmp/leaderrun-examples".into()), "examples/background").join().await?;
+    println!("{} waits", member.owner());
+    tokio::select! {
+        stopped = member.run(work) => stopped?,
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    // The work has been dropped, so the next replica leads at once.
+    Ok(member.stop().await?)
+}
+
+/// Goes on until it is dropped at its `await`, when this replica does not lead any more.
+async fn work(leadership: Leadership) {
+    for pass in 1.. {
+        println!("term {}: pass {pass}", leadership.term());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}

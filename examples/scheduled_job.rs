@@ -1,0 +1,36 @@
+//! A job that one replica runs at every full minute, and not when too little is left of its lease to end it.
+//!
+//! `cargo run --example scheduled_job [STORE [SECONDS]]`
+
+use leaderrun::{Leadership, Member};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The job takes no longer.
+const MOST: Duration = Duration::from_secs(2);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut words = std::env::args().skip(1);
+    let store = words.next().or_else(|| std::env::var("LEADERRUN_STORE").ok());
+    let every: u64 = words.next().map_or(Ok(60), |seconds| seconds.parse())?;
+    let member =
+        Member::builder(store.unwrap_or("file:/tmp/leaderrun-examples".into()), "examples/schedule").join().await?;
+    println!("{} waits", member.owner());
+    tokio::select! {
+        stopped = member.run(|leadership| keep_schedule(leadership, every)) => stopped?,
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    Ok(member.stop().await?)
+}
+
+async fn keep_schedule(leadership: Leadership, every: u64) {
+    loop {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let slot = now.as_secs() / every + 1;
+        tokio::time::sleep(Duration::from_secs(slot * every) - now).await;
+        // Sleeping may have taken longer than it should have.
+        if leadership.remaining() > MOST {
+            println!("term {}: slot {slot}", leadership.term());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The machine that a member's election runs on: a thread with a runtime of its own, and the tenure for a tree.
+//!
+//! The hazard: the runtime of the program around us belongs to the program, and a task that blocks it would keep the lease
+//! from being renewed. So nothing of the election runs there.
+
+use super::tenure::{Inquiries, Leadership, Shared};
+use super::words::{Error, farewell};
+use crate::driver::{self, Habits, Host};
+use crate::election::{Action, Event, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
+use crate::lease::{Candidate, Deadline, Term, Timing};
+use crate::processes::Timer;
+use crate::store::{Location, Store};
+use crate::time::BootInstant;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc as threads};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+/// What the thread of an election is given.
+pub(super) struct Charge {
+    pub(super) location: Location,
+    pub(super) timing: Timing,
+    pub(super) shared: Arc<Shared>,
+    pub(super) events: mpsc::UnboundedReceiver<Event>,
+    /// Gets each leadership at its beginning.
+    pub(super) led: Option<threads::Sender<Leadership>>,
+}
+
+impl Charge {
+    /// The thread's whole life. `joined` hears whether the store could be opened.
+    pub(super) fn carry_out(self, joined: oneshot::Sender<Result<(), Error>>) {
+        let shared = Arc::clone(&self.shared);
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                shared.over(Err(Error::Stopped));
+                let _ = joined.send(Err(error.into()));
+                return;
+            }
+        };
+        let elected = catch_unwind(AssertUnwindSafe(|| runtime.block_on(self.elect(joined))));
+        shared.over(match elected {
+            Ok(Ok(outcome)) => farewell(outcome),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Error::Failed("its thread panicked".to_owned())),
+        });
+        // A look-up of a name may hang for long, and has nobody to tell.
+        runtime.shutdown_background();
+    }
+
+    async fn elect(self, joined: oneshot::Sender<Result<(), Error>>) -> io::Result<Outcome> {
+        let Self { location, timing, shared, events, led } = self;
+        let store = match location.open(timing.request_timeout).await {
+            Ok(store) => store,
+            Err(error) => {
+                let _ = joined.send(Err(error.clone().into()));
+                return Ok(Outcome::Refused(error));
+            }
+        };
+        let _ = shared.inquiries.set(Inquiries {
+            runtime: Handle::current(),
+            store: Arc::downgrade(&store),
+            timeout: timing.request_timeout,
+        });
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed)?;
+        let host =
+            InProcess { shared: Arc::clone(&shared), store: Arc::clone(&store), events, timer: Timer::new()?, led };
+        let settings = Settings {
+            timing,
+            expires: store.expires(),
+            delivery: store.delivery(),
+            patience: Patience::Forever,
+            on_loss: OnLoss::Standby,
+            drain: None,
+            max_run: None,
+            books: false,
+            restart: None,
+            relinquish_after: None,
+            attendants: false,
+        };
+        let habits = Habits { announces: !store.is_metered(), job: None, schedule: None };
+        if joined.send(Ok(())).is_err() {
+            shared.ask();
+        }
+        driver::run(settings, shared.candidate.clone(), store, host, habits, u64::from_le_bytes(seed)).await
+    }
+}
+
+struct InProcess {
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    events: mpsc::UnboundedReceiver<Event>,
+    timer: Timer,
+    led: Option<threads::Sender<Leadership>>,
+}
+
+impl Host for InProcess {
+    async fn next(&mut self, wake_at: BootInstant) -> io::Result<Event> {
+        self.timer.set(wake_at)?;
+        tokio::select! {
+            Some(event) = self.events.recv() => Ok(event),
+            () = self.timer.reached() => Ok(Event::Tick),
+        }
+    }
+
+    fn start(&mut self, _: &Candidate, term: Term, deadline: Deadline, _: &dyn Store) -> Result<(), StartError> {
+        self.shared.begin(term, deadline, &self.store);
+        if let Some(led) = &self.led
+            && let Some(leadership) = self.shared.hold()
+        {
+            // Its thread outlives us.
+            let _ = led.send(leadership);
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, deadline: Deadline) {
+        self.shared.extend(deadline);
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        self.shared.stop(stop);
+    }
+
+    fn seize(&mut self) {
+        self.shared.stop(Stop::Kill);
+    }
+
+    fn did(&mut self, action: &Action) {
+        match action {
+            Action::Say(Notice::SteppingDown(_)) => self.shared.ordered(),
+            Action::Say(Notice::NotReleased(why)) => self.shared.not_released(Some(why.clone())),
+            Action::Say(Notice::Released(_)) => self.shared.not_released(None),
+            _ => {}
+        }
+    }
+
+    fn show(&mut self, view: View) {
+        self.shared.show(view);
+    }
+}

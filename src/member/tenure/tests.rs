@@ -1,0 +1,143 @@
+//! Without a keeper and without an election: what is answered rests on the clock alone.
+
+use super::*;
+use crate::lease::Session;
+use crate::store::memory::Memory;
+
+const GRACE: Duration = Duration::from_millis(100);
+
+type Told = mpsc::UnboundedReceiver<Event>;
+
+fn shared(overrun: Overrun) -> (Arc<Shared>, Told) {
+    let candidate = Candidate {
+        shard: "shard".parse().unwrap(),
+        owner: "me".to_owned(),
+        session: Session::random().unwrap(),
+        host: "here".to_owned(),
+        pid: 7,
+        lease: Duration::from_secs(15),
+    };
+    Shared::new(candidate, GRACE, overrun, None).unwrap()
+}
+
+fn leading(overrun: Overrun, deadline: Deadline) -> (Arc<Shared>, Told) {
+    let (shared, told) = shared(overrun);
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    shared.begin(Term(5), deadline, &store);
+    (shared, told)
+}
+
+/// One whose work has to end in so many milliseconds.
+fn ending_in(millis: u64) -> Deadline {
+    let term_at = BootInstant::now().plus(Duration::from_millis(millis));
+    let kill_at = term_at.plus(GRACE);
+    Deadline { term_at, kill_at, backstop_at: kill_at.plus(GRACE) }
+}
+
+fn next(told: &mut Told) -> Option<TreeEvent> {
+    match told.try_recv() {
+        Ok(Event::Tree(event)) => Some(event),
+        Ok(event) => panic!("{event:?}"),
+        Err(_) => None,
+    }
+}
+
+#[test]
+fn the_tree_is_dead_when_the_last_hold_is_dropped_and_not_before() {
+    let (shared, mut told) = leading(Overrun::Abort, Deadline::NONE);
+    let one = shared.hold().unwrap();
+    let other = one.clone();
+    drop(one);
+    shared.stop(Stop::Orderly { kill_after: None });
+    assert_eq!((other.is_ending(), other.is_valid()), (Some(Ending::Asked), true));
+    assert!(shared.hold().is_none(), "nothing begins while it ends");
+    assert_eq!(next(&mut told), None);
+    let third = other.clone();
+    drop(other);
+    assert_eq!(next(&mut told), None);
+    drop(third);
+    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
+    assert_eq!(next(&mut told), None);
+}
+
+#[test]
+fn holds_may_come_and_go_while_it_leads() {
+    let (shared, mut told) = leading(Overrun::Abort, Deadline::NONE);
+    drop(shared.hold().unwrap());
+    drop(shared.hold().unwrap());
+    assert!(shared.is_leader());
+    assert_eq!(next(&mut told), None);
+    shared.stop(Stop::Losing);
+    assert!(!shared.is_leader());
+    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
+}
+
+#[test]
+fn without_a_keeper_the_clock_alone_ends_it() {
+    let (shared, _told) = leading(Overrun::Warn, ending_in(50));
+    let leadership = shared.hold().unwrap();
+    assert!(shared.is_leader() && leadership.is_ending().is_none());
+    assert!(leadership.remaining() <= Duration::from_millis(150), "{leadership:?}");
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(!shared.is_leader() && shared.hold().is_none());
+    assert_eq!(leadership.is_ending(), Some(Ending::Late));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!leadership.is_valid(), "{leadership:?}");
+    assert_eq!(shared.leader(), None);
+}
+
+#[test]
+fn an_extension_that_comes_too_late_does_not_take_the_end_back() {
+    let (shared, mut told) = leading(Overrun::Warn, ending_in(10));
+    let leadership = shared.hold().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    shared.extend(ending_in(10_000));
+    assert_eq!(leadership.is_ending(), Some(Ending::Late));
+    assert!(!shared.is_leader());
+    // The election has to know that the work was told.
+    assert_eq!(next(&mut told), Some(TreeEvent::DeadlineReached));
+    drop(leadership);
+    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
+}
+
+#[test]
+fn a_leadership_that_begins_after_its_end_is_none() {
+    let late = BootInstant::now().minus(Duration::from_secs(1));
+    let (shared, mut told) = leading(Overrun::Abort, Deadline { term_at: late, kill_at: late, backstop_at: late });
+    assert!(shared.hold().is_none());
+    assert_eq!(next(&mut told), Some(TreeEvent::DeadlineReached));
+    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
+}
+
+#[test]
+fn nothing_is_left_of_what_is_lost_for_certain() {
+    let (shared, mut told) = leading(Overrun::Warn, Deadline::NONE);
+    let leadership = shared.hold().unwrap();
+    assert_eq!(leadership.remaining(), Duration::MAX);
+    shared.stop(Stop::Losing);
+    assert_eq!((leadership.remaining(), leadership.is_ending()), (Duration::ZERO, Some(Ending::Lost)));
+    assert_eq!(*shared.watch().borrow(), Role::Ending { term: 5, why: Ending::Lost });
+    drop(leadership);
+    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
+}
+
+#[test]
+fn an_election_that_failed_leaves_nobody_valid() {
+    let (shared, _told) = leading(Overrun::Warn, Deadline::NONE);
+    let leadership = shared.hold().unwrap();
+    shared.over(Err(Error::Failed("a test".to_owned())));
+    assert!(!leadership.is_valid() && !shared.is_leader() && shared.hold().is_none());
+    assert_eq!(shared.farewell(), None, "work is left");
+    drop(leadership);
+    assert_eq!(shared.farewell(), Some(Err(Error::Failed("a test".to_owned()))));
+    assert_eq!(*shared.watch().borrow(), Role::Stopped);
+}
+
+#[test]
+fn a_member_asks_its_election_to_end_once() {
+    let (shared, mut told) = shared(Overrun::Abort);
+    shared.ask();
+    shared.ask();
+    assert!(matches!(told.try_recv(), Ok(Event::Asked { .. })));
+    assert!(told.try_recv().is_err(), "a second time it would not wait for the work");
+}

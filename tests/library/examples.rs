@@ -1,0 +1,138 @@
+//! The examples, as somebody would try them: two of each.
+
+use crate::support::fleet::{example_program, wait_until_or};
+use crate::{LEASE, Place, on_both};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The examples' leases are the default ones: what is sooner has not waited for the end of one.
+const SOON: Duration = Duration::from_secs(8);
+
+struct Example {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Example {
+    fn start(place: &Place, example: &str, name: &str, arguments: &[&str]) -> Self {
+        let said = place.fleet.scratch.path().join(format!("{name}.said"));
+        let mut command = Command::new(example_program(example));
+        command.arg(&place.url).args(arguments).env_remove("LEADERRUN_STORE").stdin(Stdio::null());
+        command.stdout(fs::File::create(&said).unwrap());
+        Self { child: command.spawn().unwrap(), said }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    fn says(&self, what: &str) {
+        wait_until_or(&format!("it says {what}"), || self.said(), || self.said().contains(what));
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One that works, and the other.
+fn leader_and_standby(one: Example, other: Example, works: impl Fn(&Example) -> bool) -> (Example, Example) {
+    wait_until_or("one of them works", String::new, || works(&one) || works(&other));
+    if works(&one) { (one, other) } else { (other, one) }
+}
+
+fn a_background_job_runs_once(place: &Place) {
+    let start = |name| Example::start(place, "background_job", name, &[]);
+    let works = |example: &Example| example.said().contains("pass 3");
+    let (mut leader, other) = leader_and_standby(start("one"), start("two"), works);
+    assert!(!other.said().contains("pass"), "{}", other.said());
+    leader.signal(Signal::SIGINT);
+    let begun = Instant::now();
+    assert!(leader.end().success());
+    other.says("pass 1");
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let mut third = start("three");
+    drop(other);
+    third.says("pass 1");
+    third.signal(Signal::SIGINT);
+    assert!(third.end().success());
+}
+
+fn a_migration_is_done_once_and_everybody_serves(place: &Place) {
+    let database = place.fleet.scratch.path().join("schema");
+    let start = |name| Example::start(place, "migration", name, &[database.to_str().unwrap()]);
+    let mut replicas = ["one", "two", "three"].map(start);
+    let begun = Instant::now();
+    for replica in &mut replicas {
+        assert!(replica.end().success());
+        assert!(replica.said().contains("serving"), "{}", replica.said());
+    }
+    assert!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
+    assert_eq!(fs::read_to_string(&database).unwrap().lines().count(), 3);
+    let took = |replica: &Example| replica.said().contains("took 3 steps");
+    assert_eq!(replicas.iter().filter(|&replica| took(replica)).count(), 1);
+}
+
+fn health(replica: &Example) -> Option<(u16, String)> {
+    let said = replica.said();
+    let mut stream = TcpStream::connect(said.trim().strip_prefix("listening on ")?).ok()?;
+    stream.set_read_timeout(Some(LEASE)).ok()?;
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
+}
+
+fn a_health_endpoint_says_who_leads(place: &Place) {
+    let start = |name| Example::start(place, "health_endpoint", name, &["127.0.0.1:0"]);
+    let leads = |example: &Example| health(example).is_some_and(|(status, _)| status == 200);
+    let (leader, other) = leader_and_standby(start("one"), start("two"), leads);
+    wait_until_or(
+        "the other one knows who leads",
+        String::new,
+        || matches!(health(&other), Some((503, says)) if says.contains(&leader.child.id().to_string())),
+    );
+    drop(leader);
+    wait_until_or("the other one leads", String::new, || leads(&other));
+}
+
+fn a_scheduled_job_keeps_its_times(place: &Place) {
+    let start = |name| Example::start(place, "scheduled_job", name, &["1"]);
+    let works = |example: &Example| example.said().matches("slot").count() >= 3;
+    let (mut leader, other) = leader_and_standby(start("one"), start("two"), works);
+    assert!(!other.said().contains("slot"), "{}", other.said());
+    leader.signal(Signal::SIGINT);
+    assert!(leader.end().success());
+    other.says("slot");
+    let slots = |example: &Example| -> Vec<u64> {
+        let said = example.said();
+        said.lines().filter_map(|line| line.rsplit_once(": slot ")?.1.parse().ok()).collect()
+    };
+    let all = [slots(&leader), slots(&other)].concat();
+    assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
+}
+
+on_both!(
+    &a_background_job_runs_once,
+    &a_migration_is_done_once_and_everybody_serves,
+    &a_health_endpoint_says_who_leads,
+    &a_scheduled_job_keeps_its_times,
+);

@@ -1,0 +1,243 @@
+//! Members of this very process.
+
+use crate::support::fleet::{leaderctl, wait_until};
+use crate::{LEASE, Place, on_both};
+use leaderrun::{Ending, Error, Leader, Overrun, Role};
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// So long that what takes longer waits for the end of a lease.
+const SOON: Duration = Duration::from_secs(3);
+
+async fn roles_follow_each_other_and_terms_rise(place: Place) {
+    let first = place.join("first").await;
+    let mut roles = first.watch();
+    let Role::Leading { term } = *roles.wait_for(|role| !matches!(role, Role::Standby { .. })).await.unwrap() else {
+        panic!("nobody else is there");
+    };
+    let second = place.join("second").await;
+    let waits = |role: &Role| match role {
+        Role::Standby { leader: Some(leader), waiting_for: Some(why), .. } => {
+            leader.owner == "first" && leader.term == Some(term) && why.contains("first")
+        }
+        _ => false,
+    };
+    let mut others = second.watch();
+    others.wait_for(waits).await.unwrap();
+    let named = |leader: Option<Leader>| leader.map(|leader| leader.owner);
+    assert_eq!(named(first.leader()), named(second.leader()));
+    assert!(first.is_leader() && !second.is_leader() && second.try_leadership().is_none());
+
+    let begun = Instant::now();
+    first.stop().await.unwrap();
+    assert_eq!(*roles.borrow_and_update(), Role::Stopped);
+    let next = match *others.wait_for(|role| !matches!(role, Role::Standby { .. })).await.unwrap() {
+        Role::Leading { term } => term,
+        ref role => panic!("{role:?}"),
+    };
+    assert!(next > term && begun.elapsed() < SOON, "{term} {next} after {:?}", begun.elapsed());
+    let found = second.find_leader().await.unwrap().unwrap();
+    assert_eq!((found.owner.as_str(), found.term, found.pid), ("second", Some(next), Some(std::process::id())));
+    assert_eq!(first.find_leader().await, Err(Error::Stopped));
+    assert_eq!(first.leadership().await.unwrap_err(), Error::Stopped);
+    second.stop().await.unwrap();
+}
+
+async fn nobody_else_leads_while_a_leadership_is_held(place: Place) {
+    let first = place.join("first").await;
+    let leadership = first.leadership().await.unwrap();
+    let second = place.join("second").await;
+    let stopping = tokio::spawn(async move { first.stop().await });
+    assert_eq!(leadership.ending().await, Ending::Asked);
+    // The lease is renewed for as long as it takes.
+    tokio::time::sleep(LEASE + SOON).await;
+    assert!(leadership.is_valid() && !second.is_leader() && !stopping.is_finished());
+    let begun = Instant::now();
+    drop(leadership);
+    stopping.await.unwrap().unwrap();
+    second.leadership().await.unwrap();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+async fn a_member_that_is_dropped_leaves(place: Place) {
+    let first = place.join("first").await;
+    let leadership = first.leadership().await.unwrap();
+    let second = place.join("second").await;
+    drop(first);
+    assert_eq!(leadership.ending().await, Ending::Asked);
+    drop(leadership);
+    let begun = Instant::now();
+    second.leadership().await.unwrap();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+async fn callbacks_hear_of_the_beginning_and_the_end(place: Place) {
+    let (heard, at_work) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+    let (led, lost, works) = (Arc::clone(&heard), Arc::clone(&heard), Arc::clone(&at_work));
+    let builder = place.builder("one").on_losing(move |term, why| lost.lock().unwrap().push((term, Some(why))));
+    let builder = builder.on_leading(move |leadership| {
+        led.lock().unwrap().push((leadership.term(), None));
+        works.store(true, Ordering::SeqCst);
+        while leadership.is_ending().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        works.store(false, Ordering::SeqCst);
+    });
+    let member = builder.join().await.unwrap();
+    wait_until("the callback runs", || at_work.load(Ordering::SeqCst));
+    assert!(member.is_leader());
+    member.stop().await.unwrap();
+    assert!(!at_work.load(Ordering::SeqCst), "it has left before the callback returned");
+    wait_until("both were called", || heard.lock().unwrap().len() == 2);
+    let heard = heard.lock().unwrap();
+    assert!(heard[0].1.is_none() && heard[1] == (heard[0].0, Some(Ending::Asked)), "{heard:?}");
+}
+
+async fn operators_may_pause_it(place: Place) {
+    let member = place.join("one").await;
+    let leadership = member.leadership().await.unwrap();
+    let order = |words: &[&str]| {
+        let mut leaderctl = leaderctl();
+        leaderctl.args(["--store", &place.url]).args(words).args(["shard"]).env("TERM", "dumb");
+        assert!(leaderctl.output().unwrap().status.success(), "{words:?}");
+    };
+    order(&["pause"]);
+    assert_eq!(leadership.ending().await, Ending::Ordered);
+    assert_eq!(*member.watch().borrow(), Role::Ending { term: leadership.term(), why: Ending::Ordered });
+    let term = leadership.term();
+    drop(leadership);
+    let paused = |role: &Role| matches!(role, Role::Standby { waiting_for: Some(why), .. } if why.contains("paused"));
+    member.watch().wait_for(paused).await.unwrap();
+    order(&["resume"]);
+    assert!(member.leadership().await.unwrap().term() > term);
+    member.stop().await.unwrap();
+}
+
+async fn a_callback_that_panics_makes_the_member_leave(place: Place) {
+    let member = place.builder("one").on_leading(|_| panic!("as this test wants it")).join().await.unwrap();
+    member.watch().wait_for(|role| *role == Role::Stopped).await.unwrap();
+    place.join("another").await.leadership().await.unwrap();
+}
+
+on_both!(
+    async a_callback_that_panics_makes_the_member_leave,
+    async roles_follow_each_other_and_terms_rise,
+    async nobody_else_leads_while_a_leadership_is_held,
+    async a_member_that_is_dropped_leaves,
+    async callbacks_hear_of_the_beginning_and_the_end,
+    async operators_may_pause_it,
+);
+
+/// Where a lease expires, and can be lost.
+#[cfg(feature = "redis")]
+mod network {
+    use super::*;
+    use crate::support::server::Server as _;
+
+    #[tokio::test]
+    async fn a_leader_without_a_store_stops_leading_before_its_lease_has_ended() {
+        let place = Place::redis();
+        let member = place.join("one").await;
+        let leadership = member.leadership().await.unwrap();
+        assert!(leadership.remaining() <= LEASE);
+        place.server().freeze();
+        let frozen = Instant::now();
+        let mut least = Duration::MAX;
+        while member.is_leader() {
+            assert!(frozen.elapsed() < LEASE, "it leads on");
+            let left = leadership.remaining();
+            assert!(left <= LEASE && left <= least.saturating_add(Duration::from_millis(1100)), "{left:?} {least:?}");
+            least = left;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(leadership.ending().await, Ending::Late);
+        // The grace.
+        assert!(leadership.is_valid() && leadership.remaining() <= Duration::from_secs(1), "{leadership:?}");
+        let term = leadership.term();
+        drop(leadership);
+        assert!(frozen.elapsed() < LEASE && member.try_leadership().is_none());
+        wait_until("its trouble is told", || member.trouble().is_some());
+        place.server().thaw();
+        assert!(member.leadership().await.unwrap().term() > term);
+        assert_eq!(member.trouble(), None);
+        member.stop().await.unwrap();
+    }
+
+    /// Counts how many of it were dropped.
+    struct Droppable(Arc<AtomicU64>);
+    impl Drop for Droppable {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn work_is_dropped_when_the_lease_is_lost_and_done_anew() {
+        let place = Place::redis();
+        let losses = Arc::new(Mutex::new(Vec::new()));
+        let lost = Arc::clone(&losses);
+        let member = place.builder("one").on_losing(move |_, why| lost.lock().unwrap().push(why)).join().await.unwrap();
+        let (begun, dropped) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let work = |leadership: leaderrun::Leadership| {
+            let (begun, droppable) = (Arc::clone(&begun), Droppable(Arc::clone(&dropped)));
+            async move {
+                let _droppable = droppable;
+                if begun.fetch_add(1, Ordering::SeqCst) == 0 {
+                    pending::<()>().await;
+                }
+                leadership.term()
+            }
+        };
+        let remove = async {
+            let first = member.leadership().await.unwrap().term();
+            while begun.load(Ordering::SeqCst) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(place.server().cli(&["DEL", "leaderrun:{leases}:lock:shard"]), "1");
+            first
+        };
+        let (term, first) = tokio::join!(member.run(work), remove);
+        assert!(term.unwrap() > first);
+        assert_eq!((begun.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst)), (2, 2));
+        assert_eq!(*losses.lock().unwrap(), [Ending::Lost]);
+        member.stop().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn work_that_may_overrun_is_told_that_it_is_not_valid() {
+        let place = Place::redis();
+        let member = place.builder("one").on_overrun(Overrun::Warn).join().await.unwrap();
+        let leadership = member.leadership().await.unwrap();
+        place.server().freeze();
+        let frozen = Instant::now();
+        while leadership.is_valid() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(frozen.elapsed() < LEASE, "{:?}", frozen.elapsed());
+        assert!(leadership.remaining().is_zero() && !member.is_leader());
+        // Were it sooner, the lease would be renewed, for the work goes on.
+        tokio::time::sleep((LEASE + SOON).saturating_sub(frozen.elapsed())).await;
+        place.server().thaw();
+        let second = place.join("second").await;
+        let next = second.leadership().await.unwrap().term();
+        assert!(next > leadership.term() && !leadership.is_valid());
+        drop(leadership);
+        second.stop().await.unwrap();
+        assert!(member.leadership().await.unwrap().term() > next);
+        member.stop().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_away_is_left_without_a_release() {
+        let place = Place::redis();
+        let member = place.join("one").await;
+        drop(member.leadership().await.unwrap());
+        place.server().freeze();
+        let error = member.stop().await.unwrap_err();
+        assert!(matches!(error, Error::NotReleased(_)), "{error:?}");
+        place.server().thaw();
+    }
+}

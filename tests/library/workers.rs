@@ -1,0 +1,187 @@
+//! Programs that use the library, killed, frozen and cut off. What they do is taken for work from its first sign to its
+//! last one, so one sign of another's in between would be two at work.
+
+use crate::support::fleet::{example_program, wait_until};
+use crate::{LEASE, Place, on_both};
+use nix::sys::signal::Signal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// So long that what takes longer waits for the end of a lease.
+const SOON: Duration = Duration::from_secs(3);
+
+impl Place {
+    fn worker(&mut self, owner: &str, flags: &[&str]) {
+        let mut command = Command::new(example_program("worker"));
+        command.args([&self.url, owner]).arg(self.fleet.scratch.path().join("stamps")).args(flags);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.fleet.launch(owner, command);
+    }
+
+    /// Starts two, and answers who leads and who waits.
+    fn two(&mut self, flags: &[&str]) -> (String, String) {
+        self.worker("one", flags);
+        self.worker("two", flags);
+        let leader = self.fleet.leader().owner;
+        let other = if leader == "one" { "two" } else { "one" };
+        (leader, other.to_owned())
+    }
+
+    fn taken_over_by(&self, owner: &str) {
+        self.fleet.leader_where(|life| life.owner == owner);
+    }
+}
+
+fn one_works_and_the_other_takes_over_when_it_is_killed(mut place: Place) {
+    let (leader, other) = place.two(&[]);
+    sleep(LEASE + SOON);
+    assert_eq!(place.fleet.lives().len(), 1, "{:?}", place.fleet.lives());
+    place.fleet.kill(&leader);
+    place.taken_over_by(&other);
+    place.fleet.conclude();
+}
+
+fn who_is_asked_to_stop_hands_over_at_once(mut place: Place) {
+    let (leader, other) = place.two(&[]);
+    let begun = Instant::now();
+    assert!(place.fleet.stop(&leader).success());
+    place.taken_over_by(&other);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    place.fleet.conclude();
+}
+
+fn a_blocked_runtime_does_not_lose_the_lease(mut place: Place) {
+    let (leader, other) = place.two(&["block"]);
+    sleep(2 * LEASE + SOON);
+    assert_eq!(place.fleet.lives().len(), 1, "{:?}\n{}", place.fleet.lives(), place.fleet.logs());
+    place.fleet.kill(&leader);
+    place.taken_over_by(&other);
+    place.fleet.kill(&other);
+    place.fleet.conclude();
+}
+
+fn programs_under_leaderrun_take_part_in_the_same_election(mut place: Place) {
+    let url = place.url.clone();
+    let timing = crate::support::world::TIMING;
+    place.worker("one", &[]);
+    place.taken_over_by("one");
+    place.fleet.start("two", &[&timing[..], &["--store", &url]].concat(), &[], &[]);
+    sleep(SOON);
+    assert!(place.fleet.stop("one").success());
+    place.taken_over_by("two");
+    place.worker("one", &[]);
+    sleep(SOON);
+    place.fleet.stop("two");
+    place.taken_over_by("one");
+    place.fleet.conclude();
+}
+
+on_both!(
+    one_works_and_the_other_takes_over_when_it_is_killed,
+    who_is_asked_to_stop_hands_over_at_once,
+    a_blocked_runtime_does_not_lose_the_lease,
+    programs_under_leaderrun_take_part_in_the_same_election,
+);
+
+/// Where a lease expires, whatever became of its holder.
+#[cfg(feature = "redis")]
+mod network {
+    use super::*;
+    use crate::support::server::Server as _;
+
+    #[test]
+    fn a_program_that_is_frozen_for_longer_than_its_lease_never_works_again() {
+        for flags in [&["block", "hold"][..], &[]] {
+            let mut place = Place::redis();
+            let (leader, other) = place.two(flags);
+            place.fleet.signal(&leader, Signal::SIGSTOP);
+            // Nobody has continued it, and the kernel has killed it all the same.
+            let ended = place.fleet.end_of(&leader);
+            assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32), "{ended}");
+            place.taken_over_by(&other);
+            if !flags.is_empty() {
+                place.fleet.kill(&other);
+            }
+            place.fleet.conclude();
+        }
+    }
+
+    #[test]
+    fn a_standby_that_is_frozen_is_not_killed() {
+        let mut place = Place::redis();
+        let (leader, other) = place.two(&[]);
+        place.fleet.signal(&other, Signal::SIGSTOP);
+        sleep(LEASE + SOON);
+        place.fleet.signal(&other, Signal::SIGCONT);
+        assert!(place.fleet.stop(&leader).success());
+        place.taken_over_by(&other);
+        place.fleet.conclude();
+    }
+
+    #[test]
+    fn work_that_does_not_end_in_time_is_aborted_with_its_process() {
+        for flags in [&["block", "hold"][..], &["hold"]] {
+            let mut place = Place::redis();
+            place.worker("one", flags);
+            let leader = place.fleet.leader();
+            place.server().freeze();
+            let ended = place.fleet.end_of("one");
+            assert_eq!(ended.signal(), Some(Signal::SIGABRT as i32), "{ended}\n{}", place.fleet.logs());
+            assert!(
+                place.fleet.logs().contains("leaderrun: the lease on shard is about to end"),
+                "{}",
+                place.fleet.logs()
+            );
+            place.server().thaw();
+            place.worker("two", &[]);
+            place.fleet.leader_where(|life| life.term > leader.term);
+            place.fleet.conclude();
+        }
+    }
+
+    #[test]
+    fn work_that_heeds_its_end_outlives_a_store_that_was_away() {
+        let mut place = Place::redis();
+        place.worker("one", &[]);
+        let leader = place.fleet.leader();
+        place.server().freeze();
+        sleep(LEASE + SOON);
+        let lives = place.fleet.lives();
+        assert_eq!(lives.len(), 1, "{lives:?}");
+        sleep(Duration::from_millis(100));
+        assert_eq!(place.fleet.lives()[0].last, lives[0].last, "it works on");
+        place.server().thaw();
+        place.fleet.leader_where(|life| life.owner == "one" && life.term > leader.term);
+        place.fleet.conclude();
+    }
+
+    #[test]
+    fn an_outage_that_ends_in_time_disturbs_nobody() {
+        let mut place = Place::redis();
+        place.worker("one", &[]);
+        let leader = place.fleet.leader();
+        place.server().freeze();
+        sleep(SOON);
+        place.server().thaw();
+        sleep(LEASE);
+        let now = place.fleet.leader();
+        assert!(now.term == leader.term && place.fleet.lives().len() == 1, "{}", place.fleet.logs());
+        place.fleet.conclude();
+    }
+
+    #[test]
+    fn work_that_may_overrun_goes_on_and_is_told_of() {
+        let mut place = Place::redis();
+        place.worker("one", &["block", "hold", "warn"]);
+        let leader = place.fleet.leader();
+        place.server().freeze();
+        wait_until("it is told", || place.fleet.logs().contains("the work under it goes on"));
+        sleep(LEASE);
+        assert_eq!(place.fleet.leader().term, leader.term);
+        place.server().thaw();
+        place.fleet.kill("one");
+        place.fleet.conclude();
+    }
+}
