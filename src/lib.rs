@@ -77,6 +77,7 @@
 // | `witness` | what a candidate tells its tree that asks whether the lease is held |
 // | `notify` | what a service manager is told, and its watchdog |
 // | `listen`, `metrics` | what it tells probes and Prometheus over HTTP |
+// | `screen`, `status_line` | the terminal that log lines go to, and what a standby shows there |
 // | `will` | what gives the lease back when the candidate is gone |
 // | `time`, `signals`, `sys` | clocks, signals, and the only unsafe code |
 // | `cli`, `log`, `exit` | the two programs |
@@ -120,8 +121,10 @@ pub mod presence;
 pub mod processes;
 #[doc(hidden)]
 pub mod relinquish;
+mod screen;
 #[doc(hidden)]
 pub mod signals;
+mod status_line;
 #[doc(hidden)]
 pub mod store;
 #[doc(hidden)]

@@ -3,10 +3,11 @@
 //! Where standard error is journald's, a line begins with its priority, as sd-daemon(3) has it, and journald takes that
 //! off.
 
+use crate::screen;
 use clap::ValueEnum;
 use nix::sys::stat::fstat;
 use std::fmt;
-use std::io::stderr;
+use std::io::{IsTerminal, stderr, stdout};
 use std::sync::LazyLock;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::{DefaultFields, Writer};
@@ -30,7 +31,8 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     };
     // Libraries speak of their own affairs, and some of them of secrets.
     let ours = tracing_subscriber::filter::filter_fn(|metadata| metadata.target().starts_with("leaderrun"));
-    let lines = tracing_subscriber::fmt::layer().with_writer(stderr);
+    screen::open();
+    let lines = tracing_subscriber::fmt::layer().with_writer(screen::Lines);
     let registry = tracing_subscriber::registry();
     let level = LevelFilter::from_level(level);
     // A second call is a second election in one process: the first one's log goes on.
@@ -56,6 +58,16 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
             )
             .try_init(),
     };
+}
+
+/// Whether somebody looks at a terminal that shows lines for people and obeys their cursor.
+///
+/// Not where standard output is a pipe: what reads it, a pager for one, may have the terminal for itself.
+#[must_use]
+pub(crate) fn is_live(format: Format, quiet: bool) -> bool {
+    let obeys = std::env::var_os("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb");
+    let piped = fstat(stdout()).is_ok_and(|file| file.st_mode & libc::S_IFMT == libc::S_IFIFO);
+    format == Format::Text && !quiet && obeys && !piped && stderr().is_terminal()
 }
 
 /// What a line on standard error begins with: `<3>` and the like where that is journald's, else nothing.

@@ -13,6 +13,7 @@ use crate::lease::{Candidate, Deadline, Term};
 use crate::metrics::Board;
 use crate::notify::{self, Notifier};
 use crate::signals::Signals;
+use crate::status_line::StatusLine;
 use crate::store::{Claim, Holder, Renewal, Store};
 use crate::sys::{self, Owned};
 use crate::time::BootInstant;
@@ -40,6 +41,8 @@ pub struct Processes {
     notifier: Option<Notifier>,
     /// Some while somebody may ask for numbers.
     board: Option<Arc<Board>>,
+    /// Some where somebody may look at a terminal.
+    line: Option<StatusLine>,
 }
 
 impl Processes {
@@ -54,7 +57,23 @@ impl Processes {
     ) -> io::Result<Self> {
         let witness = Witness::new(candidate).inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
         let (signals, timer) = (Signals::listen()?, Timer::new()?);
-        Ok(Self { command, signals, timer, custody: None, attendants, witness: witness.ok(), notifier, board })
+        Ok(Self {
+            command,
+            signals,
+            timer,
+            custody: None,
+            attendants,
+            witness: witness.ok(),
+            notifier,
+            board,
+            line: None,
+        })
+    }
+
+    /// Shows at the terminal what it waits for.
+    #[must_use]
+    pub(crate) fn with_line(self, line: Option<StatusLine>) -> Self {
+        Self { line, ..self }
     }
 
     fn with_custody(&mut self, act: impl FnOnce(&mut Custody)) {
@@ -149,6 +168,10 @@ impl Host for Processes {
                 happening = self.attendants.next() => self.attendants_news(happening),
                 () = self.timer.reached() => Some(Event::Tick),
                 () = testimony(self.witness.as_ref()) => None,
+                () = redraw(self.line.as_ref()) => {
+                    self.line.as_mut().expect("it was due").attend();
+                    None
+                }
                 () = due(self.notifier.as_ref()) => {
                     self.with_notifier(Notifier::attend);
                     None
@@ -168,6 +191,10 @@ impl Host for Processes {
         store: &dyn Store,
     ) -> Result<(), StartError> {
         assert!(self.attendants.custodies().next().is_none(), "what runs beside a standby outlived it");
+        // From here on the terminal may be COMMAND's.
+        if let Some(line) = &mut self.line {
+            line.hide();
+        }
         let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
         let slot = store.place().map(|place| place.slot);
         self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name), notifies, slot);
@@ -230,6 +257,9 @@ impl Host for Processes {
         if let Some(board) = &self.board {
             board.saw(BootInstant::now(), event);
         }
+        if let Some(line) = &mut self.line {
+            line.saw(event);
+        }
     }
 
     fn did(&mut self, action: &Action) {
@@ -245,6 +275,9 @@ impl Host for Processes {
     }
 
     fn show(&mut self, view: View) {
+        if let Some(line) = &mut self.line {
+            line.show(&view);
+        }
         self.with_notifier(|notifier| notifier.show(&view));
         if let Some(board) = &self.board {
             board.show(view.clone());
@@ -299,6 +332,13 @@ async fn testimony(witness: Option<&Witness>) {
 async fn due(notifier: Option<&Notifier>) {
     match notifier {
         Some(notifier) => notifier.due().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn redraw(line: Option<&StatusLine>) {
+    match line {
+        Some(line) => line.due().await,
         None => std::future::pending().await,
     }
 }

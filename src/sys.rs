@@ -36,12 +36,12 @@ pub fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Rows and columns of the terminal that standard output is. None where it is none.
+/// Rows and columns of a terminal. None where `device` is none.
 #[must_use]
-pub fn terminal_size() -> Option<(u16, u16)> {
+pub fn terminal_size(device: impl AsFd) -> Option<(u16, u16)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ writes a winsize (ioctl_tty(2)), and `size` is one that lives until the call has returned.
-    let answer = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    let answer = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
     (answer == 0).then_some((size.ws_row, size.ws_col))
 }
 

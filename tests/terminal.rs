@@ -3,71 +3,8 @@
 mod support;
 
 use std::fs;
-use std::process::{Command, Stdio};
-use support::fleet::{wait_until, wait_until_or};
-use tempfile::TempDir;
-
-/// An interactive bash in a terminal of its own.
-struct Shell {
-    scratch: TempDir,
-}
-
-impl Shell {
-    fn start() -> Self {
-        let shell = Self { scratch: TempDir::new().unwrap() };
-        let store = format!("LEADERRUN_STORE=file:{}", shell.scratch.path().join("store").display());
-        let file = format!("FILE={}", shell.scratch.path().join("file").display());
-        let program = format!("PATH={}:/usr/bin:/bin", program_directory());
-        let started = shell
-            .tmux()
-            .args(["-f", "/dev/null", "new-session", "-d", "-x", "200", "-y", "50"])
-            .args(["env", "-i", "TERM=screen", "PS1=ready> ", &store, &file, &program])
-            .args(["bash", "--norc", "--noprofile", "-i"])
-            .status()
-            .expect("tests/run installs tmux");
-        assert!(started.success());
-        shell.wait_for("ready>");
-        shell
-    }
-
-    fn tmux(&self) -> Command {
-        let mut tmux = Command::new("tmux");
-        tmux.arg("-S").arg(self.scratch.path().join("socket")).stdin(Stdio::null());
-        tmux
-    }
-
-    /// Types a line, or names a key: `C-c`.
-    fn keys(&self, keys: &[&str]) {
-        assert!(self.tmux().arg("send-keys").args(keys).status().unwrap().success());
-    }
-
-    fn line(&self, line: &str) {
-        self.keys(&[line, "Enter"]);
-    }
-
-    fn screen(&self) -> String {
-        let output = self.tmux().args(["capture-pane", "-p"]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
-    }
-
-    fn wait_for(&self, text: &str) {
-        wait_until_or(text, || self.screen(), || self.screen().contains(text));
-    }
-
-    fn file(&self) -> String {
-        fs::read_to_string(self.scratch.path().join("file")).unwrap_or_default()
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        let _ = self.tmux().arg("kill-server").stderr(Stdio::null()).status();
-    }
-}
-
-fn program_directory() -> &'static str {
-    env!("CARGO_BIN_EXE_leaderrun").rsplit_once('/').expect("an absolute path").0
-}
+use support::fleet::wait_until;
+use support::shell::Shell;
 
 #[test]
 fn ctrl_c_interrupts_command_and_gives_the_terminal_back() {
@@ -143,7 +80,7 @@ fn bg_goes_on_without_the_terminal() {
     let shell = Shell::start();
     // One process without children: dash starts its own by vfork(2), and when such a child is stopped before it has
     // become what it is to be, dash waits for it and cannot be stopped itself.
-    let script = shell.scratch.path().join("script");
+    let script = shell.path().join("script");
     let ticks = r#"$| = 1; print "up\n";
         for (;;) { open F, ">>$ENV{FILE}"; print F "tick\n"; close F; select undef, undef, undef, 0.05 }"#;
     fs::write(&script, ticks).unwrap();
@@ -172,7 +109,7 @@ fn a_reader_at_the_end_of_a_pipeline_keeps_the_terminal() {
 #[test]
 fn a_script_that_runs_it_is_interrupted_as_well() {
     let shell = Shell::start();
-    let script = shell.scratch.path().join("script");
+    let script = shell.path().join("script");
     fs::write(&script, "leaderrun -q s -- sh -c 'echo up; sleep 1000'\necho not interrupted\n").unwrap();
     shell.line(&format!("bash {}", script.display()));
     shell.wait_for("\nup");

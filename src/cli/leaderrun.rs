@@ -16,6 +16,7 @@ use crate::metrics::Board;
 use crate::notify::{Notifier, Readiness};
 use crate::processes::Processes;
 use crate::relinquish::Relinquish;
+use crate::status_line::StatusLine;
 use crate::store::slotted::Slotted;
 use crate::store::{Location, Store, StoreError};
 use crate::sys;
@@ -537,7 +538,8 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         let attendants = Attendants::new(duties, &candidate);
         let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
         let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
-        let host = Processes::new(command, &candidate, attendants, notifier, board)?;
+        let line = log::is_live(flags.log_format, flags.quiet).then(|| StatusLine::new(PROGRAM, &candidate));
+        let host = Processes::new(command, &candidate, attendants, notifier, board)?.with_line(line);
         let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
         let habits = Habits { announces: flags.announces(&*store), job: job.ledger, schedule };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await

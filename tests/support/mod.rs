@@ -23,4 +23,5 @@ pub mod random;
 pub mod redis;
 #[macro_use]
 pub mod server;
+pub mod shell;
 pub mod world;

@@ -106,7 +106,7 @@ fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
 /// Rows and columns of the terminal, or those of a VT100.
 fn size() -> (usize, usize) {
     let usual = (24, 80);
-    crate::sys::terminal_size().map_or(usual, |(rows, columns)| {
+    crate::sys::terminal_size(stdout()).map_or(usual, |(rows, columns)| {
         if rows < 3 || columns == 0 { usual } else { (usize::from(rows), usize::from(columns)) }
     })
 }

@@ -1,0 +1,212 @@
+//! The one line that a standby shows at a terminal while it waits, in a real shell on a real terminal (tmux).
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
+use support::shell::Shell;
+
+/// Leads until it is dropped.
+struct Leader(Child);
+
+impl Leader {
+    fn of(store: &str) -> Self {
+        let mut command = leaderrun();
+        command.args(["--owner", "the-other", "--store", store, "s", "--", "sleep", "1000"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let led = || leaderctl().args(["--store", store, "status", "s"]).output().unwrap().stdout;
+        wait_until("it leads", || String::from_utf8_lossy(&led()).contains("led by the-other"));
+        Self(child)
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// The rows that tell of waiting.
+fn lines(shell: &Shell) -> Vec<String> {
+    shell.screen().lines().filter(|row| row.contains(": waiting ")).map(str::to_owned).collect()
+}
+
+fn the_line(shell: &Shell) -> String {
+    wait_until_or("one line", || shell.screen(), || lines(shell).len() == 1);
+    lines(shell).remove(0)
+}
+
+#[test]
+fn a_standby_shows_one_line_new_each_second_and_erases_it_before_command_starts() {
+    let shell = Shell::start();
+    let leader = Leader::of(&shell.files());
+    shell.line("leaderrun s -c 'echo it runs; sleep 1; echo it ran'");
+    shell.wait_for("leaderrun: s: waiting 1s: the-other (term ");
+    shell.wait_for("leaderrun: s: waiting 3s: the-other (term ");
+    assert_eq!(lines(&shell).len(), 1, "{}", shell.screen());
+    drop(leader);
+    shell.wait_for("\nit ran");
+    let screen = shell.screen();
+    assert!(lines(&shell).is_empty() && screen.contains("\nit runs"), "{screen}");
+    assert!(screen.contains("\nleaderrun: leading shard"), "{screen}");
+}
+
+#[test]
+fn other_lines_stand_above_it() {
+    let shell = Shell::start();
+    let _leader = Leader::of(&shell.files());
+    shell.line("leaderrun s -- true");
+    the_line(&shell);
+    let pause = leaderctl().args(["--store", &shell.files(), "pause", "s", "--reason", "deploy"]).output();
+    assert!(pause.unwrap().status.success());
+    wait_until_or("it waits for the pause", || shell.screen(), || the_line(&shell).contains("paused by"));
+    assert!(the_line(&shell).contains("deploy"), "{}", shell.screen());
+    let screen = shell.screen();
+    let (told, line) = (screen.find("leaderrun: waiting: paused"), screen.find("leaderrun: s: waiting"));
+    assert!(told.is_some() && told < line, "{screen}");
+    shell.keys(&["C-c"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 130");
+    assert!(lines(&shell).is_empty(), "{}", shell.screen());
+}
+
+#[test]
+fn a_terminal_that_takes_no_output_delays_nothing() {
+    let shell = Shell::start();
+    let leader = Leader::of(&shell.files());
+    shell.line("leaderrun -v s -c 'echo ran >$FILE'");
+    the_line(&shell);
+    shell.keys(&["C-s"]);
+    // It is drawn in vain.
+    sleep(Duration::from_millis(2500));
+    drop(leader);
+    wait_until("it led", || shell.file() == "ran\n");
+    // It is gone within its second, though nobody reads its last words.
+    let gone = || leaderctl().args(["--store", &shell.files(), "status", "s"]).output().unwrap().stdout;
+    wait_until("it released", || String::from_utf8_lossy(&gone()).contains("free"));
+    sleep(Duration::from_millis(1500));
+    shell.keys(&["C-q"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 0");
+}
+
+#[test]
+fn what_was_to_be_said_meanwhile_is_said_once_the_terminal_goes_on() {
+    let shell = Shell::start();
+    let leader = Leader::of(&shell.files());
+    shell.line("leaderrun -v s -c 'echo ran >$FILE; sleep 1000' </dev/null");
+    the_line(&shell);
+    shell.keys(&["C-s"]);
+    drop(leader);
+    wait_until("it led", || shell.file() == "ran\n");
+    assert!(!shell.screen().contains("leading"), "{}", shell.screen());
+    shell.keys(&["C-q"]);
+    shell.wait_for("\nleaderrun: leading");
+    shell.wait_for("\nleaderrun: started the command");
+    shell.keys(&["C-c"]);
+    shell.wait_for("\nleaderrun: released");
+}
+
+#[test]
+fn it_fits_a_narrow_terminal() {
+    let shell = Shell::start();
+    shell.resize(30);
+    let _leader = Leader::of(&shell.files());
+    shell.line("leaderrun s -- true");
+    shell.wait_for("leaderrun: s: waiting 4s: the");
+    assert_eq!(lines(&shell).len(), 1, "{}", shell.screen());
+    assert!(the_line(&shell).len() < 30, "{}", shell.screen());
+}
+
+#[test]
+fn ctrl_z_fg_and_bg_leave_the_shells_lines_alone() {
+    let shell = Shell::start();
+    let _leader = Leader::of(&shell.files());
+    shell.line("leaderrun s -- true");
+    the_line(&shell);
+    shell.keys(&["C-z"]);
+    shell.wait_for("Stopped");
+    shell.line("clear");
+    shell.line("fg");
+    wait_until_or("it goes on", || shell.screen(), || lines(&shell).len() == 1);
+    shell.keys(&["C-z"]);
+    shell.line("clear; bg");
+    shell.wait_for("leaderrun s -- true &");
+    shell.keys(&["echo", "Space", "half", "Space", "a", "Space", "line"]);
+    sleep(Duration::from_millis(2500));
+    let screen = shell.screen();
+    assert!(screen.ends_with("ready> echo half a line") && lines(&shell).is_empty(), "{screen}");
+    shell.line("; kill %1; wait %1; echo status $?");
+    shell.wait_for("status 143");
+}
+
+#[test]
+fn nobody_who_does_not_look_at_a_terminal_gets_it() {
+    let shell = Shell::start();
+    let _leader = Leader::of(&shell.files());
+    let ways = [
+        "leaderrun -w 3s s -- true 2>&1 | cat",
+        "leaderrun -w 3s s -- true | cat",
+        "leaderrun -w 3s s -- true 2>$FILE; cat $FILE",
+        "leaderrun -q -w 3s s -- true",
+        "leaderrun --log-format json -w 3s s -- true",
+        "TERM=dumb leaderrun -w 3s s -- true",
+        "env -u TERM leaderrun -w 3s s -- true",
+        "setsid --wait leaderrun -w 3s s -- true",
+    ];
+    for way in ways {
+        shell.line(&format!("clear; {way}; echo done $((1+1))"));
+        let mut seen = String::new();
+        wait_until("it gives up", || {
+            let screen = shell.screen();
+            if screen.contains("waiting ") {
+                seen.clone_from(&screen);
+            }
+            screen.contains("done 2")
+        });
+        assert_eq!(seen, "", "{way}");
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+    use support::redis::Server as Redis;
+    use support::server::{Server, prepare};
+
+    #[test]
+    fn it_counts_a_lease_down_and_tells_of_trouble_with_the_store() {
+        let mut server = Redis::start();
+        prepare(&server);
+        server.grow_old();
+        let shell = Shell::with_store(Some(&server.plain_url()));
+        let leader = Leader::of(&server.plain_url());
+        shell.line("leaderrun --retry 1s s -c 'echo it runs'");
+        wait_until_or(
+            "it counts down",
+            || shell.screen(),
+            || {
+                let line = the_line(&shell);
+                line.contains("the-other (term ") && line.contains(" leads for another 11s unless it renews")
+            },
+        );
+        Server::kill(&mut server);
+        wait_until_or(
+            "it tells of trouble",
+            || shell.screen(),
+            || {
+                let line = the_line(&shell);
+                line.contains("trouble with the store for ") && line.contains("redis at 127.0.0.1")
+            },
+        );
+        server.start_again();
+        wait_until_or("the trouble is over", || shell.screen(), || the_line(&shell).contains(" leads for another "));
+        drop(leader);
+        shell.wait_for("\nit runs");
+    }
+}

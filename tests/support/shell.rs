@@ -1,0 +1,90 @@
+//! A shell of one's own at a terminal of its own (tmux).
+
+use super::fleet::wait_until_or;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// An interactive bash in a terminal of its own.
+pub struct Shell {
+    scratch: TempDir,
+}
+
+impl Shell {
+    pub fn start() -> Self {
+        Self::with_store(None)
+    }
+
+    /// Over the local files of its own where no store is named.
+    pub fn with_store(url: Option<&str>) -> Self {
+        let shell = Self { scratch: TempDir::new().unwrap() };
+        let store = format!("LEADERRUN_STORE={}", url.map_or_else(|| shell.files(), str::to_owned));
+        let file = format!("FILE={}", shell.scratch.path().join("file").display());
+        let program = format!("PATH={}:/usr/bin:/bin", program_directory());
+        let started = shell
+            .tmux()
+            .args(["-f", "/dev/null", "new-session", "-d", "-x", "200", "-y", "50"])
+            .args(["env", "-i", "TERM=screen", "PS1=ready> ", &store, &file, &program])
+            .args(["bash", "--norc", "--noprofile", "-i"])
+            .status()
+            .expect("tests/run installs tmux");
+        assert!(started.success());
+        shell.wait_for("ready>");
+        shell
+    }
+
+    /// Where it scratches.
+    pub fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// The URL of a store of local files.
+    pub fn files(&self) -> String {
+        format!("file:{}", self.scratch.path().join("store").display())
+    }
+
+    fn tmux(&self) -> Command {
+        let mut tmux = Command::new("tmux");
+        tmux.arg("-S").arg(self.scratch.path().join("socket")).stdin(Stdio::null());
+        tmux
+    }
+
+    /// Types a line, or names a key: `C-c`.
+    pub fn keys(&self, keys: &[&str]) {
+        assert!(self.tmux().arg("send-keys").args(keys).status().unwrap().success());
+    }
+
+    pub fn line(&self, line: &str) {
+        self.keys(&[line, "Enter"]);
+    }
+
+    pub fn screen(&self) -> String {
+        let output = self.tmux().args(["capture-pane", "-p"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Changes the size of the terminal.
+    pub fn resize(&self, columns: u16) {
+        let columns = columns.to_string();
+        assert!(self.tmux().args(["resize-window", "-x", &columns, "-y", "50"]).status().unwrap().success());
+    }
+
+    pub fn wait_for(&self, text: &str) {
+        wait_until_or(text, || self.screen(), || self.screen().contains(text));
+    }
+
+    pub fn file(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("file")).unwrap_or_default()
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.tmux().arg("kill-server").stderr(Stdio::null()).status();
+    }
+}
+
+fn program_directory() -> &'static str {
+    env!("CARGO_BIN_EXE_leaderrun").rsplit_once('/').expect("an absolute path").0
+}
