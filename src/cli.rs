@@ -6,4 +6,5 @@ pub mod explain;
 pub mod flags;
 pub mod leaderctl;
 pub mod leaderrun;
+mod mistakes;
 pub mod slots;

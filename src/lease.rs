@@ -270,6 +270,18 @@ pub struct Timing {
     pub hooks: HookTimes,
 }
 
+impl TimingRequest {
+    /// What may be changed where there is no room: what is there by default lowers itself.
+    fn ways_out(&self, hooks: HookTimes) -> String {
+        let mut lower = vec!["--renew", "--grace"];
+        lower.extend((!hooks.around_a_stop().is_zero()).then_some("--hook-timeout"));
+        lower.extend(self.request_timeout.map(|_| "--request-timeout"));
+        lower.extend(self.margin.map(|_| "--margin"));
+        let last = lower.pop().expect("there are two at least");
+        format!("raise --lease, or lower {} or {last}", lower.join(", "))
+    }
+}
+
 impl Timing {
     /// The only constructor: checks every part and the sum.
     ///
@@ -303,17 +315,20 @@ impl Timing {
         let room = lease.saturating_sub(fixed);
         let request_timeout = asked.request_timeout.unwrap_or((room - room / 50).min(MOST_REQUEST_TIMEOUT));
         let least = asked.request_timeout.map_or(LEAST_REQUEST_TIMEOUT, |asked| asked.max(Duration::from_millis(1)));
+        if asked.request_timeout.is_some_and(|asked| asked.is_zero()) {
+            return Err("--request-timeout 0s lets no request be answered: leave it out, or try 1s".to_owned());
+        }
         if request_timeout < least || request_timeout >= room {
             return Err(format!(
                 "renew {} + request timeout {}{} + margin {} = {} leaves no room in a lease of {}: \
-                 raise --lease, or lower --renew{} or --grace",
+                 {}",
                 show(renew_interval),
                 show(request_timeout.max(least)),
                 parts_of_a_stop(stop_grace, hooks, |_, part| format!(" + {part}")),
                 show(margin),
                 show(fixed.saturating_add(request_timeout.max(least))),
                 show(lease),
-                if hooks.around_a_stop().is_zero() { "" } else { ", --hook-timeout" },
+                asked.ways_out(hooks),
             ));
         }
         Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin, hooks })

@@ -60,7 +60,7 @@ impl StatusLine {
                 // Who need not wait shall not see it flash.
                 self.next = Instant::now() + EVERY;
             }
-            (Role::Leader(_) | Role::Leaving, _) => self.hide(),
+            (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
         }
     }
 

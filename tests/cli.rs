@@ -54,15 +54,17 @@ fn wrong_flags_are_usage_errors() {
     let scratch = TempDir::new().unwrap();
     let store = local(&scratch);
     for (flags, words) in [
-        (&["--no-such-flag"][..], "--no-such-flag"),
+        (&["--no-such-flag"][..], "unknown option --no-such-flag (see"),
+        (&["--wiat", "5"], "unknown option --wiat: the nearest that is known is --wait (see"),
+        (&["-x"], "unknown option -x (see"),
         (&["-w", "soon"], "write a duration"),
         (&["-w", "-5"], "write a duration"),
         (&["-w", "99999999999999999999999999s"], "write a duration"),
         (&["-n", "-w", "5"], "cannot be used with"),
         (&["-q", "-v"], "cannot be used with"),
-        (&["-E", "256"], "0..=255"),
-        (&["-E", "-1"], "-1"),
-        (&["-E", "many"], "many"),
+        (&["-E", "256"], "'256' for '--conflict-exit-code <CODE>': write an exit status from 0 to 255"),
+        (&["-E", "-1"], "write an exit status"),
+        (&["-E", "many"], "write an exit status"),
         (&["-s", "NOSUCH"], "write a signal"),
         (&["--lease", "0"], "--lease 0s"),
         (&["--lease", "1000000h"], "--lease"),
@@ -70,7 +72,9 @@ fn wrong_flags_are_usage_errors() {
         (&["--retry", "0"], "--retry 0s"),
         (&["--retry", "3h"], "--retry 3h"),
         (&["--margin", "0"], "--margin 0s"),
-        (&["--request-timeout", "0"], "leaves no room"),
+        (&["--request-timeout", "0"], "--request-timeout 0s lets no request be answered"),
+        (&["--request-timeout", "5s"], "lower --renew, --grace or --request-timeout"),
+        (&["--margin", "10s"], "lower --renew, --grace or --margin"),
         (&["--lease", "6s", "--renew", "5s", "--grace", "5s"], "leaves no room in a lease of 6s"),
         (&["--grace", "9999999999999999"], "leaves no room"),
         (&["--grace", "18446744073709551615"], "write a duration"),
@@ -88,10 +92,10 @@ fn wrong_flags_are_usage_errors() {
 #[test]
 fn wrong_settings_in_the_environment_are_usage_errors() {
     for (name, value, words) in [
-        ("LEADERRUN_LEASE", "long", "write a duration"),
-        ("LEADERRUN_CONFLICT_EXIT_CODE", "999", "0..=255"),
-        ("LEADERRUN_STORE", "", "--store is empty"),
-        ("LEADERRUN_ON_LOSS", "dance", "possible values"),
+        ("LEADERRUN_LEASE", "long", "invalid value 'long' for LEADERRUN_LEASE: write a duration"),
+        ("LEADERRUN_CONFLICT_EXIT_CODE", "999", "for LEADERRUN_CONFLICT_EXIT_CODE: write an exit status"),
+        ("LEADERRUN_STORE", "", "LEADERRUN_STORE is empty"),
+        ("LEADERRUN_ON_LOSS", "dance", "for LEADERRUN_ON_LOSS [possible values"),
     ] {
         run_with(&[], "shard", |command| {
             command.env(name, value);
@@ -127,7 +131,13 @@ fn missing_operands_are_usage_errors() {
 fn store_urls_that_cannot_be_read_are_usage_errors_without_their_secrets() {
     for (url, words) in [
         ("locks", "no scheme"),
-        ("zookeeper://user:hunter2@host/", "no store is called zookeeper"),
+        ("zookeeper://user:hunter2@host/", "no store is called zookeeper: use one of"),
+        ("postgers://u:hunter2@h/d", "no store is called postgers, but one is called postgres: use one of"),
+        ("Redis://u:hunter2@h", "no store is called Redis, but one is called redis"),
+        ("redis:/hunter2", "redis: lacks its // after it: write redis://HOST"),
+        ("postgres://", "names no database: write postgres://HOST/DATABASE"),
+        ("redis://h?wait=hunter2", "the option wait of redis:// is no number: write wait=N"),
+        ("dynamodb://", "names no table: write dynamodb://TABLE"),
         ("file:", "names no directory"),
         ("file://host/dir", "takes no host"),
         ("dynamodb:locks", "write dynamodb://TABLE"),
@@ -190,7 +200,7 @@ fn a_store_file_that_holds_no_url_is_a_usage_error() {
     let scratch = TempDir::new().unwrap();
     let path = scratch.path().join("store");
     let flags = ["--store-file", path.to_str().unwrap()];
-    run(&flags, "shard").refused(64, "cannot be read: No such file");
+    run(&flags, "shard").refused(64, "cannot be read: no such file or directory (see");
     for (text, words) in
         [("", "one line"), ("\n\n", "one line"), ("file:/a\nfile:/b\n", "one line"), ("hunter2", "no scheme")]
     {
@@ -236,7 +246,8 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
         ("no-such-command", 127, "command not found"),
         ("/no/such/command", 127, "command not found"),
         (plain.to_str().unwrap(), 126, "cannot be executed: permission denied"),
-        ("/", 126, "cannot be executed"),
+        ("/", 126, "cannot be executed: is a directory"),
+        ("--wait", 127, "--wait: command not found; options go before shard"),
     ] {
         let store = scratch.path().join("store");
         let output =
@@ -620,6 +631,26 @@ fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request()
         assert!(stderr.starts_with("leaderctl: ") && stderr.lines().count() == 1, "{url}: {stderr}");
         assert!(stderr.contains(&format!("127.0.0.1:{port}")), "{url}: {stderr}");
         assert!(begun.elapsed() < Duration::from_secs(10), "{url}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn an_operator_who_mistypes_is_told_what_there_is() {
+    for (words, told) in [
+        (&["statsu", "x"][..], "unknown verb 'statsu': the nearest that is known is status"),
+        (&["frobnicate"], "unknown verb 'frobnicate': use one of status, list, watch,"),
+        (&[], "a verb is missing: use one of status, list, watch,"),
+        (&["store"], "a verb is missing: use one of init, check (see"),
+        (&["status"], "<SHARD> is missing"),
+        (&["release", "x"], "--term <N> is missing"),
+        (&["status", "--josn", "x"], "unknown option --josn: the nearest that is known is --json"),
+        (&["status", "x", "y"], "nothing is known to do with 'y'"),
+        (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
+    ] {
+        let output = leaderctl().args(words).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
+        assert!(stderr.contains(told) && stderr.lines().count() == 1, "{words:?}: {stderr}");
     }
 }
 

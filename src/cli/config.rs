@@ -11,6 +11,7 @@
 use super::completions::Program;
 use super::flags::holds_a_password;
 use crate::lease::Shard;
+use crate::store::file::in_words;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::any::TypeId;
@@ -56,9 +57,12 @@ impl Settings {
             Ok(read) => read,
             Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) if named.is_none() => {
-                return Err(format!("{shown} cannot be read: {error}; --config /dev/null goes without it"));
+                return Err(format!(
+                    "{shown} cannot be read: {}; --config /dev/null goes without it",
+                    in_words(&error)
+                ));
             }
-            Err(error) => return Err(format!("the configuration file {shown} cannot be read: {error}")),
+            Err(error) => return Err(format!("the configuration file {shown} cannot be read: {}", in_words(&error))),
         };
         if bytes.len() as u64 > LARGEST {
             return Err(format!("the configuration file {shown} is larger than {} KiB", LARGEST / 1024));

@@ -1,7 +1,9 @@
 //! What both programs read from their command lines in the same way.
 
 use super::config::Settings;
+use super::mistakes;
 use crate::exit;
+use crate::store::file::in_words;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
 use crate::sys;
@@ -75,7 +77,10 @@ impl StoreFlags {
             (None, _, None) => None,
         };
         match url {
-            Some(url) if url.is_empty() => Err(format!("--store is empty: use one of {SCHEMES}")),
+            Some(url) if url.is_empty() => {
+                let named = if by_url == given { "--store" } else { "LEADERRUN_STORE" };
+                Err(format!("{named} is empty: use one of {SCHEMES}"))
+            }
             Some(url) => Ok(NamedStore { location: Location::from_url(&url)?, url: Some(Secret::from(url)) }),
             None => Ok(NamedStore { location: Location::by_default()?, url: None }),
         }
@@ -102,7 +107,7 @@ fn credential() -> Option<PathBuf> {
 fn read_url(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST_URL).read_to_string(&mut text));
-    read.map_err(|error| format!("the store file {} cannot be read: {error}", path.display()))?;
+    read.map_err(|error| format!("the store file {} cannot be read: {}", path.display(), in_words(&error)))?;
     let url = text.trim();
     if url.is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {} does not hold one line with a store URL", path.display()));
@@ -141,8 +146,7 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
             let _ = error.print();
             ExitCode::SUCCESS
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => usage(program, "a verb is missing"),
-        _ => usage(program, &one_line(&error.render().to_string())),
+        _ => usage(program, &mistakes::told(&error, command(), &words)),
     })
 }
 
@@ -151,13 +155,6 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
 pub fn usage(program: &str, message: &str) -> ExitCode {
     eprintln!("{program}: {message} (see {program} --help)");
     ExitCode::from(exit::USAGE)
-}
-
-/// Clap's message without its heading, its usage and its line breaks.
-fn one_line(rendered: &str) -> String {
-    let text = rendered.split("\n\nUsage:").next().unwrap_or(rendered).split("\n\nFor more").next().unwrap_or(rendered);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ").trim_start_matches("error: ").to_owned()
 }
 
 /// A duration as humantime reads it, or a bare number of seconds with or without a fraction.

@@ -64,7 +64,7 @@ pub struct Flags {
 
     /// Exit with this status when not acquired
     #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
-          default_value_t = exit::NOT_ACQUIRED, allow_hyphen_values = true)]
+          default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
     conflict_exit_code: u8,
 
     /// Run STRING with /bin/sh -c instead of COMMAND
@@ -81,7 +81,8 @@ pub struct Flags {
     once: Option<JobId>,
 
     /// With --every or --once: run COMMAND up to so many more times after it has failed [default: 0]
-    #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", value_parser = times,
+          allow_hyphen_values = true)]
     retry_failed: Option<u32>,
 
     /// Let up to N candidates lead at once, each in a slot of its own
@@ -378,7 +379,11 @@ impl Flags {
             (Some(string), _) => words = through_shell(string.clone()),
             (None, true) => words = through_shell(words.remove(1)),
             (None, false) if self.explain && words.is_empty() => words = through_shell(OsString::new()),
-            (None, false) if words.is_empty() => return Err(format!("no COMMAND to run under the shard {shard}")),
+            (None, false) if words.is_empty() => {
+                return Err(format!(
+                    "no COMMAND after the SHARD {shard}: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]"
+                ));
+            }
             (None, false) if words[0].is_empty() => return Err("COMMAND is empty".to_owned()),
             (None, false) => {}
         }
@@ -598,6 +603,10 @@ fn not_started(program: &OsStr, error: StartError) -> ExitCode {
             exit::NOT_FOUND if find(program).is_ok() => {
                 format!("{name}: cannot be executed: its interpreter is missing")
             }
+            // As it is where somebody writes an option after SHARD.
+            exit::NOT_FOUND if name.starts_with('-') => {
+                format!("{name}: command not found; options go before SHARD")
+            }
             exit::NOT_FOUND => format!("{name}: command not found"),
             exit::NOT_EXECUTABLE => {
                 format!("{name}: cannot be executed: {}", nix::errno::Errno::from_raw(error.0).desc())
@@ -611,8 +620,11 @@ fn not_started(program: &OsStr, error: StartError) -> ExitCode {
 fn find(program: &OsStr) -> Result<(), StartError> {
     let runnable = |path: &Path| {
         if !path.is_file() {
-            let missing = std::fs::metadata(path).err().and_then(|error| error.raw_os_error());
-            return Err(StartError(missing.unwrap_or(libc::EACCES)));
+            return Err(StartError(match std::fs::metadata(path) {
+                Ok(file) if file.is_dir() => libc::EISDIR,
+                Ok(_) => libc::EACCES,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EACCES),
+            }));
         }
         access(path, AccessFlags::X_OK).map_err(|error| StartError(error as i32))
     };
@@ -639,6 +651,14 @@ fn signal(text: &str) -> Result<Signal, String> {
         .or_else(|| Signal::from_str(&upper).ok())
         .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
         .ok_or_else(|| "write a signal like TERM, SIGINT or 15".to_owned())
+}
+
+fn status(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| "write an exit status from 0 to 255".to_owned())
+}
+
+fn times(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "write how often, like 2".to_owned())
 }
 
 fn every(text: &str) -> Result<Duration, String> {

@@ -555,7 +555,7 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
 }
 
 /// The kernel's words without std's ` (os error N)`.
-fn in_words(error: &io::Error) -> String {
+pub(crate) fn in_words(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
     text.to_lowercase()

@@ -73,7 +73,10 @@ impl Location {
             #[cfg(feature = "etcd")]
             "etcd" | "etcds" => super::etcd::Address::read(scheme, rest).map(Self::Etcd),
             _ if OPTIONAL.contains(&scheme) => Err(format!("this leaderrun was built without the store {scheme}")),
-            _ if is_scheme(scheme) => Err(format!("no store is called {scheme}: use one of {SCHEMES}")),
+            _ if is_scheme(scheme) => {
+                let near = nearest(scheme).map(|near| format!(", but one is called {near}")).unwrap_or_default();
+                Err(format!("no store is called {scheme}{near}: use one of {SCHEMES}"))
+            }
             _ => Err(format!("the store URL does not begin with a scheme: use one of {SCHEMES}")),
         }
     }
@@ -145,6 +148,14 @@ fn is_scheme(scheme: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
+/// What was mistyped, if it is near to what there is.
+fn nearest(scheme: &str) -> Option<&'static str> {
+    let scheme = scheme.to_ascii_lowercase();
+    let near = |known: &str| strsim::jaro_winkler(&scheme, known);
+    let known = std::iter::once("file").chain(OPTIONAL);
+    known.max_by(|one, other| near(one).total_cmp(&near(other))).filter(|known| near(known) > 0.85)
+}
+
 fn file(rest: &str) -> Result<Location, String> {
     let path = match rest.strip_prefix("//") {
         Some(path) if path.starts_with('/') => path,
@@ -164,9 +175,12 @@ fn file(rest: &str) -> Result<Location, String> {
 #[cfg(feature = "dynamodb")]
 fn dynamodb(rest: &str) -> Result<super::dynamodb::Address, String> {
     let Some(rest) = rest.strip_prefix("//") else {
-        return Err("write dynamodb://TABLE".to_owned());
+        return Err("dynamodb: lacks its // after it: write dynamodb://TABLE".to_owned());
     };
     let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if table.is_empty() {
+        return Err("dynamodb:// names no table: write dynamodb://TABLE?region=REGION".to_owned());
+    }
     // AWS, "Naming rules" of the DynamoDB Developer Guide.
     let well_named = table.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
     if !(3..=255).contains(&table.len()) || !well_named {

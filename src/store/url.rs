@@ -70,7 +70,7 @@ impl StoreUrl {
     /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &'static str, rest: &str, known: &[&str]) -> Result<Self, String> {
         let Some(rest) = rest.strip_prefix("//") else {
-            return Err(format!("write {scheme}://HOST"));
+            return Err(format!("{scheme}: lacks its // after it: write {scheme}://HOST"));
         };
         if rest.contains('#') {
             return Err(format!("{scheme}:// takes no '#': write %23 for one in a name or a password"));
@@ -119,7 +119,9 @@ impl StoreUrl {
     /// One line when it is no number of the type asked for.
     pub fn take_number<T: std::str::FromStr>(&mut self, option: &str) -> Result<Option<T>, String> {
         let scheme = self.scheme;
-        let read = |text: String| text.parse().map_err(|_| format!("the option {option} of {scheme}:// is no number"));
+        let read = |text: String| {
+            text.parse().map_err(|_| format!("the option {option} of {scheme}:// is no number: write {option}=N"))
+        };
         self.take(option).map(read).transpose()
     }
 

@@ -1,0 +1,80 @@
+//! What is wrong with a command line, in one line for people.
+//!
+//! The hazard: clap speaks of the option where a value came from its variable, so people would look for a mistake in
+//! a command line that has none.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, Error};
+use std::ffi::OsString;
+
+/// What `error` says of `words`, the first of which is the program's name.
+pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> String {
+    // Before that an option cannot be shown.
+    command.build();
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) if !texts.is_empty() => Some(texts.join(", ")),
+        _ => None,
+    };
+    let nearest = |kind| said(kind).map_or_else(String::new, |known| format!(": the nearest that is known is {known}"));
+    match (error.kind(), said(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(word)) if word.starts_with('-') => {
+            format!("unknown option {}{}", on_one_line(&word), nearest(ContextKind::SuggestedArg))
+        }
+        (ErrorKind::UnknownArgument, Some(word)) => format!("nothing is known to do with '{}'", on_one_line(&word)),
+        (ErrorKind::InvalidSubcommand, _) => {
+            let verb = said(ContextKind::InvalidSubcommand).unwrap_or_default();
+            let known = nearest(ContextKind::SuggestedSubcommand);
+            let known = if known.is_empty() { format!(": use one of {}", verbs(&command)) } else { known };
+            format!("unknown verb '{}'{known}", on_one_line(&verb))
+        }
+        (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
+            let known = said(ContextKind::ValidSubcommand).unwrap_or_else(|| verbs(&command));
+            format!("a verb is missing: use one of {}", known.trim_end_matches(", help"))
+        }
+        (ErrorKind::MissingRequiredArgument, Some(missing)) => format!("{missing} is missing"),
+        (_, argument) => {
+            let text = clap_says(error);
+            let value = said(ContextKind::InvalidValue).unwrap_or_default();
+            match argument.and_then(|argument| find(&command, &argument)?.get_env().map(|name| (argument, name))) {
+                Some((argument, name)) if !is_among(words, &value) => {
+                    text.replacen(&format!("'{argument}'"), &name.to_string_lossy(), 1)
+                }
+                _ => text,
+            }
+        }
+    }
+}
+
+/// Clap's message without its heading, its usage and its line breaks.
+fn clap_says(error: &Error) -> String {
+    let rendered = error.render().to_string();
+    let text =
+        rendered.split("\n\nUsage:").next().unwrap_or(&rendered).split("\n\nFor more").next().unwrap_or(&rendered);
+    on_one_line(text).trim_start_matches("error: ").replace(" tip: ", "; ")
+}
+
+fn on_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn verbs(command: &Command) -> String {
+    let names: Vec<&str> = command.get_subcommands().map(Command::get_name).filter(|&name| name != "help").collect();
+    names.join(", ")
+}
+
+/// Of the program or of one of its verbs.
+fn find<'a>(command: &'a Command, shown: &str) -> Option<&'a Arg> {
+    let own = command.get_arguments().find(|argument| argument.to_string() == shown);
+    own.or_else(|| command.get_subcommands().find_map(|verb| find(verb, shown)))
+}
+
+/// As a word, or after `--option=` or `-o`. A value that is in both places may be taken for either.
+fn is_among(words: &[OsString], value: &str) -> bool {
+    words.iter().skip(1).map(|word| word.to_string_lossy()).any(|word| {
+        word == value
+            || word
+                .strip_suffix(value)
+                .is_some_and(|option| option.ends_with('=') || option.len() == 2 && !value.is_empty())
+    })
+}
