@@ -240,7 +240,9 @@ impl Election {
             State::Withdrawing { outcome, until } => {
                 if now >= *until {
                     let outcome = outcome.clone();
-                    actions.push(Action::Say(Notice::NotReleased("a claim went unanswered".to_owned())));
+                    actions.push(Action::Say(Notice::NotReleased(
+                        "a claim went unanswered; what it may have got ends by itself".to_owned(),
+                    )));
                     self.end(outcome, actions);
                 }
             }
@@ -588,7 +590,9 @@ impl Election {
             State::Releasing(releasing) => match releasing.then.clone() {
                 // Somebody who asks while the lease is being given back does not want to wait for that.
                 Then::End(outcome) => {
-                    actions.push(Action::Say(Notice::NotReleased("asked to leave at once".to_owned())));
+                    actions.push(Action::Say(Notice::NotReleased(
+                        "asked to leave at once; the lease ends by itself".to_owned(),
+                    )));
                     self.end(outcome, actions);
                 }
                 Then::Standby { .. } | Then::Barred(_) => releasing.then = Then::End(Outcome::Interrupted(signal)),

@@ -128,10 +128,16 @@ async fn passwords_are_asked_for_and_never_told() {
     assert!(message.contains("asks for a password: write it into the store URL"), "{message}");
     let (conclusion, message) = claim(&format!("redis://:hunter3@{at}")).await.unwrap_err();
     assert_eq!(conclusion, Conclusion::Denied);
-    assert_eq!(message, format!("redis at {at} does not accept this password of user default"));
+    assert_eq!(
+        message,
+        format!("redis at {at} does not accept this password of user default: see USER:PASSWORD@ in the store URL")
+    );
     let (conclusion, message) = claim(&format!("redis://me:hunter2@{at}")).await.unwrap_err();
     assert_eq!(conclusion, Conclusion::Denied);
-    assert_eq!(message, format!("redis at {at} does not accept this password of user me"));
+    assert_eq!(
+        message,
+        format!("redis at {at} does not accept this password of user me: see USER:PASSWORD@ in the store URL")
+    );
     assert!(open(&format!("redis://:hunter2@{at}")).await.unwrap().claim(&candidate("one")).await.is_ok());
 
     let open_server = Server::start();

@@ -112,7 +112,9 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
         )),
         // Long commands are turned away in other words.
         _ if said.contains("unauthenticated") => refused(about, "NOAUTH", said),
-        "WRONGPASS" => StoreError::denied(format!("{place} does not accept this password of user {user}")),
+        "WRONGPASS" => StoreError::denied(format!(
+            "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
+        )),
         "NOPERM" => StoreError::denied(format!("{place} denied user {user}: {said}")),
         "READONLY" => {
             StoreError::not_applied(format!("{place} is a replica and takes no leases: the store has to be the master"))
@@ -249,7 +251,10 @@ mod tests {
         }
         assert_eq!(told("ERR", "max number of clients reached").conclusion, Conclusion::NotApplied);
         assert_eq!(told("NOPERM", "why").conclusion, Conclusion::Denied);
-        assert_eq!(told("WRONGPASS", "why").message, "redis at h:6379 does not accept this password of user me");
+        assert_eq!(
+            told("WRONGPASS", "why").message,
+            "redis at h:6379 does not accept this password of user me: see USER:PASSWORD@ in the store URL"
+        );
         assert_eq!(told("MOVED", "1 h:1").conclusion, Conclusion::Misconfigured);
         assert_eq!(told("ERR", "who knows").conclusion, Conclusion::Unknown);
     }

@@ -248,9 +248,9 @@ fn distrusted(place: &str, error: &io::Error) -> StoreError {
         Some(rustls::Error::InvalidMessage(_)) => {
             StoreError::misconfigured(format!("{place} speaks no TLS here: write the scheme without the second s"))
         }
-        Some(rustls::Error::InvalidCertificate(_)) => {
-            StoreError::misconfigured(format!("the certificate of {place} is not trusted: {why}"))
-        }
+        Some(rustls::Error::InvalidCertificate(_)) => StoreError::misconfigured(format!(
+            "the certificate of {place} is not trusted: {why}; name the authority that signed it with ca=FILE"
+        )),
         Some(_) => StoreError::misconfigured(format!("{place} and we do not agree on TLS: {why}")),
         None => StoreError::not_applied(format!("cannot reach {place}: {why}")),
     }

@@ -59,7 +59,7 @@ async fn ask(link: &Link, sentinel: &Host, master: &str, login: &Login) -> Resul
     let answer = link.ask_sentinel(sentinel, login, cmd("SENTINEL").arg("MASTER").arg(master)).await;
     let answer = answer.map_err(|error| {
         if error.message.contains("No such master") {
-            StoreError::misconfigured(format!("the Sentinel at {place} knows no master called {master}"))
+            StoreError::misconfigured(format!("the Sentinel at {place} knows no master called {master}: name another after the last / of the store URL"))
         } else if error.conclusion == Conclusion::Unknown {
             // Nothing was sent to the master.
             StoreError::not_applied(error.message)
