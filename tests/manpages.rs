@@ -238,6 +238,9 @@ fn the_other_texts_name_no_variable_that_is_not_there() {
         "examples/systemd/leaderrun@.service",
         "examples/crontab",
         "examples/Dockerfile",
+        "examples/backup.sh",
+        "examples/kubernetes/worker.yaml",
+        "examples/kubernetes/sidecar.yaml",
     ] {
         let named = variables_in(&read(text));
         assert!(named.is_subset(&known), "{text}: {:?}", named.difference(&known));
@@ -311,7 +314,7 @@ fn the_schema_of_status_is_what_status_prints() {
 fn every_example_is_a_command_line_that_the_programs_take() {
     let mut seen = 0;
     let units = ["examples/systemd/report.service", "examples/systemd/leaderrun@.service"];
-    let texts = ["README.md", "examples/crontab"].into_iter().chain(units).chain(PAGES);
+    let texts = ["README.md", "examples/crontab", "examples/backup.sh"].into_iter().chain(units).chain(PAGES);
     for text in texts {
         let page = read(text).replace("\\e\n", " ").replace("\\\n", " ");
         for (line, words) in literals(&page, text).map(|line| (line, words(line))) {

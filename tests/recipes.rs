@@ -1,0 +1,404 @@
+//! The recipes, run as they stand in the examples, the manual and the README: by cron, as a container, as a script.
+//!
+//! Each is run where it would be: the programs in `/usr/local/bin` (in a mount namespace), with no more environment than
+//! there is. Only the store's URL is another.
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+use support::fleet::{children_of, wait_until, wait_until_or};
+use support::ports::free_port;
+use tempfile::TempDir;
+use yaml_rust2::{Yaml, YamlLoader};
+
+fn text(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A machine with our programs, and others that write down what they find.
+struct Machine {
+    scratch: TempDir,
+}
+
+impl Machine {
+    /// Each of `programs` writes into `ran`, a line a run, and then does `then`.
+    fn with(programs: &[&str], then: &str) -> Self {
+        let machine = Self { scratch: TempDir::new().unwrap() };
+        let bin = machine.path("bin");
+        fs::create_dir(&bin).unwrap();
+        for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")].map(Path::new) {
+            symlink(program, bin.join(program.file_name().unwrap())).unwrap();
+        }
+        for program in programs {
+            let log = machine.path("ran");
+            let found = "${LEADERRUN_DUE-} ${LEADERRUN_TERM-} ${HOME-nohome}";
+            let script = format!("#!/bin/sh\necho \"{program} $* {found}\" >>{}\n{then}\n", log.display());
+            machine.write(&bin.join(program), &script);
+        }
+        machine
+    }
+
+    fn write(&self, path: &Path, script: &str) {
+        fs::write(path, script).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    fn store(&self) -> String {
+        format!("file:{}", self.path("store").display())
+    }
+
+    fn ran(&self) -> Vec<String> {
+        fs::read_to_string(self.path("ran")).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    /// `words` on this machine, with this environment and nothing else, and no terminal.
+    fn command(&self, environment: &[(&str, &str)], words: &[&str], flags: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount"]).args(flags);
+        let script = "mount --bind \"$0\" /usr/local/bin && exec /usr/bin/env -i \"$@\"";
+        command.args(["setsid", "--wait", "sh", "-c", script]).arg(self.path("bin"));
+        command.args(environment.iter().map(|(name, value)| format!("{name}={value}")));
+        command.args(words).stdin(Stdio::null());
+        command
+    }
+}
+
+/// One line of a crontab: when, and what.
+struct Entry {
+    schedule: Vec<String>,
+    command: String,
+}
+
+/// As crontab(5) has it.
+fn crontab(text: &str) -> (Vec<(String, String)>, Vec<Entry>) {
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let is_setting = |line: &&str| line.split_once('=').is_some_and(|(name, _)| !name.contains(' '));
+    let settings = lines().filter(is_setting).filter_map(|line| line.split_once('='));
+    let entries = lines().filter(|line| !is_setting(line)).map(|line| {
+        let mut rest = line;
+        let mut schedule = Vec::new();
+        for _ in 0..5 {
+            let (field, after) = rest.split_once(char::is_whitespace).expect("five fields and a command");
+            assert!(field.chars().all(|c| c.is_ascii_digit() || "*/,-".contains(c)), "{line}");
+            schedule.push(field.to_owned());
+            rest = after.trim_start();
+        }
+        assert!(!rest.contains('%'), "cron makes a line break of a %: {line}");
+        Entry { schedule, command: rest.to_owned() }
+    });
+    (settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(), entries.collect())
+}
+
+/// As cron runs it: `/bin/sh -c`, with what the crontab sets and next to nothing else.
+fn as_cron(machine: &Machine, settings: &[(String, String)], command: &str) -> Command {
+    let store = machine.store();
+    let mut environment = vec![("SHELL", "/bin/sh"), ("LOGNAME", "root")];
+    for (name, value) in settings {
+        environment.push((name, if name == "LEADERRUN_STORE" { &store } else { value }));
+    }
+    machine.command(&environment, &["/bin/sh", "-c", command], &[])
+}
+
+/// Five hosts whose cron starts it at the same time, and five that are late.
+fn cron_runs_it_once_a_slot(text: &str, expected: &[&str]) {
+    let (settings, entries) = crontab(text);
+    assert!(settings.iter().any(|(name, _)| name == "LEADERRUN_STORE"), "{settings:?}");
+    for entry in &entries {
+        let machine = Machine::with(expected, "sleep 0.3");
+        for _ in 0..2 {
+            let hosts: Vec<Child> = (0..5)
+                .map(|_| {
+                    let mut command = as_cron(&machine, &settings, &entry.command);
+                    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+                })
+                .collect();
+            for host in hosts {
+                let Output { status, stdout, stderr } = host.wait_with_output().unwrap();
+                let mail = String::from_utf8([stdout, stderr].concat()).unwrap();
+                assert!(status.success() && mail.is_empty(), "{:?} {}: {mail}", entry.schedule, entry.command);
+            }
+        }
+        let ran = machine.ran();
+        // The test itself may run into the next slot.
+        let slots: BTreeSet<_> = ran.iter().map(|line| line.split(' ').rev().nth(2)).collect();
+        assert!(!ran.is_empty() && slots.len() == ran.len(), "{}: {ran:?}", entry.command);
+        assert!(ran.iter().all(|line| line.ends_with(" nohome")), "{ran:?}");
+        assert!(expected.iter().any(|program| ran[0].starts_with(program)), "{ran:?}");
+    }
+}
+
+#[test]
+fn the_crontab_runs_each_job_once_a_slot_and_sends_no_mail() {
+    cron_runs_it_once_a_slot(&text("examples/crontab"), &["make-report", "clean-up"]);
+}
+
+#[test]
+fn the_crontab_of_the_manual_does() {
+    let page = text("man/leaderrun.1");
+    let block = page.split(".Bd -literal").find(|block| block.contains("*/5 * * * *")).expect("a crontab");
+    let block = block.split(".Ed").next().unwrap().split_once('\n').unwrap().1;
+    cron_runs_it_once_a_slot(block, &["make-report"]);
+}
+
+#[test]
+fn a_job_of_the_crontab_that_fails_is_told_by_its_own_words_alone() {
+    let (settings, entries) = crontab(&text("examples/crontab"));
+    let machine = Machine::with(&["make-report"], "echo no paper >&2; exit 3");
+    let output = as_cron(&machine, &settings, &entries[0].command).output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(3), "no paper\n"));
+}
+
+/// The words of `KEY ["a", "b"]`, in the form of a Dockerfile's ENTRYPOINT and CMD.
+fn exec_form(text: &str, key: &str) -> Vec<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("no {key}"));
+    serde_json::from_str(&line.replace("\\e\"", "\\\"")).unwrap_or_else(|error| panic!("{key}: {line}: {error}"))
+}
+
+/// A container: its first process is what the recipe says.
+struct Container {
+    child: Child,
+    port: u16,
+}
+
+impl Container {
+    fn run(machine: &Machine, environment: &[(&str, &str)], words: &[String]) -> Self {
+        let port = free_port();
+        let store = machine.store();
+        let words: Vec<String> = words.iter().map(|word| word.replace("$(POD)", "pod-1")).collect();
+        let words: Vec<String> =
+            words.iter().map(|word| if word == ":9100" { format!("127.0.0.1:{port}") } else { word.clone() }).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let path = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        let environment = [&[path, ("LEADERRUN_STORE", store.as_str())], environment].concat();
+        let mut command = Command::new("unshare");
+        command.args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+        ]);
+        command.arg("mount --bind \"$0\" /usr/local/bin && exec /usr/bin/env -i \"$@\"").arg(machine.path("bin"));
+        command.args(environment.iter().map(|(name, value)| format!("{name}={value}"))).args(words);
+        let log = || fs::File::options().create(true).append(true).open(machine.path("log")).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(log()).stderr(log()).spawn().unwrap();
+        Self { child, port }
+    }
+
+    /// Status and body.
+    fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+        Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
+    }
+
+    fn answers(&self, path: &str) -> bool {
+        self.get(path).is_some_and(|(status, _)| status == 200)
+    }
+
+    /// As `docker stop` and the kubelet do it: SIGTERM to the first process alone.
+    fn stop(mut self) -> Option<i32> {
+        let first = children_of(self.child.id().cast_signed())[0];
+        kill(Pid::from_raw(first), Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Machine {
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+#[test]
+fn the_dockerfile_runs_its_worker_on_one_of_two_hosts_and_stops_in_order() {
+    let dockerfile = text("examples/Dockerfile");
+    let words = [exec_form(&dockerfile, "ENTRYPOINT "), exec_form(&dockerfile, "CMD ")].concat();
+    let machine = Machine::with(&[], "");
+    let first = Container::run(&machine, &[], &words);
+    wait_until_or("it leads", || machine.log(), || machine.log().contains("leading in term 1"));
+    let second = Container::run(&machine, &[], &words);
+    sleep(Duration::from_millis(500));
+    assert_eq!(machine.log().matches("leading in term ").count(), 1, "{}", machine.log());
+    assert_eq!(first.stop(), Some(143), "{}", machine.log());
+    wait_until_or("the second leads", || machine.log(), || machine.log().matches("leading in term ").count() == 2);
+    assert_eq!(second.stop(), Some(143), "{}", machine.log());
+}
+
+#[test]
+fn the_containers_of_the_readme_and_the_manual_run_their_workers() {
+    for page in ["README.md", "man/leaderrun.1"] {
+        let page = text(page);
+        let words = [exec_form(&page, "ENTRYPOINT "), exec_form(&page, "CMD ")].concat();
+        let machine = Machine::with(&["worker"], "exec sleep 1000");
+        let container = Container::run(&machine, &[], &words);
+        wait_until_or("it runs", || machine.log(), || machine.ran().len() == 1);
+        assert_eq!(container.stop(), Some(143), "{}", machine.log());
+    }
+}
+
+fn manifest(path: &str) -> Yaml {
+    let documents = YamlLoader::load_from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    assert_eq!(documents.len(), 1, "{path}");
+    let manifest = documents.into_iter().next().unwrap();
+    // What a Deployment cannot be without.
+    assert_eq!(manifest["apiVersion"].as_str(), Some("apps/v1"), "{path}");
+    assert_eq!(manifest["kind"].as_str(), Some("Deployment"), "{path}");
+    assert!(manifest["metadata"]["name"].as_str().is_some(), "{path}");
+    let labels = &manifest["spec"]["template"]["metadata"]["labels"];
+    assert!(labels.as_hash().is_some() && *labels == manifest["spec"]["selector"]["matchLabels"], "{path}");
+    assert!(manifest["spec"]["replicas"].as_i64() > Some(1), "{path}: nobody stands by");
+    manifest
+}
+
+fn words(container: &Yaml) -> Vec<String> {
+    let list = |key: &str| container[key].as_vec().cloned().unwrap_or_default();
+    let text = |word: &Yaml| word.as_str().unwrap_or_else(|| panic!("{word:?} is no text")).to_owned();
+    list("command").iter().chain(&list("args")).map(text).collect()
+}
+
+/// Where a probe asks; its port has to be one that the container names.
+fn probe<'a>(container: &'a Yaml, name: &str) -> &'a str {
+    let get = &container[name]["httpGet"];
+    let ports = container["ports"].as_vec().unwrap();
+    let port = ports.iter().find(|port| port["name"] == get["port"]).expect("a port of that name");
+    let listens = words(container).windows(2).any(|pair| {
+        pair[0] == "--listen"
+            && pair[1].rsplit(':').next() == port["containerPort"].as_i64().map(|n| n.to_string()).as_deref()
+    });
+    assert!(listens, "nothing listens where {name} asks");
+    get["path"].as_str().unwrap()
+}
+
+#[test]
+fn the_deployment_leads_in_one_pod_and_its_probes_are_answered_in_both() {
+    let manifest = manifest("examples/kubernetes/worker.yaml");
+    let container = &manifest["spec"]["template"]["spec"]["containers"][0];
+    let machine = Machine::with(&["worker"], "exec sleep 1000");
+    let pods = [(), ()].map(|()| Container::run(&machine, &[("POD", "pod-1")], &words(container)));
+    for path in [probe(container, "livenessProbe"), probe(container, "readinessProbe")] {
+        wait_until_or(path, || machine.log(), || pods.iter().all(|pod| pod.answers(path)));
+    }
+    wait_until_or("one leads", || machine.log(), || pods.iter().filter(|pod| pod.answers("/leader")).count() == 1);
+    assert_eq!(machine.ran().len(), 1, "{:?}", machine.ran());
+    let (leaders, standbys): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| pod.answers("/leader"));
+    for leader in leaders {
+        assert!(leader.get("/leader").unwrap().1.contains("\"pod-1\""));
+        assert_eq!(leader.stop(), Some(143));
+    }
+    wait_until_or("the other leads", || machine.log(), || standbys[0].answers("/leader") && machine.ran().len() == 2);
+}
+
+#[test]
+fn the_sidecar_tells_the_app_when_to_take_a_step() {
+    let manifest = manifest("examples/kubernetes/sidecar.yaml");
+    let pod = &manifest["spec"]["template"]["spec"];
+    let sidecar = &pod["initContainers"][0];
+    assert_eq!(sidecar["restartPolicy"].as_str(), Some("Always"), "else it would have to end first");
+    let machine = Machine::with(&["do-one-step"], "");
+    let other = Container::run(&machine, &[], &words(sidecar));
+    wait_until_or("the other leads", || machine.log(), || other.answers("/leader"));
+    let here = Container::run(&machine, &[], &words(sidecar));
+    let path = probe(sidecar, "livenessProbe");
+    wait_until_or(path, || machine.log(), || here.answers(path));
+
+    let script = words(&pod["containers"][0]);
+    assert!(script[2].contains("http://127.0.0.1:9100/leader"), "{script:?}");
+    // The namespace of the network, which the two containers of a pod share, is this machine's here.
+    let script: Vec<String> = script
+        .iter()
+        .map(|word| word.replace(":9100", &format!(":{}", here.port)).replace("sleep 5", "sleep 0.2"))
+        .map(|word| word.replace("/tmp/leader", machine.path("leader").to_str().unwrap()))
+        .collect();
+    let script: Vec<&str> = script.iter().map(String::as_str).collect();
+    let mut app =
+        machine.command(&[("PATH", "/usr/local/bin:/usr/bin:/bin")], &script, &["--pid", "--fork", "--kill-child"]);
+    let mut app = app.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    sleep(Duration::from_secs(1));
+    assert_eq!(machine.ran(), Vec::<String>::new(), "it took a step while another led");
+    other.stop();
+    wait_until_or("it takes a step", || machine.log(), || !machine.ran().is_empty());
+    assert!(machine.ran()[0].contains("\"leader\":true"), "{:?}", machine.ran());
+    app.kill().unwrap();
+    app.wait().unwrap();
+}
+
+#[test]
+fn the_script_backs_up_once_and_not_while_another_does() {
+    let machine = Machine::with(&[], "");
+    let script = machine.path("backup.sh");
+    machine.write(&script, &text("examples/backup.sh"));
+    for directory in ["target", "source"] {
+        fs::create_dir(machine.path(directory)).unwrap();
+    }
+    fs::write(machine.path("source/file"), "x").unwrap();
+    let (target, source) = (machine.path("target"), machine.path("source"));
+    let words = [&script, &target, &source].map(|path| path.to_str().unwrap());
+    let store = machine.store();
+    let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LEADERRUN_STORE", store.as_str())];
+    let output = machine.command(&environment, &words, &[]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("backing up in term "), "{output:?}");
+    assert!(target.join("backup.tar").exists() && !target.join("next.tar").exists());
+
+    let held = machine.path("held");
+    let hold = format!("echo x >{}; exec sleep 1000", held.display());
+    let mut holder = machine.command(
+        &environment,
+        &["leaderrun", "-q", "backup", "-c", &hold],
+        &["--pid", "--fork", "--kill-child"],
+    );
+    let mut holder = holder.spawn().unwrap();
+    wait_until("another one backs up", || held.exists());
+    fs::remove_file(target.join("backup.tar")).unwrap();
+    let impatient = [&["timeout", "20"][..], &words].concat();
+    let output = machine.command(&environment, &impatient, &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    assert!(!target.join("backup.tar").exists() && output.stdout.is_empty(), "{output:?}");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+}
+
+#[test]
+fn the_script_of_the_readme_runs_under_its_own_lease() {
+    let readme = text("README.md");
+    let block = readme.split("```sh\n").find(|block| block.starts_with("#!/bin/sh")).expect("a script");
+    let machine = Machine::with(&[], "");
+    let script = machine.path("script");
+    machine.write(&script, block.split("```").next().unwrap());
+    let store = machine.store();
+    let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LEADERRUN_STORE", store.as_str())];
+    let output = machine.command(&environment, &[script.to_str().unwrap()], &[]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("backing up in term "), "{output:?}");
+}
