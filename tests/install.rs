@@ -1,5 +1,7 @@
 //! install.sh: what it installs, that it can be run again, and what it says when it cannot.
 
+use leaderrun::cli::completions::Program;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -121,6 +123,77 @@ fn each_completion_is_of_its_program_and_its_shell() {
     }
 }
 
+/// Each verb's words from the program's name on, with its options.
+fn commands(command: &clap::Command, path: &[String], into: &mut Vec<(Vec<String>, clap::Command)>) {
+    let path = [path, &[command.get_name().to_owned()]].concat();
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        commands(verb, &path, into);
+    }
+    into.push((path, command.clone()));
+}
+
+fn spellings(command: &clap::Command) -> Vec<String> {
+    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    shown.flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default()).map(str::to_owned).collect()
+}
+
+#[test]
+fn each_completion_has_every_option_verb_and_value() {
+    let prefix = tempfile::tempdir().unwrap();
+    succeeded(&install_below(prefix.path()));
+    for program in [Program::Leaderrun, Program::Leaderctl] {
+        let mut command = program.command();
+        command.build();
+        let name = command.get_name().to_owned();
+        let mut all = Vec::new();
+        commands(&command, &[], &mut all);
+        for file in [
+            format!("bash-completion/completions/{name}"),
+            format!("zsh/site-functions/_{name}"),
+            format!("fish/vendor_completions.d/{name}.fish"),
+        ] {
+            let text = fs::read_to_string(prefix.path().join("share").join(&file)).unwrap();
+            // What fish calls `-l name`.
+            let text = text.replace(" -l ", " --");
+            let words: BTreeSet<&str> =
+                text.split(|c: char| c.is_whitespace() || "[]='\"():\\{},*".contains(c)).collect();
+            for (path, verb) in &all {
+                assert!(words.contains(path.last().unwrap().as_str()), "{file} lacks {path:?}");
+                for spelling in spellings(verb) {
+                    assert!(words.contains(format!("--{spelling}").as_str()), "{file} lacks --{spelling} of {path:?}");
+                }
+                for value in verb.get_arguments().flat_map(clap::Arg::get_possible_values) {
+                    assert!(
+                        words.contains(value.get_name()),
+                        "{file} lacks the value {} of {path:?}",
+                        value.get_name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// As bash itself completes them, from the two hyphens on.
+#[test]
+fn bash_completes_every_option_of_every_verb() {
+    for program in [Program::Leaderrun, Program::Leaderctl] {
+        let mut command = program.command();
+        command.build();
+        let mut all = Vec::new();
+        commands(&command, &[], &mut all);
+        let lines: Vec<String> = all.iter().map(|(path, _)| format!("complete_words {} --", path.join(" "))).collect();
+        let told = completed("bash", &["--norc"], &format!("{COMPLETE_WORDS}\n{}", lines.join("\n")));
+        assert_eq!(told.lines().count(), all.len(), "{told}");
+        for ((path, verb), told) in all.iter().zip(told.lines()) {
+            let told: BTreeSet<&str> = told.split(' ').collect();
+            let missing: Vec<String> = spellings(verb).into_iter().map(|name| format!("--{name}")).collect();
+            let missing: Vec<_> = missing.iter().filter(|option| !told.contains(option.as_str())).collect();
+            assert!(missing.is_empty(), "{path:?}: {missing:?} are not completed");
+        }
+    }
+}
+
 /// What `shell` makes of `script`, which finds in `$SHARE` what was installed.
 fn completed(shell: &str, flags: &[&str], script: &str) -> String {
     let prefix = tempfile::tempdir().unwrap();
@@ -137,22 +210,29 @@ fn completed(shell: &str, flags: &[&str], script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Prints what bash would offer for the last of some words.
+const COMPLETE_WORDS: &str = r#"
+    complete_words() {
+        . "$SHARE/bash-completion/completions/$1"
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+        "$(complete -p "$1" | sed 's/.*-F \([^ ]*\) .*/\1/')" "$1" "${@: -1}" "${@: -2:1}"
+        echo "${COMPREPLY[*]}"
+    }
+"#;
+
 /// As the package bash-completion does it: a file with the name of the program, sourced when that is first completed.
 #[test]
 fn bash_completes_options_values_and_verbs() {
-    let script = r#"
-        complete_words() {
-            . "$SHARE/bash-completion/completions/$1"
-            COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
-            "$(complete -p "$1" | sed 's/.*-F \([^ ]*\) .*/\1/')" "$1" "${@: -1}" "${@: -2:1}"
-            echo "${COMPREPLY[*]}"
-        }
+    let script = r"
         complete_words leaderrun --leas
         complete_words leaderrun --announce n
         complete_words leaderctl step
         complete_words leaderctl status --js
-    "#;
-    assert_eq!(completed("bash", &["--norc"], script), "--lease\nnever\nstep-down\n--json\n");
+    ";
+    assert_eq!(
+        completed("bash", &["--norc"], &format!("{COMPLETE_WORDS}\n{script}")),
+        "--lease\nnever\nstep-down\n--json\n"
+    );
 }
 
 #[test]
