@@ -26,6 +26,11 @@ fn text(path: &str) -> String {
         .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+fn write_script(path: &Path, script: &str) {
+    fs::write(path, script).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// A machine with our programs, and others that write down what they find.
 struct Machine {
     scratch: TempDir,
@@ -44,14 +49,9 @@ impl Machine {
             let log = machine.path("ran");
             let found = "${LEADERRUN_DUE-} ${LEADERRUN_TERM-} ${HOME-nohome}";
             let script = format!("#!/bin/sh\necho \"{program} $* {found}\" >>{}\n{then}\n", log.display());
-            machine.write(&bin.join(program), &script);
+            write_script(&bin.join(program), &script);
         }
         machine
-    }
-
-    fn write(&self, path: &Path, script: &str) {
-        fs::write(path, script).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -357,7 +357,7 @@ fn the_sidecar_tells_the_app_when_to_take_a_step() {
 fn the_script_backs_up_once_and_not_while_another_does() {
     let machine = Machine::with(&[], "");
     let script = machine.path("backup.sh");
-    machine.write(&script, &text("examples/backup.sh"));
+    write_script(&script, &text("examples/backup.sh"));
     for directory in ["target", "source"] {
         fs::create_dir(machine.path(directory)).unwrap();
     }
@@ -371,15 +371,15 @@ fn the_script_backs_up_once_and_not_while_another_does() {
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("backing up in term "), "{output:?}");
     assert!(target.join("backup.tar").exists() && !target.join("next.tar").exists());
 
-    let held = machine.path("held");
-    let hold = format!("echo x >{}; exec sleep 1000", held.display());
+    let marker = machine.path("held");
+    let hold = format!("echo x >{}; exec sleep 1000", marker.display());
     let mut holder = machine.command(
         &environment,
         &["leaderrun", "-q", "backup", "-c", &hold],
         &["--pid", "--fork", "--kill-child"],
     );
     let mut holder = holder.spawn().unwrap();
-    wait_until("another one backs up", || held.exists());
+    wait_until("another one backs up", || marker.exists());
     fs::remove_file(target.join("backup.tar")).unwrap();
     let impatient = [&["timeout", "20"][..], &words].concat();
     let output = machine.command(&environment, &impatient, &[]).output().unwrap();
@@ -395,7 +395,7 @@ fn the_script_of_the_readme_runs_under_its_own_lease() {
     let block = readme.split("```sh\n").find(|block| block.starts_with("#!/bin/sh")).expect("a script");
     let machine = Machine::with(&[], "");
     let script = machine.path("script");
-    machine.write(&script, block.split("```").next().unwrap());
+    write_script(&script, block.split("```").next().unwrap());
     let store = machine.store();
     let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LEADERRUN_STORE", store.as_str())];
     let output = machine.command(&environment, &[script.to_str().unwrap()], &[]).output().unwrap();
