@@ -100,8 +100,10 @@ impl Drop for StatusLine {
 fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> String {
     let waited = show(Duration::from_secs(now.since(since).as_secs()));
     let obstacle = match &view.role {
-        Role::Standby(Some(obstacle)) => obstacle_at(obstacle, heard, now),
-        Role::Standby(None) | Role::Leader(_) | Role::Leaving => "nobody has said who leads".to_owned(),
+        Role::Standby(Some(obstacle)) => obstacle_at(obstacle, since, heard, now),
+        Role::Standby(None) | Role::Leader(_) | Role::Restarting { .. } | Role::Leaving => {
+            "nobody has said who leads".to_owned()
+        }
     };
     let why = match &view.trouble {
         Some((message, since)) => {
@@ -115,7 +117,7 @@ fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> Stri
 }
 
 /// What was left when it was heard is less by now.
-fn obstacle_at(obstacle: &Obstacle, heard: Heard, now: BootInstant) -> String {
+fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootInstant) -> String {
     let by_now = |left: Duration, heard| left.saturating_sub(now.since(heard));
     match obstacle {
         Obstacle::Holder(holder) => match holder.expires_in {
@@ -130,6 +132,10 @@ fn obstacle_at(obstacle: &Obstacle, heard: Heard, now: BootInstant) -> String {
         }
         Obstacle::Bar(Bar::HandedOver { term, said, left }) => {
             Bar::HandedOver { term: *term, said: said.clone(), left: by_now(*left, heard.orders) }.to_string()
+        }
+        // That is where the wait began.
+        Obstacle::Bar(Bar::StandingBack { term, said, left }) => {
+            Bar::StandingBack { term: *term, said: said.clone(), left: by_now(*left, since) }.to_string()
         }
     }
 }

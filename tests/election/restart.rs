@@ -9,7 +9,7 @@ const RESTART: Restart = Restart {
     when: RestartWhen::OnFailure,
     limit: 2,
     delay: Duration::from_secs(1),
-    healthy: Duration::from_secs(60),
+    healthy: Duration::from_mins(1),
     at_terminal: false,
 };
 
