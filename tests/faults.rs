@@ -32,7 +32,7 @@ fn leader_is_killed(story: Story, stamp_flags: &[&'static str]) {
     wait_until("the backstop has said that it released", || {
         world.fleet.logs().contains("released after it was killed")
     });
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_leader_is_killed(story: Story) {
@@ -57,7 +57,7 @@ fn leader_is_frozen_for_two_leases(story: Story, stamp_flags: &[&'static str]) {
     // The one that woke up has to see that it lost, and to leave the other alone.
     sleep(LEASE / 2);
     assert_eq!(world.fleet.leader().term, next.term);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_leader_is_frozen_for_two_leases(story: Story) {
@@ -81,7 +81,7 @@ fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]
     world.set(&leader.owner, Weather::Fair);
     sleep(LEASE / 2);
     assert_eq!(world.fleet.leader().term, next.term);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_leader_is_cut_off_for_three_leases(story: Story) {
@@ -115,7 +115,7 @@ fn processes_are_frozen(story: Story, frozen: [bool; 3]) {
     if frozen[0] {
         world.successor(&leader);
     }
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn candidate_and_guard_are_frozen(story: Story) {
@@ -135,7 +135,7 @@ fn the_guard_is_frozen_while_the_leader_is_cut_off(story: Story) {
     kill(Pid::from_raw(backstop), Signal::SIGSTOP).unwrap();
     world.set(&leader.owner, Weather::BlackHole);
     world.successor(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_server_is_away_for_half_a_lease(story: Story) {
@@ -147,7 +147,7 @@ fn the_server_is_away_for_half_a_lease(story: Story) {
     world.server.start_again();
     sleep(LEASE);
     world.assert_undisturbed(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_server_is_restarted(story: Story) {
@@ -159,7 +159,7 @@ fn the_server_is_restarted(story: Story) {
         sleep(LEASE / 3);
     }
     world.assert_undisturbed(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_server_is_away_for_two_leases(story: Story) {
@@ -169,7 +169,7 @@ fn the_server_is_away_for_two_leases(story: Story) {
     sleep(2 * LEASE);
     world.server.start_again();
     world.successor(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 /// Each request takes so long for two leases.
@@ -187,14 +187,14 @@ fn every_answer_takes_three_seconds(story: Story) {
     // 0.38 s more would cost the lease, so on a busy machine it may be lost; what counts is that two never run.
     // (That three seconds cost nothing by themselves is shown by the election's own tests, where no machine is slow.)
     let (world, _) = every_answer_is_slow(story, Duration::from_secs(3));
-    world.fleet.conclude();
+    world.conclude();
 }
 
 /// The store that needs the most of it, NATS, has room for answers of 2.1 s: one renewal follows upon another there.
 fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
     let (world, leader) = every_answer_is_slow(story, LEASE / 4);
     world.assert_undisturbed(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn connections_are_reset_for_half_a_lease(story: Story) {
@@ -205,7 +205,7 @@ fn connections_are_reset_for_half_a_lease(story: Story) {
     world.set_all(Weather::Fair);
     sleep(LEASE);
     world.assert_undisturbed(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn wall_clocks_are_an_hour_off_both_ways(story: Story) {
@@ -216,7 +216,7 @@ fn wall_clocks_are_an_hour_off_both_ways(story: Story) {
         world.fleet.kill(&leader.owner);
         leader = world.successor(&leader);
     }
-    world.fleet.conclude();
+    world.conclude();
 }
 
 /// Something was done to the store's records behind the leader's back. It may go on, or lose its leadership; what counts
@@ -226,7 +226,7 @@ fn somebody_leads_after(world: World, leader: &Life) {
     world.fleet.leader_where(|life| life.term >= leader.term);
     sleep(2 * LEASE);
     world.fleet.leader();
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_store_is_wiped_while_somebody_leads(story: Story) {
@@ -261,7 +261,7 @@ fn the_whole_tree_is_killed(story: Story) {
     // One lease and a second are promised where the store pushes, and a poll or two more where it does not.
     let taken = BootInstant::from_nanos(next.first).since(killed);
     assert!(taken < LEASE * 2, "{taken:?}");
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn one_process_is_killed(story: Story, index: usize) {
@@ -269,7 +269,7 @@ fn one_process_is_killed(story: Story, index: usize) {
     let leader = world.fleet.leader();
     kill(world.processes(&leader.owner)[index], Signal::SIGKILL).unwrap();
     world.successor(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_backstop_is_killed(story: Story) {
@@ -294,7 +294,7 @@ fn one_of_the_three_is_killed_again_and_again(story: Story) {
         world.successor(&leader);
         world.start_those_that_ended();
     }
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn one_process_is_frozen_for_two_leases(story: Story, index: usize) {
@@ -305,7 +305,7 @@ fn one_process_is_frozen_for_two_leases(story: Story, index: usize) {
     sleep(2 * LEASE);
     let _ = kill(process, Signal::SIGCONT);
     world.fleet.leader();
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_backstop_is_frozen_for_two_leases(story: Story) {
@@ -331,7 +331,7 @@ fn everything_of_the_leader_is_frozen_until_another_leads(story: Story) {
         kill(*process, Signal::SIGCONT).unwrap();
     }
     wait_until("the frozen tree is gone", || tree.iter().all(|process| kill(*process, None).is_err()));
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_server_is_frozen_for_a_third_of_a_lease(story: Story) {
@@ -342,7 +342,7 @@ fn the_server_is_frozen_for_a_third_of_a_lease(story: Story) {
     world.server.thaw();
     sleep(LEASE);
     world.assert_undisturbed(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn the_server_is_frozen_for_two_leases(story: Story) {
@@ -352,7 +352,7 @@ fn the_server_is_frozen_for_two_leases(story: Story) {
     sleep(2 * LEASE);
     world.server.thaw();
     world.successor(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
@@ -367,7 +367,7 @@ fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
     world.assert_undisturbed(&leader);
     world.fleet.kill(&leader.owner);
     world.successor(&leader);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 /// A killed leader and one that is cut off, while the machine is busy.
@@ -381,7 +381,7 @@ fn under(load: fn() -> Load, story: Story) {
     world.successor(&leader);
     drop(load);
     world.set_all(Weather::Fair);
-    world.fleet.conclude();
+    world.conclude();
 }
 
 fn every_processor_is_busy(story: Story) {
@@ -408,7 +408,7 @@ fn of_twenty_candidates_the_leader_is_killed_again_and_again(story: Story) {
         world.start(&leader.owner);
         world.successor(&leader);
     }
-    world.fleet.conclude();
+    world.conclude();
 }
 
 /// Two operators, who know nothing of each other.
@@ -430,26 +430,38 @@ fn operators_order_at_random_while_faults_strike(story: Story) {
     }
     println!("{last:?} leads after that");
     assert!(orders.iter().any(|order| order.name().is_some()), "nothing was ordered");
-    world.fleet.conclude();
+    world.conclude();
 }
 
-/// The stories, each with each store.
-macro_rules! stories {
-    ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
+macro_rules! told {
+    ($equipped:literal, $fault:expr, $store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
         mod $store {
-            use crate::support::world::Story;
-
             $(
                 #[test]
                 fn $story() {
-                    super::$story(Story {
+                    crate::$story(crate::support::world::Story {
                         store: stringify!($store),
-                        fault: stringify!($story),
+                        fault: concat!(stringify!($story), $fault),
                         start: || Box::new($start),
+                        equipped: $equipped,
                     });
                 }
             )*
         }
+    };
+}
+
+/// The stories, each with each store.
+macro_rules! stories {
+    ($store:ident, $start:expr, $stories:tt) => {
+        told!(false, "", $store, $start, $stories);
+    };
+}
+
+/// The same, of candidates that have hooks, a standby command and restarts.
+macro_rules! equipped_stories {
+    ($store:ident, $start:expr, $stories:tt) => {
+        told!(true, ", with hooks, a standby command and restarts", $store, $start, $stories);
     };
 }
 
@@ -490,6 +502,19 @@ every_store!(stories:
     of_twenty_candidates_the_leader_is_killed_again_and_again,
     operators_order_at_random_while_faults_strike,
 );
+
+mod equipped {
+    every_store!(equipped_stories:
+        the_leader_is_killed,
+        the_leader_of_a_daemon_is_killed,
+        the_leader_is_frozen_for_two_leases,
+        the_leader_of_a_daemon_is_cut_off_for_three_leases,
+        candidate_and_guard_are_frozen,
+        the_server_is_away_for_two_leases,
+        the_whole_tree_is_killed,
+        one_of_the_three_is_killed_again_and_again,
+    );
+}
 
 /// Stories that are drawn.
 mod random_faults {

@@ -250,8 +250,12 @@ mod ways {
     use crate::support::world::{LEASE, Story, TIMING, World};
 
     fn world() -> World {
-        let story =
-            Story { store: "redis", fault: "slots", start: || Box::new(crate::support::redis::Server::start()) };
+        let story = Story {
+            store: "redis",
+            fault: "slots",
+            start: || Box::new(crate::support::redis::Server::start()),
+            equipped: false,
+        };
         let mut world = World::empty(story, &[&TIMING[..], &["--slots", "2"]].concat(), &["ignore-term", "daemon"]);
         world.crew(5);
         world

@@ -182,6 +182,7 @@ macro_rules! stories {
                         store: stringify!($store),
                         fault: stringify!($story),
                         start: || Box::new($start),
+                        equipped: false,
                     };
                     crate::tell(path, story, crate::$story);
                 }

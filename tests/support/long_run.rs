@@ -301,8 +301,11 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     let (store, start) = random.one_of(stores);
     let (size, steps) = (2 + random.below(5), 2 + random.below(4));
     let orders_too = random.per_mille(300).then(|| random.next());
-    println!("seed {seed}: {store}, {size} candidates, {steps} steps");
-    let mut world = World::empty(Story { store, fault: "random_faults", start }, &TIMING, &["ignore-term", "daemon"]);
+    let equipped = random.per_mille(400);
+    let equipment = if equipped { ", with hooks, a standby command and restarts" } else { "" };
+    println!("seed {seed}: {store}, {size} candidates{equipment}, {steps} steps");
+    let story = Story { store, fault: "random_faults", start, equipped };
+    let mut world = World::empty(story, &TIMING, &["ignore-term", "daemon"]);
     world.use_wall_clocks();
     world.crew(size);
     world.fleet.leader();
@@ -324,7 +327,9 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     let late = (idle > LEASE * 6).then(|| format!("nobody led for {idle:?} after all was well"));
     let mut table = table.lock().expect("nobody panicked with it");
     table.enter(store, &log, &lives, &evidence);
-    table.breaches.extend(evidence.breach().or(late).map(|breach| format!("{breach}\n{told}")));
+    table.breaches.extend(
+        evidence.breach().or_else(|| world.breach_of_hooks()).or(late).map(|breach| format!("{breach}\n{told}")),
+    );
 }
 
 /// Tells stories, several at once, and prints the table. The first has this very seed. Panics on any breach.

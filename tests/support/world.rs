@@ -22,6 +22,8 @@ pub struct Story {
     pub fault: &'static str,
     /// Starts the store's server.
     pub start: fn() -> Box<dyn Server>,
+    /// With all that may run beside COMMAND: hooks, a standby command, restarts.
+    pub equipped: bool,
 }
 
 /// Candidates, each with its own way to the server and its own wall clock.
@@ -33,6 +35,7 @@ pub struct World {
     stamp_flags: Vec<&'static str>,
     /// With wall clocks that can be stepped.
     clocks: bool,
+    equipped: bool,
 }
 
 impl World {
@@ -66,6 +69,7 @@ impl World {
             timing: timing.to_vec(),
             stamp_flags: stamp_flags.to_vec(),
             clocks: false,
+            equipped: story.equipped,
         }
     }
 
@@ -86,13 +90,53 @@ impl World {
         let address = self.server.address();
         let way = self.ways.entry(owner.to_owned()).or_insert_with(|| Proxy::to(address)).address;
         let store = self.server.url(way);
-        let flags = [&self.timing, &["--store", &store][..]].concat();
+        let equipment = if self.equipped { self.equipment() } else { Vec::new() };
+        let equipment: Vec<&str> = equipment.iter().map(String::as_str).collect();
+        let flags = [&self.timing, &["--store", &store][..], &equipment].concat();
         let mut environment = self.server.environment().to_vec();
         let clock = self.wall_clock_file(owner);
         if self.clocks {
             environment.extend([("LD_PRELOAD", wall_clock()), ("WALLCLOCK_FILE", clock.to_str().expect("text"))]);
         }
         self.fleet.start(owner, &flags, &self.stamp_flags, &environment);
+    }
+
+    /// Each hook writes down its term; the standby command can be told by its arguments.
+    fn equipment(&self) -> Vec<String> {
+        let hooks = self.fleet.scratch.path().join("hooks");
+        let hook = |event: &str| format!("echo \"{event} $LEADERRUN_TERM\" >>{}", hooks.display());
+        let standby = format!("trap '' TERM; : >>{0}; tail -f -n0 {0}", hooks.display());
+        let options = [
+            ("hook-timeout", "500ms".to_owned()),
+            ("on-lead", hook("lead")),
+            ("on-losing", hook("losing")),
+            ("on-lost", hook("lost")),
+            ("on-leader-change", "true".to_owned()),
+            ("standby", standby),
+            ("restart", "always".to_owned()),
+            ("restart-delay", "100ms".to_owned()),
+            ("restart-limit", "1000".to_owned()),
+        ];
+        options.map(|(name, value)| format!("--{name}={value}")).to_vec()
+    }
+
+    /// Some where a hook ran beside or after a later leadership: they are written down in the order that they ran in.
+    pub fn breach_of_hooks(&self) -> Option<String> {
+        let text = fs::read_to_string(self.fleet.scratch.path().join("hooks")).unwrap_or_default();
+        let terms: Vec<u64> = text.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect();
+        assert_eq!(terms.len(), text.lines().count(), "not of hooks: {text}");
+        if self.equipped && terms.is_empty() {
+            return Some("no hook ran".to_owned());
+        }
+        (!terms.is_sorted()).then(|| format!("hooks of several terms at once:\n{text}"))
+    }
+
+    /// As [`Fleet::conclude`].
+    pub fn conclude(mut self) -> Vec<Life> {
+        let (lives, evidence) = self.fleet.end();
+        let breach = evidence.breach().or_else(|| self.breach_of_hooks());
+        assert_eq!(breach, None, "{lives:?}\n{}", self.fleet.logs());
+        lives
     }
 
     /// Puts a candidate's wall clock so many seconds off, before its start or while it runs.
