@@ -1,4 +1,5 @@
 //! Hooks of a leadership, with real candidates and servers: in their order, in their time, and dead with the tree.
+#![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "some stories need a server"))]
 
 #[macro_use]
 mod support;
