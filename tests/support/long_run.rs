@@ -304,8 +304,8 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     let equipped = random.per_mille(400);
     let equipment = if equipped { ", with hooks, a standby command and restarts" } else { "" };
     println!("seed {seed}: {store}, {size} candidates{equipment}, {steps} steps");
-    let story = Story { store, fault: "random_faults", start, equipped };
-    let mut world = World::empty(story, &TIMING, &["ignore-term", "daemon"]);
+    let kind = Story { store, fault: "random_faults", start, equipped };
+    let mut world = World::empty(kind, &TIMING, &["ignore-term", "daemon"]);
     world.use_wall_clocks();
     world.crew(size);
     world.fleet.leader();
