@@ -1,19 +1,23 @@
 //! `leaderrun SHARD COMMAND`.
 
-use super::flags::NamedStore;
-use super::{explain, flags, slots};
-use crate::attendants::{Attendants, Duties};
+mod options;
+
+pub use options::Flags;
+use options::{AfterLoss, Job};
+
+use super::{explain, flags};
+use crate::attendants::Attendants;
 use crate::custody::Command;
 use crate::driver::{self, Habits};
-use crate::election::{OnLoss, Outcome, Patience, Restart, RestartWhen, Settings, Skipped, StartError};
+use crate::election::{OnLoss, Outcome, Settings, Skipped, StartError};
 use crate::exit;
-use crate::guard::{self, hooks, hooks::Hooks};
-use crate::lease::{Candidate, JobId, Session, Shard, Timing, TimingRequest};
-use crate::ledger::{Job as LedgerJob, Slot, Turn};
+use crate::guard;
+use crate::lease::{Candidate, Session};
+use crate::ledger::{Job as LedgerJob, Turn};
 use crate::listen;
-use crate::log::{self, Format};
+use crate::log;
 use crate::metrics::Board;
-use crate::notify::{Notifier, Readiness};
+use crate::notify::Notifier;
 use crate::processes::Processes;
 use crate::relinquish::Relinquish;
 use crate::status_line::StatusLine;
@@ -22,239 +26,17 @@ use crate::store::{Location, Store, StoreError};
 use crate::sys;
 use crate::time::wall_clock_millis;
 use crate::will;
-use clap::builder::FalseyValueParser;
-use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Parser, ValueEnum};
+use clap::ArgMatches;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
-use std::cmp::Ordering;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 const PROGRAM: &str = "leaderrun";
-
-/// Run COMMAND on exactly one of many hosts: the one that holds the lease on SHARD
-#[derive(Debug, Parser)]
-#[command(
-    name = PROGRAM,
-    version,
-    override_usage = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]\n       leaderrun [OPTIONS] -c STRING SHARD",
-    after_help = "Durations are like 15s or 1m30s; a bare number is seconds. Each option is also a variable, like\n\
-                  LEADERRUN_ON_LOSS, and a key of the configuration file. See leaderrun(1) and leaderrun(7)."
-)]
-pub struct Flags {
-    #[command(flatten)]
-    store: flags::StoreFlags,
-
-    /// Do not wait: exit 75 when another leads
-    #[arg(short = 'n', long, visible_alias = "nonblock", env = "LEADERRUN_NO_WAIT",
-          value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
-    no_wait: bool,
-
-    /// Wait at most so long, then exit 75
-    #[arg(short, long, value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    wait: Option<Duration>,
-
-    /// Exit with this status when not acquired
-    #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
-          default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
-    conflict_exit_code: u8,
-
-    /// Run STRING with /bin/sh -c instead of COMMAND
-    #[arg(short, long, value_name = "STRING", env = "LEADERRUN_COMMAND")]
-    command: Option<OsString>,
-
-    /// Run COMMAND at most once in each slot of so long, over all hosts; exit 0 where that was done
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_EVERY", value_parser = every, allow_hyphen_values = true)]
-    every: Option<Duration>,
-
-    /// Run COMMAND at most once under this name, over all hosts and for ever; exit 0 where that was done
-    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", value_parser = clap::value_parser!(JobId),
-          allow_hyphen_values = true)]
-    once: Option<JobId>,
-
-    /// With --every or --once: run COMMAND up to so many more times after it has failed [default: 0]
-    #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", value_parser = times,
-          allow_hyphen_values = true)]
-    retry_failed: Option<u32>,
-
-    /// Let up to N candidates lead at once, each in a slot of its own
-    #[arg(long, value_name = "N", env = "LEADERRUN_SLOTS", value_parser = slots::number, allow_hyphen_values = true)]
-    slots: Option<u32>,
-
-    /// Ask COMMAND to stop with this signal
-    #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
-          value_parser = signal)]
-    signal: Signal,
-
-    /// From the signal to SIGKILL
-    #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
-          default_value = "5s", value_parser = flags::duration, allow_hyphen_values = true)]
-    grace: Duration,
-
-    /// The same in an orderly stop [default: for ever]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    drain: Option<Duration>,
-
-    /// Stop COMMAND after so long; exit 124
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MAX_RUN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    max_run: Option<Duration>,
-
-    /// Start COMMAND again, under the same lease: never, on-failure, always
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RESTART", value_enum, hide_possible_values = true, default_value_t = AfterEnd::Never)]
-    restart: AfterEnd,
-
-    /// So often in a row, then let another host try
-    #[arg(long, value_name = "N", env = "LEADERRUN_RESTART_LIMIT", default_value = "5", allow_hyphen_values = true)]
-    restart_limit: u32,
-
-    /// The pause before the first restart; it doubles, up to 1m
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_DELAY", default_value = "1s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    restart_delay: Duration,
-
-    /// A run that lasted so long begins a new row of restarts
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_HEALTHY", default_value = "1m",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    restart_healthy: Duration,
-
-    /// Hand over after so long, or at times: 6h, @daily, '0 4 * * *' [default: never]
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
-    relinquish: Option<Relinquish>,
-
-    /// Run this with sh -c before COMMAND; if it fails, stand back
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEAD", value_parser = hook)]
-    on_lead: Option<OsString>,
-
-    /// Run this with sh -c before COMMAND gets the stop signal
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOSING", value_parser = hook)]
-    on_losing: Option<OsString>,
-
-    /// Run this with sh -c when COMMAND's tree is dead
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOST", value_parser = hook)]
-    on_lost: Option<OsString>,
-
-    /// Run this with sh -c while not leading
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_STANDBY", allow_hyphen_values = true)]
-    standby: Option<OsString>,
-
-    /// Run this with sh -c when a standby sees a new leader
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEADER_CHANGE", allow_hyphen_values = true)]
-    on_leader_change: Option<OsString>,
-
-    /// Kill a hook that takes longer [default: 2s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HOOK_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    hook_timeout: Option<Duration>,
-
-    /// How long a lease lasts that is not renewed
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    lease: Duration,
-
-    /// From one renewal to the next
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", default_value = "5s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    renew: Duration,
-
-    /// From one look of a standby to the next
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", default_value = "2s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    retry: Duration,
-
-    /// The most for one request [default: what is left, at most 10s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    request_timeout: Option<Duration>,
-
-    /// From SIGKILL to the lease's end [default: 600ms and 1 % of it]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MARGIN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    margin: Option<Duration>,
-
-    /// The name to show as the leader [default: HOST-PID-UUID]
-    #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
-    owner: Option<String>,
-
-    /// When leadership is lost: standby or exit
-    #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true, default_value_t = AfterLoss::Standby)]
-    on_loss: AfterLoss,
-
-    /// Tell the store who waits: auto, always, never
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
-    announce: Announce,
-
-    /// Tell systemd of: candidate, leader, command
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
-    notify: Readiness,
-
-    /// Answer probes and Prometheus here, over HTTP
-    #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
-    listen: Option<listen::Address>,
-
-    /// Print the timing budget of these flags and exit
-    #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
-    explain: bool,
-
-    /// How log lines look: text or json
-    #[arg(long, value_name = "FORMAT", env = "LEADERRUN_LOG_FORMAT", value_enum, hide_possible_values = true, default_value_t = Format::Text)]
-    log_format: Format,
-
-    /// Say more; twice for still more
-    #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count)]
-    verbose: u8,
-
-    /// Say nothing but errors
-    #[arg(short, long, env = "LEADERRUN_QUIET", value_parser = FalseyValueParser::new(),
-          action = ArgAction::SetTrue)]
-    quiet: bool,
-
-    /// SHARD, then COMMAND and its arguments
-    #[arg(value_name = "SHARD COMMAND", trailing_var_arg = true, hide = true)]
-    operands: Vec<OsString>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AfterLoss {
-    /// Wait to lead again
-    Standby,
-    /// Exit with status 79
-    Exit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AfterEnd {
-    Never,
-    /// With another status than 0, or by a signal
-    OnFailure,
-    Always,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Announce {
-    /// Unless requests to the store cost money
-    Auto,
-    Always,
-    Never,
-}
-
-/// Everything that is known before the store is asked.
-struct Job {
-    shard: Shard,
-    timing: Timing,
-    store: NamedStore,
-    words: Vec<OsString>,
-    ledger: Option<LedgerJob>,
-}
 
 #[must_use]
 pub fn main() -> ExitCode {
@@ -295,182 +77,6 @@ pub fn main() -> ExitCode {
     match run(&flags, job) {
         Ok(status) => status,
         Err(error) => fail(exit::OS_ERROR, &format!("the operating system refused: {error:#}")),
-    }
-}
-
-impl Flags {
-    /// Two flags that exclude each other are a mistake on the command line; otherwise the one that is said nearer to it
-    /// counts: there, in the environment, in the configuration file.
-    fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let source = |name| matches.value_source(name);
-        let given = |name| source(name) == Some(ValueSource::CommandLine);
-        if given("no_wait") && given("wait") {
-            return Err("-n and -w cannot be used with each other".to_owned());
-        }
-        if given("quiet") && given("verbose") {
-            return Err("-q and -v cannot be used with each other".to_owned());
-        }
-        if given("every") && given("once") {
-            return Err("--every and --once cannot be used with each other".to_owned());
-        }
-        if self.every.is_some() && self.once.is_some() {
-            match source("every").cmp(&source("once")) {
-                Ordering::Greater => self.once = None,
-                Ordering::Less => self.every = None,
-                Ordering::Equal => {
-                    return Err("LEADERRUN_EVERY and LEADERRUN_ONCE cannot be used with each other".to_owned());
-                }
-            }
-        }
-        if given("retry_failed") && self.every.is_none() && self.once.is_none() {
-            return Err("--retry-failed needs --every or --once".to_owned());
-        }
-        self.settle_job(matches)?;
-        self.no_wait &= source("no_wait") >= source("wait");
-        self.quiet &= self.verbose == 0 || source("quiet") >= source("verbose");
-        Ok(())
-    }
-
-    /// A job runs once, in one leadership. What services are told of from further away is not meant for it.
-    fn settle_job(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let source = |name| matches.value_source(name);
-        let given = |name| source(name) == Some(ValueSource::CommandLine);
-        for (name, flag) in [
-            ("restart_limit", "--restart-limit"),
-            ("restart_delay", "--restart-delay"),
-            ("restart_healthy", "--restart-healthy"),
-        ] {
-            if given(name) && self.restart == AfterEnd::Never {
-                return Err(format!("{flag} needs --restart on-failure or --restart always"));
-            }
-        }
-        let job = match (self.every, &self.once) {
-            (Some(_), _) => ("every", "--every"),
-            (None, Some(_)) => ("once", "--once"),
-            (None, None) => return Ok(()),
-        };
-        if self.restart != AfterEnd::Never && source("restart") >= source(job.0) {
-            return Err(format!("{} and --restart cannot be used with each other (see --retry-failed)", job.1));
-        }
-        if self.relinquish.is_some() && source("relinquish") >= source(job.0) {
-            return Err(format!("{} and --relinquish cannot be used with each other", job.1));
-        }
-        self.restart = AfterEnd::Never;
-        self.relinquish = None;
-        Ok(())
-    }
-
-    fn job(&self, matches: &ArgMatches) -> Result<Job, String> {
-        // Before anything else may fail, for a URL on the command line is hidden by it.
-        let store = self.store.named(matches);
-        let mut operands = self.operands.iter().cloned();
-        let shard = operands.next().ok_or("no SHARD: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]")?;
-        let shard = shard.to_str().ok_or("the shard is not UTF-8: use letters, digits and . _ - / :")?;
-        let shard = Shard::from_str(shard)?;
-        let mut words: Vec<OsString> = operands.collect();
-        let separated = words.first().is_some_and(|word| word == "--");
-        if separated {
-            words.remove(0);
-        }
-        // As flock(1) is used: SHARD -c STRING.
-        let trailing = !separated && words.len() == 2 && words[0] == "-c";
-        match (&self.command, trailing) {
-            (Some(_), _) if !words.is_empty() => return Err("-c STRING and a COMMAND: give one of them".to_owned()),
-            (Some(string), _) => words = through_shell(string.clone()),
-            (None, true) => words = through_shell(words.remove(1)),
-            (None, false) if self.explain && words.is_empty() => words = through_shell(OsString::new()),
-            (None, false) if words.is_empty() => {
-                return Err(format!(
-                    "no COMMAND after the SHARD {shard}: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]"
-                ));
-            }
-            (None, false) if words[0].is_empty() => return Err("COMMAND is empty".to_owned()),
-            (None, false) => {}
-        }
-        if self.max_run.is_some_and(|most| most.is_zero()) {
-            return Err("--max-run 0s would not let COMMAND begin".to_owned());
-        }
-        if let Some(slots) = self.slots {
-            let is_job = self.every.is_some() || self.once.is_some();
-            slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location), is_job)?;
-        }
-        let empty = |string: &Option<OsString>| string.as_ref().is_some_and(|string| string.is_empty());
-        if empty(&self.standby) {
-            return Err("--standby is empty: write what to run while not leading, or leave it out".to_owned());
-        }
-        if empty(&self.on_leader_change) {
-            return Err("--on-leader-change is empty: write what to run, or leave it out".to_owned());
-        }
-        if self.hook_timeout.is_some_and(|most| most.is_zero()) {
-            return Err("--hook-timeout 0s would not let a hook begin".to_owned());
-        }
-        let timing = Timing::new(TimingRequest {
-            lease: self.lease,
-            renew_interval: self.renew,
-            retry_interval: self.retry,
-            stop_grace: self.grace,
-            request_timeout: self.request_timeout,
-            margin: self.margin,
-            hooks: self.hooks().times(),
-        })?;
-        Ok(Job { shard, timing, store: store?, words, ledger: self.ledger()? })
-    }
-
-    /// Whoever waits long for the lease stays in the slot that it was started in.
-    fn ledger(&self) -> Result<Option<LedgerJob>, String> {
-        let turn = match (self.every, &self.once) {
-            (Some(every), _) => Turn::Slot(Slot::at(wall_clock_millis(), every)?),
-            (None, Some(job)) => Turn::Once(job.clone()),
-            (None, None) => return Ok(None),
-        };
-        Ok(Some(LedgerJob { turn, retry_failed: self.retry_failed.unwrap_or(0) }))
-    }
-
-    fn restart(&self, at_terminal: bool) -> Option<Restart> {
-        let when = match self.restart {
-            AfterEnd::Never => return None,
-            AfterEnd::OnFailure => RestartWhen::OnFailure,
-            AfterEnd::Always => RestartWhen::Always,
-        };
-        let (limit, delay, healthy) = (self.restart_limit, self.restart_delay, self.restart_healthy);
-        Some(Restart { when, limit, delay, healthy, at_terminal })
-    }
-
-    fn hooks(&self) -> Hooks {
-        let bytes = |command: &Option<OsString>| command.as_ref().map(|command| command.as_bytes().to_vec());
-        Hooks {
-            lead: bytes(&self.on_lead),
-            losing: bytes(&self.on_losing),
-            lost: bytes(&self.on_lost),
-            timeout: self.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
-        }
-    }
-
-    fn duties(&self) -> Duties {
-        Duties {
-            standby: self.standby.clone(),
-            on_leader_change: self.on_leader_change.clone(),
-            hook_timeout: self.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
-            stop_signal: self.signal,
-            grace: self.grace,
-        }
-    }
-
-    fn announces(&self, store: &dyn Store) -> bool {
-        match self.announce {
-            Announce::Auto => !store.is_metered(),
-            Announce::Always => true,
-            Announce::Never => false,
-        }
-    }
-
-    fn patience(&self) -> Patience {
-        match self.wait {
-            _ if self.no_wait => Patience::Once,
-            None => Patience::Forever,
-            Some(Duration::ZERO) => Patience::Once,
-            Some(wait) => Patience::AtMost(wait),
-        }
     }
 }
 
@@ -584,10 +190,6 @@ fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     }
 }
 
-fn through_shell(string: OsString) -> Vec<OsString> {
-    vec!["/bin/sh".into(), "-c".into(), string]
-}
-
 fn fail(status: u8, message: &str) -> ExitCode {
     eprintln!("{}{PROGRAM}: {}", log::priority(tracing::Level::ERROR), message.replace(['\n', '\r'], " "));
     ExitCode::from(status)
@@ -642,44 +244,4 @@ fn find(program: &OsStr) -> Result<(), StartError> {
         }
     }
     Err(error)
-}
-
-fn signal(text: &str) -> Result<Signal, String> {
-    let upper = text.to_ascii_uppercase();
-    let by_number = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
-    by_number
-        .or_else(|| Signal::from_str(&upper).ok())
-        .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
-        .ok_or_else(|| "write a signal like TERM, SIGINT or 15".to_owned())
-}
-
-fn status(text: &str) -> Result<u8, String> {
-    text.parse().map_err(|_| "write an exit status from 0 to 255".to_owned())
-}
-
-fn times(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "write how often, like 2".to_owned())
-}
-
-fn every(text: &str) -> Result<Duration, String> {
-    let every = flags::duration(text)?;
-    Slot::at(0, every).map(|_| every)
-}
-
-fn relinquish(text: &str) -> Result<Relinquish, String> {
-    Relinquish::parse(text, flags::duration)
-}
-
-fn hook(text: &str) -> Result<OsString, String> {
-    if text.trim().is_empty() {
-        return Err("write a command for the shell".to_owned());
-    }
-    Ok(text.into())
-}
-
-fn owner(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
-        return Err("write 1 to 256 printable bytes".to_owned());
-    }
-    Ok(text.to_owned())
 }
