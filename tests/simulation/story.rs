@@ -144,7 +144,7 @@ impl Story {
             restart: random.per_mille(600).then(|| Restart {
                 when: RestartWhen::Always,
                 limit: random.one_of(&[0, 1, 3]),
-                delay: random.millis(0, 3_000),
+                delay: random.millis(100, 3_000),
                 healthy: random.one_of(&[Duration::ZERO, Duration::from_secs(10), Duration::from_mins(1)]),
                 at_terminal: false,
             }),

@@ -15,7 +15,7 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_runtime_api::http::StatusCode;
 use aws_smithy_types::body::SdkBody;
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -27,7 +27,7 @@ const MOST_STALENESS: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Table {
-    items: Mutex<HashMap<Key, Vec<Version>>>,
+    items: Mutex<BTreeMap<Key, Vec<Version>>>,
 }
 
 /// What an item was, since when. The last one is what it is.
@@ -114,6 +114,13 @@ impl Table {
 
     fn apply(&self, operation: &str, request: &Value, link: &Link) -> (u16, Value) {
         let mut items = self.items.lock().expect("nobody panicked");
+        if operation == "Scan" {
+            let filter = request["FilterExpression"].as_str().expect("a filter");
+            let standing = items.values().filter_map(|versions| versions.last()?.1.as_ref());
+            let found: Vec<&Item> =
+                standing.filter(|item| Reader::new(filter, request, Some(item)).condition()).collect();
+            return (200, json!({ "Items": found, "Count": found.len() }));
+        }
         let given = |name: &str| request[name].as_object();
         let named = given("Key").or_else(|| given("Item")).expect("a key");
         let word = |name: &str| named[name]["S"].as_str().expect("a string").to_owned();
@@ -251,6 +258,15 @@ impl<'a> Reader<'a> {
                 self.expect(")");
                 return there == wanted;
             }
+        }
+        if self.accept("begins_with") {
+            self.expect("(");
+            let whole = self.value();
+            self.expect(",");
+            let part = self.value();
+            self.expect(")");
+            let text = |value: &Option<Value>| Some(value.as_ref()?["S"].as_str()?.to_owned());
+            return text(&whole).zip(text(&part)).is_some_and(|(whole, part)| whole.starts_with(&part));
         }
         let left = self.value();
         let operator = self.take();
