@@ -18,7 +18,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// The least from one doubt of the store to the next.
 const DOUBTS_APART: Duration = Duration::from_millis(100);
@@ -150,12 +150,12 @@ pub async fn run(
         // so much of it; people may send signals without end.
         tokio::select! {
             biased;
-            Some(event) = driver.renewals.join_next() => driver.events.extend(event),
-            Some(event) = driver.asked.join_next() => driver.events.extend(event),
-            Some(event) = driver.entries.join_next() => driver.events.extend(event),
-            Some(event) = driver.doubts.join_next() => driver.events.extend(event),
-            Some(event) = driver.news.join_next() => driver.events.extend(event),
-            Some(event) = driver.turns.join_next() => driver.events.extend(event),
+            Some(event) = driver.renewals.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.asked.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.entries.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.doubts.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.news.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.turns.join_next() => driver.events.extend(heard(event)),
             Some(_) = driver.notes.join_next() => {}
             event = host.next(wake_at) => driver.events.push_back(event?),
         }
@@ -446,6 +446,17 @@ impl Requests {
 
     fn parts(&self) -> (Arc<dyn Store>, Arc<Candidate>, Duration) {
         (Arc::clone(&self.store), Arc::clone(&self.candidate), self.timeout)
+    }
+}
+
+/// None of what was aborted. Nobody would hear of a request that panicked, and all would wait for its answer.
+fn heard(event: Result<Event, JoinError>) -> Option<Event> {
+    match event {
+        Ok(event) => Some(event),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => None,
+        },
     }
 }
 

@@ -199,6 +199,8 @@ impl Guard {
             }
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
                 self.report(&wire::Report::DeadlineReached);
+                // Nothing has run.
+                self.report(&wire::Report::Unready(HookEnd::Cut));
                 self.take(Input::CommandNotStarted(Reason::Lost));
             }
             Err(error) => {

@@ -1020,7 +1020,30 @@ fn who_does_not_wait_leaves_when_its_hook_failed() {
     assert_eq!(play.tell(Event::Tree(TreeEvent::Unready(HookEnd::Cut))), []);
     assert!(has(&play.dead(), &RELEASE));
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Interrupted(15))), "COMMAND has not run");
+}
+
+/// A guard that is late may hear of a later deadline before it sees the one that has passed.
+#[test]
+fn a_deadline_that_has_passed_stops_command_whatever_the_guard_has_seen() {
+    let mut play = Play::leading(|_| {});
+    let actions = play.until(9.2);
+    assert!(!has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
+    let actions = play.until(9.3);
+    assert!(has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
+    assert!(has(&actions, &Action::Stop(Stop::Losing)), "{actions:?}");
+    // A renewal that is answered after that takes nothing back.
+    let actions = play.renewed(Ok(Renewal::Renewed));
+    assert!(actions.iter().all(|action| matches!(action, Action::Extend(_))), "{actions:?}");
+    let mut seized = false;
+    for half in 19..40 {
+        let actions = play.until(f64::from(half) / 2.0);
+        for _ in 0..renewals(&actions) {
+            let _ = play.renewed(Ok(Renewal::Renewed));
+        }
+        seized |= has(&actions, &Action::Seize);
+    }
+    assert!(seized, "it is stopped by the candidate where the guard does nothing");
 }
 
 #[test]

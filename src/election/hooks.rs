@@ -45,6 +45,7 @@ impl Election {
         self.unready = 0;
         let most = self.settings.max_run;
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
+        leadership.runs.begin_run(now);
         if let Tree::Alive { overrun_at, .. } = &mut leadership.tree {
             *overrun_at = most.map_or(BootInstant::NEVER, |most| now.plus(most));
         }
@@ -52,7 +53,14 @@ impl Election {
 
     /// COMMAND will not be started.
     pub(super) fn unready(&mut self, now: BootInstant, end: HookEnd, actions: &mut Vec<Action>) {
-        let time = self.settings.timing.stop_time();
+        let timing = self.settings.timing;
+        let time = match end {
+            // It was asked to stop, and has the rest of its box.
+            HookEnd::Cut => timing.stop_time().saturating_add(timing.hooks.lead),
+            HookEnd::Exited(_) | HookEnd::Signalled(_) | HookEnd::NotStarted(_) | HookEnd::TimedOut => {
+                timing.stop_time()
+            }
+        };
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
         leadership.unready = true;
         leadership.seize_after(now, time);

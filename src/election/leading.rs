@@ -196,6 +196,7 @@ impl Election {
                 }
                 TreeEvent::Ended(end) => {
                     leadership.end = Some(end);
+                    leadership.runs.end_of_run(now);
                     leadership.seize_after(now, stop_time);
                     leadership.ending.get_or_insert(Ending::ByItself(end));
                 }
@@ -248,6 +249,7 @@ impl Election {
                 }
             }
             Tree::Alive { .. } | Tree::Seized => {
+                let first = leadership.ending.is_none();
                 // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
                 match &mut leadership.ending {
                     None => leadership.ending = Some(Ending::Lost(loss)),
@@ -268,6 +270,9 @@ impl Election {
                 }
                 if definite {
                     leadership.next_renewal = BootInstant::NEVER;
+                }
+                // The guard sees the deadline by itself, unless it is late and first hears of a later one.
+                if definite || first {
                     leadership.seize_after(now, stop_time);
                     actions.push(Action::Stop(Stop::Losing));
                 }
@@ -296,7 +301,12 @@ impl Election {
         // An entry without a run is withdrawn.
         let has_run = entered && !leadership.unready;
         let left = leadership.valid_until.since(now);
-        let when_asked = asked.map(|signal| Outcome::Ended(end.unwrap_or(CommandEnd::Signalled(signal))));
+        let unready = leadership.unready;
+        let when_asked = asked.map(|signal| match end {
+            Some(end) => Outcome::Ended(end),
+            None if unready => Outcome::Interrupted(signal),
+            None => Outcome::Ended(CommandEnd::Signalled(signal)),
+        });
         self.end_leadership(actions);
         let how = ending.told(asked);
         actions.push(Action::Ended { term, how: how.clone() });
@@ -315,6 +325,10 @@ impl Election {
             Ending::GaveUp { restarts, .. } => {
                 self.begin_waiting(now);
                 (Then::Barred(self.after_restarts(term, restarts)), true)
+            }
+            // Who does not wait has led, and leaves with what came of it.
+            Ending::Relinquished if self.settings.patience == Patience::Once => {
+                (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true)
             }
             Ending::Relinquished => {
                 self.begin_waiting(now);

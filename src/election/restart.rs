@@ -24,6 +24,8 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 pub(super) struct Runs {
     /// When the last one began.
     began: BootInstant,
+    /// When COMMAND ended in it, which what it left behind may outlive.
+    ended: Option<BootInstant>,
     /// Restarts since a run that lasted long enough.
     restarts: u32,
     /// How the last one ended, while COMMAND waits to be started again.
@@ -32,7 +34,16 @@ pub(super) struct Runs {
 
 impl Runs {
     pub(super) fn none_yet() -> Self {
-        Self { began: BootInstant::NEVER, restarts: 0, waiting: None }
+        Self { began: BootInstant::NEVER, ended: None, restarts: 0, waiting: None }
+    }
+
+    /// Hooks before it do not count.
+    pub(super) fn begin_run(&mut self, now: BootInstant) {
+        (self.began, self.ended) = (now, None);
+    }
+
+    pub(super) fn end_of_run(&mut self, now: BootInstant) {
+        self.ended.get_or_insert(now);
     }
 }
 
@@ -49,7 +60,7 @@ impl Restart {
 impl Leadership {
     /// COMMAND is being started.
     pub(super) fn begin_run(&mut self, now: BootInstant) {
-        self.runs.began = now;
+        self.runs.begin_run(now);
         self.runs.waiting = None;
         self.end = None;
     }
@@ -88,7 +99,7 @@ impl Election {
             return false;
         }
         let runs = &mut leadership.runs;
-        if now.since(runs.began) >= restart.healthy {
+        if runs.ended.unwrap_or(now).since(runs.began) >= restart.healthy {
             runs.restarts = 0;
         }
         if runs.restarts >= restart.limit {

@@ -104,9 +104,11 @@ impl Election {
     }
 
     fn relinquish(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        let drain = self.settings.drain;
+        let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader can hand over") };
         if leadership.ending.is_some() || leadership.asked.is_some() {
+            // COMMAND may be started again after this, and then it is still our turn to go.
+            leadership.turn.next = now;
             return;
         }
         let term = leadership.term;
@@ -120,7 +122,7 @@ impl Election {
             Tree::Alive { .. } => {
                 actions.push(Action::Say(Notice::Relinquishing));
                 if let Some(drain) = drain {
-                    leadership.seize_after(now, drain);
+                    leadership.seize_after(now, drain.saturating_add(hooks));
                 }
                 leadership.ending = Some(Ending::Relinquished);
                 actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));

@@ -273,6 +273,10 @@ impl FileStore {
         ))
     }
 
+    fn has_won(&self, shard: &Shard) -> bool {
+        lock(&self.won).get(shard).is_some_and(|held| is_named(&held.lock, &self.path(shard, "lock")))
+    }
+
     /// Asks the kernel without locking: a lock taken to look would turn away a candidate.
     fn is_locked(&self, shard: &Shard) -> Result<bool, StoreError> {
         let path = self.path(shard, "lock");
@@ -320,7 +324,12 @@ impl Store for FileStore {
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        Ok(if self.is_locked(shard)? { Observation::Held(self.holder(shard)?) } else { Observation::Free })
+        // A lock that we have won ourselves, and not yet claimed, keeps nobody out but others.
+        Ok(if !self.has_won(shard) && self.is_locked(shard)? {
+            Observation::Held(self.holder(shard)?)
+        } else {
+            Observation::Free
+        })
     }
 
     /// Nothing needs prolonging; but a lock on a deleted file is worth nothing.
@@ -348,6 +357,9 @@ impl Store for FileStore {
 
     /// A thread of its own sleeps in the kernel until the lock is ours.
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        if self.has_won(shard) {
+            return Ok(());
+        }
         let path = self.path(shard, "lock");
         match self.wait_apart(shard)?.await {
             Ok(Ok(held)) => {

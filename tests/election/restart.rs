@@ -5,7 +5,7 @@ use leaderrun::election::{Restart, RestartWhen};
 
 const FAILED: CommandEnd = CommandEnd::Exited(3);
 
-const RESTART: Restart = Restart {
+pub(super) const RESTART: Restart = Restart {
     when: RestartWhen::OnFailure,
     limit: 2,
     delay: Duration::from_secs(1),
@@ -287,4 +287,24 @@ fn each_run_may_last_for_as_long_as_a_run_may() {
     assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
     let actions = renewing_until(&mut play, 8.1);
     assert!(actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
+}
+
+#[test]
+fn hooks_before_a_run_and_what_it_leaves_behind_do_not_make_it_healthy() {
+    let mut play =
+        restarting(|settings| settings.restart = Some(Restart { healthy: Duration::from_secs(2), ..RESTART }));
+    // Started at 0 s: its hook takes 3 s, it runs for 1 s, and what it leaves behind for 3 s.
+    let _ = renewing_until(&mut play, 3.0);
+    let _ = play.tell(Event::Tree(TreeEvent::Started));
+    let _ = renewing_until(&mut play, 4.0);
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    let _ = renewing_until(&mut play, 7.0);
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(matches!(actions[..], [Action::Say(Notice::Restarting { restart: 1, .. })]), "{actions:?}");
+    let actions = renewing_until(&mut play, 9.0);
+    assert_eq!(starts(&actions), 1, "{actions:?}");
+    let _ = play.tell(Event::Tree(TreeEvent::Started));
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(matches!(actions[..], [Action::Say(Notice::Restarting { restart: 2, .. })]), "{actions:?}");
 }

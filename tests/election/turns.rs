@@ -88,7 +88,37 @@ fn whoever_stands_back_leaves_when_asked_and_with_no_wait() {
     let _ = count(&mut play, Ok(None));
     let _ = play.dead();
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(matches!(actions.last(), Some(Action::End(Outcome::NotAcquired(Some(Obstacle::Bar(_)))))), "{actions:?}");
+    // It has led, and says what came of it.
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
+}
+
+#[test]
+fn a_count_that_comes_while_command_ends_is_made_again_when_it_was_restarted() {
+    let restart = super::restart::RESTART;
+    let mut play = Play::leading(|settings| {
+        settings.relinquish_after = Some(TURN);
+        settings.restart = Some(restart);
+    });
+    assert_eq!(play.until(4.0), [Action::CountStandbys]);
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3)))), []);
+    assert_eq!(count(&mut play, Ok(Some(1))), []);
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(has(&actions, &Action::CountStandbys), "{actions:?}");
+    assert!(has(&count(&mut play, Ok(Some(1))), &Action::Say(Notice::Relinquishing)));
+}
+
+#[test]
+fn hooks_have_their_time_in_a_drain_that_hands_over() {
+    let second = Duration::from_secs(1);
+    let hooks = HookTimes { lead: Duration::ZERO, losing: 2 * second, lost: 2 * second };
+    let mut play = Play::leading(|settings| {
+        settings.timing = Timing::new(TimingRequest { hooks, lease: 60 * second, ..TimingRequest::default() }).unwrap();
+        settings.drain = Some(3 * second);
+        settings.relinquish_after = Some(TURN);
+    });
+    assert_eq!(play.until(4.0), [Action::CountStandbys]);
+    let _ = count(&mut play, Ok(None));
+    assert!(!has(&play.until(11.9), &Action::Seize) && has(&play.until(12.0), &Action::Seize));
 }
 
 #[test]
