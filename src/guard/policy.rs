@@ -234,7 +234,6 @@ impl Policy {
                 effects.push(Effect::KillHook);
                 self.ask(now, kill_after, effects);
             }
-            Phase::Stopping { kill_at } if now >= kill_at => self.kill(Reason::Lost, effects),
             Phase::Closing { until } if now >= until.min(self.deadline.kill_at) => {
                 self.phase = Phase::Clearing;
                 effects.extend([Effect::KillHook, Effect::KillTree]);
@@ -247,6 +246,12 @@ impl Policy {
             | Phase::Closing { .. }
             | Phase::Clearing
             | Phase::Finished => {}
+        }
+        // Also where it was only now asked, and has no time.
+        if let Phase::Stopping { kill_at } = self.phase
+            && now >= kill_at
+        {
+            self.kill(Reason::Lost, effects);
         }
     }
 
