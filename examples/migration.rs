@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// May be dropped between two steps, so it begins with a look at what has been done.
 async fn migrate(leadership: Leadership, database: String) -> io::Result<usize> {
     let done = fs::read_to_string(&database).unwrap_or_default();
-    let missing = &STEPS[done.lines().count()..];
+    let missing = STEPS.get(done.lines().count()..).unwrap_or_default();
     for step in missing {
         println!("term {}: {step}", leadership.term());
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -3,6 +3,7 @@
 //! `cargo run --example scheduled_job [STORE [SECONDS]]`
 
 use leaderrun::{Leadership, Member};
+use std::num::NonZeroU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The job takes no longer.
@@ -12,7 +13,7 @@ const MOST: Duration = Duration::from_secs(2);
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
     let store = words.next().or_else(|| std::env::var("LEADERRUN_STORE").ok());
-    let every: u64 = words.next().map_or(Ok(60), |seconds| seconds.parse())?;
+    let every: NonZeroU64 = words.next().as_deref().unwrap_or("60").parse()?;
     let member =
         Member::builder(store.unwrap_or("file:/tmp/leaderrun-examples".into()), "examples/schedule").join().await?;
     println!("{} waits", member.owner());
@@ -23,11 +24,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(member.stop().await?)
 }
 
-async fn keep_schedule(leadership: Leadership, every: u64) {
+async fn keep_schedule(leadership: Leadership, every: NonZeroU64) {
     loop {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let slot = now.as_secs() / every + 1;
-        tokio::time::sleep(Duration::from_secs(slot * every) - now).await;
+        tokio::time::sleep(Duration::from_secs(slot * every.get()) - now).await;
         // Sleeping may have taken longer than it should have.
         if leadership.remaining() > MOST {
             println!("term {}: slot {slot}", leadership.term());

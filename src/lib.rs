@@ -136,4 +136,4 @@ pub mod will;
 #[doc(hidden)]
 pub mod witness;
 
-pub use member::{Builder, Ending, Error, Leader, Leadership, Member, Overrun, Role};
+pub use member::{Builder, Ending, Error, Leader, Leadership, Member, Overrun, Role, Roles};

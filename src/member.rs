@@ -6,13 +6,15 @@
 #![deny(missing_docs)]
 
 mod host;
+mod roles;
 mod tenure;
 mod words;
 
+pub use roles::Roles;
 pub use tenure::Leadership;
 pub use words::{Ending, Error, Leader, Overrun, Role};
 
-use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest};
+use crate::lease::{Candidate, Session, Shard, Term, Timing, TimingRequest};
 use crate::store::Location;
 use crate::store::url::Secret;
 use host::Charge;
@@ -22,11 +24,11 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::str::FromStr;
-use std::sync::{Arc, mpsc as threads};
+use std::sync::{Arc, Weak, mpsc as threads};
 use std::thread;
 use std::time::Duration;
 use tenure::Shared;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// What to join, and how. Made by [`Member::builder`].
 #[must_use = "nothing happens before `join`"]
@@ -91,14 +93,16 @@ impl Builder {
         self
     }
 
-    /// Has `callback` called with each leadership at its beginning, on a thread of its own, which may block. A callback
-    /// that panics makes the member leave.
+    /// Has `callback` called with each leadership at its beginning, on a thread of its own, which may block. It is called
+    /// for one after the other: a leadership that ends while it still runs for an earlier one is left out. A callback that
+    /// panics makes the member leave.
     pub fn on_leading(mut self, callback: impl FnMut(Leadership) + Send + 'static) -> Self {
         self.on_leading = Some(Box::new(callback));
         self
     }
 
     /// Has `callback` called with the term and the reason when the work of a leadership has to end, on a thread of its own.
+    /// A callback that panics makes the member leave.
     pub fn on_losing(mut self, callback: impl FnMut(u64, Ending) + Send + 'static) -> Self {
         self.on_losing = Some(Box::new(callback));
         self
@@ -117,13 +121,17 @@ impl Builder {
         // The sentences are those of the command line.
         let timing = Timing::new(self.timing).map_err(|message| Error::Timing(message.replace("--", "")))?;
         let candidate = candidate(&self.shard, self.owner, timing.lease)?;
-        let told = self.on_losing.map(|mut callback| follow("leaderrun-lose", move |(term, why)| callback(term, why)));
-        let led = self.on_leading.map(|callback| follow("leaderrun-lead", leaving_on_panic(callback)));
-        let (shared, events) = Shared::new(candidate, timing.stop_grace, self.overrun, told.transpose()?)?;
+        let (told, endings) = threads::channel();
+        let told = self.on_losing.is_some().then_some(told);
+        let (shared, events) = Shared::new(candidate, timing.stop_grace, self.overrun, told)?;
+        if let Some(callback) = self.on_losing {
+            tell_endings(endings, Arc::downgrade(&shared), callback)?;
+        }
+        let led = self.on_leading.map(|callback| hand_out(Arc::clone(&shared), callback)).transpose()?;
         // Leaves again when it is dropped, as when nobody waits for us any more.
         let member = Member { shared: Arc::clone(&shared) };
         let (joined, has_joined) = oneshot::channel();
-        let charge = Charge { location, timing, shared: Arc::clone(&shared), events, led: led.transpose()? };
+        let charge = Charge { location, timing, shared: Arc::clone(&shared), events, led };
         let keeper = Arc::clone(&shared);
         let threads = spawn("leaderrun-keep", move || keeper.keep())
             .and_then(|()| spawn("leaderrun", move || charge.carry_out(joined)));
@@ -158,26 +166,55 @@ fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candi
     Ok(Candidate { shard, owner, session, host, pid, lease })
 }
 
-/// A leader that does nothing keeps others from it.
-fn leaving_on_panic(mut callback: impl FnMut(Leadership)) -> impl FnMut(Leadership) {
-    move |leadership| {
-        let member = leadership.shared();
-        if catch_unwind(AssertUnwindSafe(|| callback(leadership))).is_err() {
-            tracing::error!("the callback of a leadership panicked: leaving the election");
-            member.ask();
+/// A thread that calls `callback` with the leadership of each term that it is sent.
+///
+/// A leadership that waits in a queue would be work, for which the process is aborted though nobody does it. So it is
+/// taken here, where the callback is free, and not where it begins.
+fn hand_out(
+    shared: Arc<Shared>,
+    mut callback: impl FnMut(Leadership) + Send + 'static,
+) -> io::Result<threads::Sender<Term>> {
+    let (sender, begun) = threads::channel::<Term>();
+    spawn("leaderrun-lead", move || {
+        for term in begun {
+            // Each is handed out once: one of a later term has a turn of its own.
+            if let Some(leadership) = shared.hold().filter(|leadership| leadership.term() == term.0)
+                && panics(|| callback(leadership))
+            {
+                // A leader that does nothing keeps others from it.
+                tracing::error!("the callback of a leadership panicked: leaving the election");
+                shared.ask();
+            }
         }
-    }
+    })?;
+    Ok(sender)
+}
+
+/// A thread that calls `callback` with each end. `endings` are over when nothing is left of `shared`.
+fn tell_endings(
+    endings: threads::Receiver<(u64, Ending)>,
+    shared: Weak<Shared>,
+    mut callback: impl FnMut(u64, Ending) + Send + 'static,
+) -> io::Result<()> {
+    spawn("leaderrun-lose", move || {
+        for (term, why) in endings {
+            if panics(|| callback(term, why)) {
+                // What it was to end may be half done, and it may not hear of the next end.
+                tracing::error!("the callback of an ending panicked: leaving the election");
+                if let Some(shared) = shared.upgrade() {
+                    shared.ask();
+                }
+            }
+        }
+    })
+}
+
+fn panics(callback: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(callback)).is_err()
 }
 
 fn spawn(name: &str, life: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(life).map(drop)
-}
-
-/// A thread that calls `callback` with whatever it is sent.
-fn follow<T: Send + 'static>(name: &str, callback: impl FnMut(T) + Send + 'static) -> io::Result<threads::Sender<T>> {
-    let (sender, receiver) = threads::channel();
-    spawn(name, move || receiver.into_iter().for_each(callback))?;
-    Ok(sender)
 }
 
 /// One of those who want to lead a shard.
@@ -290,8 +327,8 @@ impl Member {
 
     /// Every change of its role. It shows the latest: who is slow may miss what was in between.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Role> {
-        self.shared.watch()
+    pub fn watch(&self) -> Roles {
+        Roles::new(self.shared.watch())
     }
 
     /// Leaves the election: tells the work to end, waits until every [`Leadership`] is dropped, and gives the lease back,
@@ -325,7 +362,7 @@ impl fmt::Debug for Member {
         f.debug_struct("Member")
             .field("shard", &self.shared.candidate.shard.as_str())
             .field("owner", &self.owner())
-            .field("role", &*self.watch().borrow())
+            .field("role", &self.watch().current())
             .finish()
     }
 }

@@ -1,11 +1,15 @@
 //! What is wrong with a command line, in one line for people.
 //!
 //! The hazard: clap speaks of the option where a value came from its variable, so people would look for a mistake in
-//! a command line that has none.
+//! a command line that has none. And clap repeats every word, a URL that is in the wrong place among them.
 
+use super::flags::holds_a_password;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::ffi::OsString;
+
+/// In the place of a word that holds a password.
+const HIDDEN: &str = "(not shown, for it holds a password)";
 
 /// What `error` says of `words`, the first of which is the program's name.
 pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> String {
@@ -19,14 +23,19 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
     let nearest = |kind| said(kind).map_or_else(String::new, |known| format!(": the nearest that is known is {known}"));
     match (error.kind(), said(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(word)) if word.starts_with('-') => {
-            format!("unknown option {}{}", on_one_line(&word), nearest(ContextKind::SuggestedArg))
+            let known = nearest(ContextKind::SuggestedArg);
+            if holds_a_password(&word) {
+                format!("unknown option {HIDDEN}{known}")
+            } else {
+                format!("unknown option {}{known}", on_one_line(&word))
+            }
         }
-        (ErrorKind::UnknownArgument, Some(word)) => format!("nothing is known to do with '{}'", on_one_line(&word)),
+        (ErrorKind::UnknownArgument, Some(word)) => format!("nothing is known to do with {}", quoted(&word)),
         (ErrorKind::InvalidSubcommand, _) => {
             let verb = said(ContextKind::InvalidSubcommand).unwrap_or_default();
             let known = nearest(ContextKind::SuggestedSubcommand);
             let known = if known.is_empty() { format!(": use one of {}", verbs(&command)) } else { known };
-            format!("unknown verb '{}'{known}", on_one_line(&verb))
+            format!("unknown verb {}{known}", quoted(&verb))
         }
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
             let known = said(ContextKind::ValidSubcommand).unwrap_or_else(|| verbs(&command));
@@ -34,8 +43,12 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
         }
         (ErrorKind::MissingRequiredArgument, Some(missing)) => format!("{missing} is missing"),
         (_, argument) => {
-            let text = clap_says(error);
             let value = said(ContextKind::InvalidValue).unwrap_or_default();
+            let mut text = clap_says(error);
+            if holds_a_password(&value) {
+                let shown = on_one_line(&value);
+                text = text.replace(&format!("'{shown}'"), HIDDEN).replace(&shown, HIDDEN);
+            }
             match argument.and_then(|argument| find(&command, &argument)?.get_env().map(|name| (argument, name))) {
                 Some((argument, name)) if !is_among(words, &value) => {
                     text.replacen(&format!("'{argument}'"), &name.to_string_lossy(), 1)
@@ -58,6 +71,10 @@ fn on_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+fn quoted(word: &str) -> String {
+    if holds_a_password(word) { HIDDEN.to_owned() } else { format!("'{}'", on_one_line(word)) }
+}
+
 fn verbs(command: &Command) -> String {
     let names: Vec<&str> = command.get_subcommands().map(Command::get_name).filter(|&name| name != "help").collect();
     names.join(", ")
@@ -77,4 +94,33 @@ fn is_among(words: &[OsString], value: &str) -> bool {
                 .strip_suffix(value)
                 .is_some_and(|option| option.ends_with('=') || option.len() == 2 && !value.is_empty())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_mistake_repeats_a_password() {
+        let number = Arg::new("number").long("number").value_parser(clap::value_parser!(u8));
+        let command = Command::new("it").arg(number).subcommand(Command::new("list").arg(Arg::new("shard")));
+        let url = "redis://me:Kiwi7Qx@host";
+        let option = format!("--{url}");
+        let of_number = format!("--number={url}");
+        let lines: [&[&str]; 7] = [
+            &["it", url],
+            &["it", url, "list"],
+            &["it", "list", "shard", url],
+            &["it", "list", &option],
+            &["it", "--number", url],
+            &["it", &of_number],
+            &["it", "list", "--list", url],
+        ];
+        for line in lines {
+            let words: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let error = command.clone().try_get_matches_from(&words).expect_err("it is wrong");
+            let told = told(&error, command.clone(), &words);
+            assert!(!told.contains("Kiwi7Qx") && !told.contains('\n'), "{line:?}: {told}");
+        }
+    }
 }

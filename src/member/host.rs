@@ -3,7 +3,7 @@
 //! The hazard: the runtime of the program around us belongs to the program, and a task that blocks it would keep the lease
 //! from being renewed. So nothing of the election runs there.
 
-use super::tenure::{Inquiries, Leadership, Shared};
+use super::tenure::{Inquiries, Shared};
 use super::words::{Error, farewell};
 use crate::driver::{self, Habits, Host};
 use crate::election::{Action, Event, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
@@ -23,8 +23,8 @@ pub(super) struct Charge {
     pub(super) timing: Timing,
     pub(super) shared: Arc<Shared>,
     pub(super) events: mpsc::UnboundedReceiver<Event>,
-    /// Gets each leadership at its beginning.
-    pub(super) led: Option<threads::Sender<Leadership>>,
+    /// Hears of each leadership at its beginning.
+    pub(super) led: Option<threads::Sender<Term>>,
 }
 
 impl Charge {
@@ -93,7 +93,7 @@ struct InProcess {
     store: Arc<dyn Store>,
     events: mpsc::UnboundedReceiver<Event>,
     timer: Timer,
-    led: Option<threads::Sender<Leadership>>,
+    led: Option<threads::Sender<Term>>,
 }
 
 impl Host for InProcess {
@@ -107,11 +107,9 @@ impl Host for InProcess {
 
     fn start(&mut self, _: &Candidate, term: Term, deadline: Deadline, _: &dyn Store) -> Result<(), StartError> {
         self.shared.begin(term, deadline, &self.store);
-        if let Some(led) = &self.led
-            && let Some(leadership) = self.shared.hold()
-        {
+        if let Some(led) = &self.led {
             // Its thread outlives us.
-            let _ = led.send(leadership);
+            let _ = led.send(term);
         }
         Ok(())
     }

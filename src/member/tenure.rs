@@ -72,6 +72,8 @@ struct State {
     asked: bool,
     /// The next orderly stop is an operator's.
     ordered: bool,
+    /// Work under this term overran, and nobody was told yet.
+    overran: Option<Term>,
     /// The last release did not succeed.
     not_released: Option<String>,
     /// Some once the election is over.
@@ -139,6 +141,7 @@ impl Shared {
             trouble: None,
             asked: false,
             ordered: false,
+            overran: None,
             not_released: None,
             farewell: None,
         };
@@ -189,8 +192,14 @@ impl Shared {
         // The keeper ends as well once there is nothing left to keep.
         let wake_at = if over { BootInstant::from_nanos(0) } else { wake_at };
         set_boot_timer(&self.alarm, wake_at).expect("a timer that exists can be set");
+        let overran = state.overran.take();
         drop(state);
         self.publish();
+        if let Some(term) = overran {
+            // Not before: where log lines go is the program's, and it may ask us something, or block.
+            let shard = self.candidate.shard.as_str();
+            tracing::error!(shard, term = term.0, "the lease is about to end, and the work under it goes on");
+        }
         changed
     }
 
@@ -223,7 +232,10 @@ impl Shared {
                 }
                 Effect::KillTree => {
                     if tenure.handles > 0 {
-                        self.overran(tenure.term);
+                        match self.overrun {
+                            Overrun::Abort => self.abort(tenure.term),
+                            Overrun::Warn => state.overran = Some(tenure.term),
+                        }
                     }
                     if tenure.ending.is_none() {
                         tenure.ending = Some(Ending::Late);
@@ -246,26 +258,17 @@ impl Shared {
         }
     }
 
-    fn overran(&self, term: Term) {
+    fn abort(&self, term: Term) -> ! {
         let shard = &self.candidate.shard;
-        match self.overrun {
-            Overrun::Abort => {
-                let line = format!(
-                    "leaderrun: the lease on {shard} is about to end, and work under term {term} is not: aborting\n"
-                );
-                // A pipe that nobody reads must not keep us alive.
-                let stderr = io::stderr();
-                let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-                if poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
-                    let _ = nix::unistd::write(&stderr, line.as_bytes());
-                }
-                std::process::abort();
-            }
-            Overrun::Warn => {
-                let shard = shard.as_str();
-                tracing::error!(shard, term = term.0, "the lease is about to end, and the work under it goes on");
-            }
+        let line =
+            format!("leaderrun: the lease on {shard} is about to end, and work under term {term} is not: aborting\n");
+        // A pipe that nobody reads must not keep us alive.
+        let stderr = io::stderr();
+        let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+        if poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
+            let _ = nix::unistd::write(&stderr, line.as_bytes());
         }
+        std::process::abort();
     }
 
     /// The work may begin.
@@ -425,10 +428,6 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    pub(super) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
-    }
-
     /// The fencing token: it rises with every leadership of the shard. Send it along with whatever you do, and have the
     /// other side refuse a lower one than it has seen: that alone closes the gap between looking at the lease and acting.
     #[must_use]

@@ -130,6 +130,18 @@ fn a_scheduled_job_keeps_its_times(place: &Place) {
     assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
 }
 
+#[test]
+fn examples_bear_with_what_they_are_given() {
+    let place = Place::local();
+    let database = place.fleet.scratch.path().join("schema");
+    fs::write(&database, "a\nb\nc\nof a later release\n").unwrap();
+    let mut migration = Example::start(&place, "migration", "migration", &[database.to_str().unwrap()]);
+    assert!(migration.end().success());
+    assert!(migration.said().contains("took 0 steps"), "{}", migration.said());
+    let mut schedule = Example::start(&place, "scheduled_job", "schedule", &["0"]);
+    assert_eq!((schedule.end().code(), schedule.said().as_str()), (Some(1), ""));
+}
+
 on_both!(
     &a_background_job_runs_once,
     &a_migration_is_done_once_and_everybody_serves,

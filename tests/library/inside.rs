@@ -2,7 +2,7 @@
 
 use crate::support::fleet::{leaderctl, wait_until};
 use crate::{LEASE, Place, on_both};
-use leaderrun::{Ending, Error, Leader, Overrun, Role};
+use leaderrun::{Ending, Error, Leader, Overrun, Role, Roles};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,19 @@ use std::time::{Duration, Instant};
 /// So long that what takes longer waits for the end of a lease.
 const SOON: Duration = Duration::from_secs(3);
 
+async fn wait_for(roles: &mut Roles, is: impl Fn(&Role) -> bool) -> Role {
+    let mut role = roles.current();
+    while !is(&role) {
+        role = roles.changed().await.expect("it has not left");
+    }
+    role
+}
+
 async fn roles_follow_each_other_and_terms_rise(place: Place) {
     let first = place.join("first").await;
     let mut roles = first.watch();
-    let Role::Leading { term } = *roles.wait_for(|role| !matches!(role, Role::Standby { .. })).await.unwrap() else {
+    let stands_by = |role: &Role| matches!(role, Role::Standby { .. });
+    let Role::Leading { term } = wait_for(&mut roles, |role| !stands_by(role)).await else {
         panic!("nobody else is there");
     };
     let second = place.join("second").await;
@@ -25,17 +34,17 @@ async fn roles_follow_each_other_and_terms_rise(place: Place) {
         _ => false,
     };
     let mut others = second.watch();
-    others.wait_for(waits).await.unwrap();
+    wait_for(&mut others, waits).await;
     let named = |leader: Option<Leader>| leader.map(|leader| leader.owner);
     assert_eq!(named(first.leader()), named(second.leader()));
     assert!(first.is_leader() && !second.is_leader() && second.try_leadership().is_none());
 
     let begun = Instant::now();
     first.stop().await.unwrap();
-    assert_eq!(*roles.borrow_and_update(), Role::Stopped);
-    let next = match *others.wait_for(|role| !matches!(role, Role::Standby { .. })).await.unwrap() {
+    assert_eq!((roles.changed().await, roles.changed().await), (Some(Role::Stopped), None));
+    let next = match wait_for(&mut others, |role| !stands_by(role)).await {
         Role::Leading { term } => term,
-        ref role => panic!("{role:?}"),
+        role => panic!("{role:?}"),
     };
     assert!(next > term && begun.elapsed() < SOON, "{term} {next} after {:?}", begun.elapsed());
     let found = second.find_leader().await.unwrap().unwrap();
@@ -96,34 +105,78 @@ async fn callbacks_hear_of_the_beginning_and_the_end(place: Place) {
     assert!(heard[0].1.is_none() && heard[1] == (heard[0].0, Some(Ending::Asked)), "{heard:?}");
 }
 
+fn order(place: &Place, verb: &str) {
+    let mut leaderctl = leaderctl();
+    leaderctl.args(["--store", &place.url, verb, "shard"]).env("TERM", "dumb");
+    assert!(leaderctl.output().unwrap().status.success(), "{verb}");
+}
+
 async fn operators_may_pause_it(place: Place) {
     let member = place.join("one").await;
     let leadership = member.leadership().await.unwrap();
-    let order = |words: &[&str]| {
-        let mut leaderctl = leaderctl();
-        leaderctl.args(["--store", &place.url]).args(words).args(["shard"]).env("TERM", "dumb");
-        assert!(leaderctl.output().unwrap().status.success(), "{words:?}");
-    };
-    order(&["pause"]);
+    order(&place, "pause");
     assert_eq!(leadership.ending().await, Ending::Ordered);
-    assert_eq!(*member.watch().borrow(), Role::Ending { term: leadership.term(), why: Ending::Ordered });
+    assert_eq!(member.watch().current(), Role::Ending { term: leadership.term(), why: Ending::Ordered });
     let term = leadership.term();
     drop(leadership);
     let paused = |role: &Role| matches!(role, Role::Standby { waiting_for: Some(why), .. } if why.contains("paused"));
-    member.watch().wait_for(paused).await.unwrap();
-    order(&["resume"]);
+    wait_for(&mut member.watch(), paused).await;
+    order(&place, "resume");
     assert!(member.leadership().await.unwrap().term() > term);
     member.stop().await.unwrap();
 }
 
 async fn a_callback_that_panics_makes_the_member_leave(place: Place) {
     let member = place.builder("one").on_leading(|_| panic!("as this test wants it")).join().await.unwrap();
-    member.watch().wait_for(|role| *role == Role::Stopped).await.unwrap();
+    wait_for(&mut member.watch(), |role| *role == Role::Stopped).await;
     place.join("another").await.leadership().await.unwrap();
+}
+
+async fn an_ending_whose_callback_panics_makes_the_member_leave(place: Place) {
+    let heard = Arc::new(AtomicU64::new(0));
+    let ears = Arc::clone(&heard);
+    let builder = place.builder("one").on_losing(move |_, _| {
+        ears.fetch_add(1, Ordering::SeqCst);
+        panic!("as this test wants it")
+    });
+    let member = builder.join().await.unwrap();
+    drop(member.leadership().await.unwrap());
+    order(&place, "pause");
+    wait_for(&mut member.watch(), |role| *role == Role::Stopped).await;
+    assert_eq!(heard.load(Ordering::SeqCst), 1);
+}
+
+async fn a_leadership_that_no_callback_is_free_for_is_no_work(place: Place) {
+    let (terms, busy) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
+    let (led, works) = (Arc::clone(&terms), Arc::clone(&busy));
+    let builder = place.builder("one").on_leading(move |leadership| {
+        led.lock().unwrap().push(leadership.term());
+        drop(leadership);
+        while works.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let member = builder.join().await.unwrap();
+    wait_until("the callback runs", || terms.lock().unwrap().len() == 1);
+    let again = async || {
+        order(&place, "pause");
+        wait_for(&mut member.watch(), |role| matches!(role, Role::Standby { .. })).await;
+        order(&place, "resume");
+        member.leadership().await.unwrap().term()
+    };
+    // Were it held in the queue, the second one would never have ended.
+    let (second, third) = (again().await, again().await);
+    busy.store(false, Ordering::SeqCst);
+    wait_until("the callback is called for what goes on", || terms.lock().unwrap().len() == 2);
+    member.stop().await.unwrap();
+    let terms = terms.lock().unwrap();
+    assert!(terms[0] < second && second < third && terms[1..] == [third], "{terms:?} {second} {third}");
 }
 
 on_both!(
     async a_callback_that_panics_makes_the_member_leave,
+    async an_ending_whose_callback_panics_makes_the_member_leave,
+    async a_leadership_that_no_callback_is_free_for_is_no_work,
     async roles_follow_each_other_and_terms_rise,
     async nobody_else_leads_while_a_leadership_is_held,
     async a_member_that_is_dropped_leaves,

@@ -21,6 +21,7 @@ fn what_is_shared_may_be_shared() {
     sent(async {
         let member = Member::builder("file:/tmp", "shard").join().await?;
         anywhere(&member);
+        anywhere(&member.watch());
         member.run(async |leadership| anywhere(&leadership)).await?;
         member.stop().await
     });

@@ -1,6 +1,7 @@
 //! Without a keeper and without an election: what is answered rests on the clock alone.
 
 use super::*;
+use crate::Roles;
 use crate::lease::Session;
 use crate::store::memory::Memory;
 
@@ -116,7 +117,7 @@ fn nothing_is_left_of_what_is_lost_for_certain() {
     assert_eq!(leadership.remaining(), Duration::MAX);
     shared.stop(Stop::Losing);
     assert_eq!((leadership.remaining(), leadership.is_ending()), (Duration::ZERO, Some(Ending::Lost)));
-    assert_eq!(*shared.watch().borrow(), Role::Ending { term: 5, why: Ending::Lost });
+    assert_eq!(Roles::new(shared.watch()).current(), Role::Ending { term: 5, why: Ending::Lost });
     drop(leadership);
     assert_eq!(next(&mut told), Some(TreeEvent::Dead));
 }
@@ -130,7 +131,37 @@ fn an_election_that_failed_leaves_nobody_valid() {
     assert_eq!(shared.farewell(), None, "work is left");
     drop(leadership);
     assert_eq!(shared.farewell(), Some(Err(Error::Failed("a test".to_owned()))));
-    assert_eq!(*shared.watch().borrow(), Role::Stopped);
+    assert_eq!(Roles::new(shared.watch()).current(), Role::Stopped);
+}
+
+/// What a program may do where its log lines go.
+struct Asking(Weak<Shared>, Arc<Mutex<Vec<bool>>>);
+
+impl tracing::Subscriber for Asking {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        let shared = self.0.upgrade().unwrap();
+        self.1.lock().unwrap().push(shared.state.try_lock().is_ok());
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn an_overrun_is_told_while_nothing_is_locked() {
+    let (shared, _told) = leading(Overrun::Warn, Deadline::NONE);
+    let _leadership = shared.hold().unwrap();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let asking = Asking(Arc::downgrade(&shared), Arc::clone(&heard));
+    tracing::subscriber::with_default(asking, || shared.stop(Stop::Kill));
+    assert_eq!(*heard.lock().unwrap(), [true]);
 }
 
 #[test]
