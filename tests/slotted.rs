@@ -307,6 +307,7 @@ fn what_does_not_go_together_is_refused_before_anything_is_asked() {
     }
     assert!(refused(&["--slots", "2", "--every", "1h", "s"]).contains("--every"));
     assert!(refused(&["--slots", "2", "--once", "job", "s"]).contains("--once"));
+    assert!(refused(&["--slots", "2", "--on-leader-change", "true", "s"]).contains("--on-leader-change"));
     let long = "x".repeat(199);
     assert!(refused(&["--slots", "9", &long]).contains("201 bytes"), "{long}");
     #[cfg(feature = "postgres")]

@@ -13,9 +13,19 @@ pub fn number(text: &str) -> Result<u32, String> {
 
 /// # Errors
 /// One line: what `--slots` does not go together with.
-pub fn check(slots: u32, shard: &Shard, location: Option<&Location>, is_job: bool) -> Result<(), String> {
+pub fn check(
+    slots: u32,
+    shard: &Shard,
+    location: Option<&Location>,
+    is_job: bool,
+    tells_of_leader: bool,
+) -> Result<(), String> {
     if is_job {
         return Err("--slots cannot be used with --every or --once: a job runs once, whoever leads".to_owned());
+    }
+    if tells_of_leader {
+        // Who is named first of several holders is another one at each look, so the hook would run without end.
+        return Err("--slots cannot be used with --on-leader-change: there are several leaders at once".to_owned());
     }
     slotted::name(shard, slots)?;
     location.map_or(Ok(()), |location| slotted::check(location, slots))

@@ -75,7 +75,7 @@ pub struct Redis {
 /// What this process remembers of a shard.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// For how long it claims.
+    /// For how long it claims; 0 before its first claim.
     lease_millis: u64,
     /// When its leadership began, by the server's clock.
     began: u64,
@@ -272,10 +272,10 @@ impl Store for Redis {
             return Ok(Observation::Free);
         }
         let Some(holder) = self.holder(shard, &reply, 0)? else { return Ok(Observation::Free) };
-        if let Some(seen) = self.seen().get_mut(shard) {
-            let left = holder.expires_in.unwrap_or_default();
-            seen.rival = Some(Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) });
-        }
+        let left = holder.expires_in.unwrap_or_default();
+        let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
+        // Also where it was never claimed: a slot may be claimed after it was only looked at.
+        self.seen().entry(shard.clone()).or_default().rival = Some(rival);
         Ok(Observation::Held(holder))
     }
 

@@ -89,6 +89,16 @@ struct Hold {
     slot: usize,
     /// None while that is in doubt.
     term: Option<Term>,
+    /// In doubt: when something was last sent that may have made or prolonged the lease.
+    asked: BootInstant,
+}
+
+impl Hold {
+    fn doubt(&mut self) {
+        if self.term.take().is_some() {
+            self.asked = BootInstant::now();
+        }
+    }
 }
 
 /// What a look at a slot showed.
@@ -101,23 +111,26 @@ enum Sight {
 
 /// Who is in the way, of all slots: whose lease ends first.
 #[derive(Default)]
-struct InTheWay(Option<Holder>);
+struct InTheWay {
+    holder: Option<Holder>,
+    /// Does not count where there is somebody who holds a slot.
+    nobody: Option<Holder>,
+}
 
 impl InTheWay {
     fn add(&mut self, holder: Holder) {
         let end = |holder: &Holder| holder.expires_in.unwrap_or(Duration::MAX);
-        if self.0.as_ref().is_none_or(|known| end(&holder) < end(known)) {
-            self.0 = Some(holder);
+        if self.holder.as_ref().is_none_or(|known| end(&holder) < end(known)) {
+            self.holder = Some(holder);
         }
     }
 
-    /// It does not count where there is somebody who holds a slot.
     fn add_barred(&mut self, shard: &Shard, said: &str) {
-        self.0.get_or_insert_with(|| Holder { owner: format!("nobody ({shard} is {said})"), ..Holder::default() });
+        self.nobody.get_or_insert_with(|| Holder { owner: format!("nobody ({shard} is {said})"), ..Holder::default() });
     }
 
     fn told(self) -> Holder {
-        self.0.expect("a shard has slots, and each was asked for")
+        self.holder.or(self.nobody).expect("a shard has slots, and each was asked for")
     }
 }
 
@@ -134,7 +147,7 @@ impl Slotted {
         let mut hasher = DefaultHasher::new();
         candidate.owner.hash(&mut hasher);
         let first = usize::try_from(hasher.finish() % slots.len() as u64).expect("there are not so many");
-        let state = Mutex::new(State { hold: None, first, bars: Bars::default() });
+        let state = Mutex::new(State { hold: None, first, bars: Bars::of(slots.len()) });
         Ok(Self { inner, candidate: candidate.clone(), slots, patience, state })
     }
 
@@ -163,31 +176,42 @@ impl Slotted {
 
     /// In doubt from before it is sent until the store has said whose it is: also when this is dropped.
     async fn claim_slot(&self, slot: usize, candidate: &Candidate) -> Result<Claim, StoreError> {
-        let in_doubt = {
+        let before = {
             let mut state = self.state();
-            let before = state.hold.replace(Hold { slot, term: None });
+            let before = state.hold.replace(Hold { slot, term: None, asked: BootInstant::now() });
             assert!(before.is_none_or(|hold| hold.slot == slot), "nothing is claimed while another slot is in doubt");
-            before.is_some()
+            before
         };
         let answer = self.inner.claim(&self.in_slot(slot, candidate)).await;
         let mut state = self.state();
         match &answer {
             Ok(Claim::Granted(grant)) => {
-                state.hold = Some(Hold { slot, term: Some(grant.term) });
+                state.hold = Some(Hold { slot, term: Some(grant.term), asked: BootInstant::now() });
                 state.first = slot;
             }
             Ok(Claim::Refused(_)) => {
                 state.hold = None;
                 state.first = self.after(slot);
             }
-            Err(error) if error.conclusion == Conclusion::Unknown || in_doubt => {}
-            Err(_) => {
+            Err(StoreError { conclusion: Conclusion::Unknown, .. }) => {}
+            Err(error) => {
+                if let Some(before) = before.filter(|before| !self.is_over(before, candidate, error)) {
+                    // This claim was not applied. The one in doubt may have been.
+                    state.hold = Some(before);
+                    return answer;
+                }
                 state.hold = None;
                 // What is wrong with this one need not be with the next.
                 state.first = self.after(slot);
             }
         }
         answer
+    }
+
+    /// Whether a doubt is over without an answer: the store would give none for ever, and no lease lives so long.
+    fn is_over(&self, doubt: &Hold, candidate: &Candidate, error: &StoreError) -> bool {
+        let for_ever = matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured);
+        for_ever && self.inner.expires() && BootInstant::now().since(doubt.asked) > candidate.lease
     }
 
     async fn look_at(&self, slot: usize) -> Result<Sight, StoreError> {
@@ -228,14 +252,15 @@ impl Store for Slotted {
         // Who has waited so long for a first answer would be cut off before the last.
         let takes_long = || BootInstant::now().since(begun) > self.patience / 3;
         let mut in_the_way = InTheWay::default();
-        let first = {
+        let (in_doubt, first) = {
             let mut state = self.state();
             if let Some(hold) = &mut state.hold {
-                hold.term = None;
+                hold.doubt();
             }
-            let first = state.hold.map_or(state.first, |hold| hold.slot);
-            (state.hold.is_some() || !state.bars.has(first)).then_some(first)
+            (state.hold.is_some(), state.hold.map_or(state.first, |hold| hold.slot))
         };
+        // Should its orders be out of reach, the others are asked for all the same.
+        let first = (in_doubt || matches!(self.gate(first).await, Ok(Gate::Open))).then_some(first);
         if let Some(slot) = first {
             match self.claim_slot(slot, candidate).await? {
                 Claim::Granted(grant) => {
@@ -291,14 +316,17 @@ impl Store for Slotted {
 
     async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
         let Some(hold) = self.state().hold else { return Ok(Renewal::Lost(None)) };
-        self.inner.renew(&self.in_slot(hold.slot, candidate), term, beat).await
+        let renewed = self.inner.renew(&self.in_slot(hold.slot, candidate), term, beat).await;
+        // What was won while the claim was answered is heard of only after that.
+        self.let_others_go(hold.slot, candidate).await;
+        renewed
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let slot = {
             let mut state = self.state();
             let Some(hold) = &mut state.hold else { return Ok(Release::NotHeld) };
-            hold.term = None;
+            hold.doubt();
             hold.slot
         };
         let released = self.inner.release(&self.in_slot(slot, candidate), term).await?;

@@ -245,6 +245,20 @@ async fn a_server_whose_clock_is_set_forward_ends_no_lease_that_was_seen() {
 }
 
 #[tokio::test]
+async fn a_lease_that_was_only_looked_at_is_not_ended_by_such_a_clock_either() {
+    let server = old_server();
+    let (store, other) = (store(&server).await, store(&server).await);
+    lead(&store, &candidate("one")).await;
+    let seen = BootInstant::now();
+    assert!(matches!(other.observe(&shard()).await, Ok(Observation::Held(_))));
+    server.cli(&["DEL", LOCK]);
+    server.cli(&["HSET", LAST, "until", "1"]);
+    let grant = granted(other.claim(&candidate("two")).await.unwrap());
+    let wait = grant.start_after.expect("one may live").since(seen);
+    assert!(wait > LEASE * 9 / 10 && wait < LEASE * 2, "{wait:?}");
+}
+
+#[tokio::test]
 async fn a_rival_that_released_is_not_waited_for() {
     let server = old_server();
     let (store, other) = (store(&server).await, store(&server).await);

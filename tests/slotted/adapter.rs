@@ -408,6 +408,75 @@ async fn a_pause_of_the_shard_is_for_whoever_leads_or_waits() {
     }
 }
 
+#[tokio::test]
+async fn a_pause_of_the_shard_that_keeps_leaders_does_not_hide_one_of_a_slot_that_does_not() {
+    let bent = Arc::new(Bent::default());
+    let one = One::of(&bent, "c0", 1);
+    one.lead().await;
+    let keep = orders::pause(None, true, None).unwrap();
+    order(&bent, &one.candidate.shard, |orders| orders.pause = Some(keep.clone())).await;
+    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+    pause(&bent, &slot(1)).await;
+    assert!(!one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+    order(&bent, &one.candidate.shard, |orders| orders.pause = None).await;
+    order(&bent, &slot(1), |orders| orders.pause = Some(keep.clone())).await;
+    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+    pause(&bent, &one.candidate.shard).await;
+    assert!(!one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+}
+
+#[tokio::test]
+async fn a_slot_that_was_paused_before_anybody_came_is_passed_over_at_once() {
+    for paused in [1, 2] {
+        let bent = Arc::new(Bent::default());
+        let one = One::of(&bent, "c0", 2);
+        pause(&bent, &slot(paused)).await;
+        assert_eq!(one.lead().await.0, 3 - paused);
+        assert!(!bent.asked().contains(&format!("claim s/{paused}")));
+    }
+}
+
+#[tokio::test]
+async fn whoever_does_not_expire_is_named_before_orders_that_bar_us() {
+    let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
+    for paused in [1, 2] {
+        let one = One::of(&bent, "c0", 2);
+        pause(&bent, &slot(paused)).await;
+        let others = taken(&bent, &[3 - paused]).await;
+        assert!(matches!(one.observe().await, Observation::Held(holder) if holder.owner == "other"), "{paused}");
+        for (other, term) in others {
+            bent.memory.release(&other, term).await.unwrap();
+        }
+        order(&bent, &slot(paused), |orders| orders.pause = None).await;
+    }
+}
+
+#[tokio::test]
+async fn the_kernel_gets_back_what_it_gave_after_the_grant() {
+    let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
+    let one = One::of(&bent, "c0", 2);
+    let (led, term) = one.lead().await;
+    bent.asked();
+    assert_eq!(one.store.renew(&one.candidate, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(bent.asked(), [format!("renew s/{led}"), format!("release s/{}", 3 - led)]);
+}
+
+#[tokio::test]
+async fn a_doubt_that_is_never_answered_ends_with_the_lease() {
+    let bent = Arc::new(Bent::default());
+    let mut one = One::of(&bent, "c0", 2);
+    one.candidate.lease = Duration::from_millis(200);
+    bent.next(&[Fate::Unheard, Fate::Fails(Conclusion::Denied)]);
+    assert!(one.claim().await.is_err() && one.claim().await.is_err());
+    let asked = bent.asked();
+    assert_eq!(asked[0], asked[1]);
+    tokio::time::sleep(one.candidate.lease * 2).await;
+    bent.next(&[Fate::Fails(Conclusion::NotApplied), Fate::Fails(Conclusion::Denied)]);
+    assert!(one.claim().await.is_err() && one.claim().await.is_err());
+    assert_eq!(bent.asked(), asked, "a store that is out of reach may answer yet");
+    assert_ne!(format!("claim s/{}", one.lead().await.0), asked[0]);
+}
+
 /// Of this process, those that sleep until a lock is theirs.
 fn sleepers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();

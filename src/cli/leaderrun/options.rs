@@ -340,7 +340,8 @@ impl Flags {
         }
         if let Some(slots) = self.slots {
             let is_job = self.every.is_some() || self.once.is_some();
-            slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location), is_job)?;
+            let location = store.as_ref().ok().map(|store| &store.location);
+            slots::check(slots, &shard, location, is_job, self.on_leader_change.is_some())?;
         }
         let empty = |string: &Option<OsString>| string.as_ref().is_some_and(|string| string.is_empty());
         if empty(&self.standby) {

@@ -7,7 +7,9 @@ use super::link::Link;
 use crate::store::StoreError;
 use crate::time::BootInstant;
 use futures_util::{FutureExt, StreamExt};
+use redis::Msg;
 use redis::aio::PubSubStream;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// One that ends sooner is not made again at once.
@@ -16,13 +18,15 @@ const LEAST_LIFE: Duration = Duration::from_secs(1);
 pub struct Subscription {
     channels: Vec<String>,
     messages: PubSubStream,
+    /// Places of the channels on which there was news that nobody was told of yet.
+    heard: BTreeSet<usize>,
     since: BootInstant,
 }
 
 impl Subscription {
     pub async fn begin(link: &Link, channels: &[String]) -> Result<Self, StoreError> {
         let messages = link.listen(channels).await?.into_on_message();
-        Ok(Self { channels: channels.to_vec(), messages, since: BootInstant::now() })
+        Ok(Self { channels: channels.to_vec(), messages, heard: BTreeSet::new(), since: BootInstant::now() })
     }
 
     pub fn is_of(&self, channels: &[String]) -> bool {
@@ -31,11 +35,20 @@ impl Subscription {
 
     /// The place of the channel on which there was news; None when the connection ended.
     pub async fn next(&mut self) -> Option<usize> {
-        let message = self.messages.next().await?;
-        // Several are no more than one; and should it have ended, the next wait finds out.
-        while let Some(Some(_)) = self.messages.next().now_or_never() {}
-        let heard = self.channels.iter().position(|channel| channel == message.get_channel_name());
-        Some(heard.unwrap_or_default())
+        if self.heard.is_empty() {
+            let message = self.messages.next().await?;
+            self.take_in(&message);
+        }
+        // Several on one channel are no more than one; and should it have ended, the next wait finds out.
+        while let Some(Some(message)) = self.messages.next().now_or_never() {
+            self.take_in(&message);
+        }
+        self.heard.pop_first()
+    }
+
+    fn take_in(&mut self, message: &Msg) {
+        let place = self.channels.iter().position(|channel| channel == message.get_channel_name());
+        self.heard.insert(place.unwrap_or_default());
     }
 
     pub fn was_short(&self) -> bool {

@@ -9,22 +9,22 @@ use crate::lease::{Candidate, Term};
 use crate::orders::{self, Orders};
 use crate::store::{Conclusion, StoreError};
 use crate::time::BootInstant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// From one look at the orders that bar us from a slot to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What bars us from slots, as far as is known.
-#[derive(Default)]
 pub(super) struct Bars {
+    /// Whose orders were never read.
+    unread: BTreeSet<usize>,
     barred: BTreeMap<usize, Bar>,
     /// Of the last handover of each slot that did not name us.
     yielding: BTreeMap<usize, Yielding>,
 }
 
 /// Orders that were there when they were read last.
-#[derive(Clone)]
 struct Bar {
     said: String,
     /// To be read again then, and the slot is not to be claimed before that.
@@ -44,7 +44,25 @@ pub(super) enum Gate {
 }
 
 impl Bars {
-    /// Whether its orders have to be read before it is claimed.
+    pub fn of(slots: usize) -> Self {
+        Self { unread: (0..slots).collect(), barred: BTreeMap::new(), yielding: BTreeMap::new() }
+    }
+
+    /// None where its orders have to be read.
+    fn known(&self, slot: usize, now: BootInstant) -> Option<Gate> {
+        if self.unread.contains(&slot) {
+            return None;
+        }
+        match self.barred.get(&slot) {
+            None => Some(Gate::Open),
+            Some(Bar { said, look_at }) if now < *look_at => {
+                Some(Gate::Barred { said: said.clone(), look_at: *look_at })
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Whether orders barred us from it when they were read last.
     pub fn has(&self, slot: usize) -> bool {
         self.barred.contains_key(&slot)
     }
@@ -72,6 +90,7 @@ impl Bars {
 
     /// Takes in what is ordered of a slot.
     fn judge(&mut self, slot: usize, mandate: &Mandate, now: BootInstant) -> Gate {
+        self.unread.remove(&slot);
         let mut bar = None;
         if let Some(handover) = mandate.handover.as_ref().filter(|handover| !handover.welcome) {
             let until = self.yield_until(slot, handover, now);
@@ -92,11 +111,11 @@ impl Bars {
 }
 
 impl Slotted {
-    /// Whether orders let us claim a slot; asks for them where they did not.
+    /// Whether orders let us claim a slot; asks for them before its first claim, and where they did not.
     pub(super) async fn gate(&self, slot: usize) -> Result<Gate, StoreError> {
-        let Some(Bar { said, look_at }) = self.state().bars.barred.get(&slot).cloned() else { return Ok(Gate::Open) };
-        if BootInstant::now() < look_at {
-            return Ok(Gate::Barred { said, look_at });
+        let known = self.state().bars.known(slot, BootInstant::now());
+        if let Some(gate) = known {
+            return Ok(gate);
         }
         let orders = orders::read(&*self.inner, &self.slots[slot]).await?;
         Ok(self.state().bars.judge(slot, &orders.mandate(&self.candidate), BootInstant::now()))
@@ -134,7 +153,11 @@ impl Slotted {
             // The election has not waited for it, but we have.
             handover.welcome |= state.bars.yield_until(slot, handover, now) <= now;
         }
-        mandate.pause = pause.or(mandate.pause);
+        // One of the shard that lets leaders go on does not hide one of the slot that does not.
+        mandate.pause = match mandate.pause {
+            Some(strict) if !strict.keep => Some(strict),
+            own => pause.or(own),
+        };
         Ok(mandate)
     }
 }
