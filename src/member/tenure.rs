@@ -72,6 +72,8 @@ struct State {
     asked: bool,
     /// The next orderly stop is an operator's.
     ordered: bool,
+    /// The loss that comes is that of an end which is too near.
+    late: bool,
     /// Work under this term overran, and nobody was told yet.
     overran: Option<Term>,
     /// The last release did not succeed.
@@ -141,6 +143,7 @@ impl Shared {
             trouble: None,
             asked: false,
             ordered: false,
+            late: false,
             overran: None,
             not_released: None,
             farewell: None,
@@ -276,6 +279,7 @@ impl Shared {
         let policy = Policy::new(deadline, self.grace);
         self.change(|state| {
             state.ordered = false;
+            state.late = false;
             state.not_released = None;
             state.tenure =
                 Some(Tenure { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
@@ -297,11 +301,17 @@ impl Shared {
             let orderly = if state.ordered { Ending::Ordered } else { Ending::Asked };
             let (order, why) = match stop {
                 Stop::Orderly { kill_after } => (Order::Stop { kill_after }, orderly),
+                Stop::Losing if state.late => (Order::Lose, Ending::Late),
                 Stop::Losing => (Order::Lose, Ending::Lost),
                 Stop::Kill => (Order::Kill, orderly),
             };
             self.feed(state, Input::Order(order), why);
         });
+    }
+
+    /// The loss that follows is that of an end which comes too near.
+    pub(super) fn late(&self) {
+        self.state().late = true;
     }
 
     /// The orderly stop that follows is an operator's.
