@@ -190,6 +190,7 @@ impl Policy {
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.pass_deadline(now, &mut effects);
         match input {
             Input::Order(Order::Extend(deadline)) => {
                 // Messages keep their order, and the candidate never shortens; a deadline that has passed stays.
@@ -215,13 +216,17 @@ impl Policy {
         effects
     }
 
+    /// Before anything else is heard: who was frozen until after the deadline must not ask a frozen tree to end, for
+    /// what is asked is continued, and would run beside its successor for a moment.
+    fn pass_deadline(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+        if now >= self.kill_by() {
+            self.kill(Reason::Lost, effects);
+        }
+    }
+
     fn pass_time(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+        self.pass_deadline(now, effects);
         match self.phase {
-            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. }
-                if now >= self.kill_by() =>
-            {
-                self.kill(Reason::Lost, effects);
-            }
             Phase::Opening { .. } | Phase::Running if now >= self.deadline.term_at => {
                 effects.push(Effect::ReportDeadline);
                 self.stop(now, Reason::Lost, Some(self.grace), effects);
@@ -398,6 +403,21 @@ mod tests {
 
     fn until(kill_at: u64) -> Deadline {
         Deadline { term_at: at(kill_at - 5), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
+    }
+
+    #[test]
+    fn after_the_deadline_nothing_is_asked_and_so_continued_whatever_comes_first() {
+        for input in [
+            Input::Order(Order::Lose),
+            Input::Order(Order::Stop { kill_after: None }),
+            Input::CandidateGone,
+            Input::CommandEnded,
+            Input::Tick,
+        ] {
+            let mut policy = Policy::new(until(10), GRACE);
+            let effects = policy.handle(at(10), input);
+            assert_eq!(effects, [Effect::KillTree], "{input:?}");
+        }
     }
 
     #[test]
