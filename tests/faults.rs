@@ -461,7 +461,7 @@ macro_rules! stories {
 /// The same, of candidates that have hooks, a standby command and restarts.
 macro_rules! equipped_stories {
     ($store:ident, $start:expr, $stories:tt) => {
-        told!(true, ", with hooks, a standby command and restarts", $store, $start, $stories);
+        told!(true, " beside hooks and a standby command", $store, $start, $stories);
     };
 }
 
