@@ -6,7 +6,7 @@
 //! it then. COMMAND's tree is never among them.
 
 use crate::custody::{Command, Custody, News};
-use crate::election::{CommandEnd, Stop, TreeEvent};
+use crate::election::{CommandEnd, GUARD_PATIENCE, Stop, TreeEvent};
 use crate::guard::hooks::Hooks;
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::processes::inherited;
@@ -22,8 +22,6 @@ use tokio::time::Instant;
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// A standby command that ran for so long was well.
 const WELL_AFTER: Duration = Duration::from_mins(1);
-/// What a guard that works may take longer than the hook that it kills.
-const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 
 type Environment = Vec<(OsString, OsString)>;
 

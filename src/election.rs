@@ -30,6 +30,7 @@ mod turns;
 mod words;
 
 pub use hooks::HookEnd;
+pub(crate) use state::GUARD_PATIENCE;
 pub use words::{
     Action, Bar, Booking, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
     Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped, StartError, Stop, TreeEvent, View,
@@ -40,7 +41,7 @@ use crate::store::{Claim, Conclusion, Delivery, StoreError};
 use crate::time::BootInstant;
 use attendants::Attendants;
 use random::Random;
-use state::{Ending, GUARD_PATIENCE, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting};
+use state::{Ending, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting};
 use std::time::Duration;
 use turns::StandingBack;
 

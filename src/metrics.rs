@@ -60,6 +60,8 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     run: Run,
+    /// Where the shard has some.
+    slot: Option<u32>,
     /// COMMAND has run in it before.
     again: bool,
 }
@@ -81,6 +83,7 @@ pub struct Leads {
     pub shard: String,
     pub owner: String,
     pub host: String,
+    pub slot: Option<u32>,
     pub term: Option<Term>,
     pub since: Option<String>,
 }
@@ -146,7 +149,7 @@ impl Board {
                 let mut known = self.now();
                 let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
                 let (term, deadline) = (*term, *deadline);
-                known.leadership = Some(Leadership { term, deadline, run: Run::Starting, again });
+                known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, again });
             }
             Action::Extend(deadline) => {
                 if let Some(leadership) = &mut self.now().leadership {
@@ -181,6 +184,13 @@ impl Board {
         }
     }
 
+    /// COMMAND is about to be started, in this slot where the shard has some.
+    pub fn began(&self, slot: Option<u32>) {
+        if let Some(leadership) = &mut self.now().leadership {
+            leadership.slot = slot;
+        }
+    }
+
     /// COMMAND was started.
     pub fn started(&self) {
         self.metrics.transitions.with_label_values(&["started"]).inc();
@@ -204,15 +214,16 @@ impl Board {
     #[must_use]
     pub fn leads(&self, now: BootInstant) -> Leads {
         let known = self.now();
-        let leading = known.leadership.as_ref().and_then(|leadership| leadership.leading(now));
+        let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now));
         let Candidate { shard, owner, host, .. } = &self.candidate;
         Leads {
             leader: leading.is_some(),
             shard: shard.to_string(),
             owner: owner.clone(),
             host: host.clone(),
-            term: leading.map(|(term, _)| term),
-            since: leading.and_then(|(_, since)| rfc3339(since)),
+            slot: leading.and_then(|leadership| leadership.slot),
+            term: leading.map(|leadership| leadership.term),
+            since: leading.and_then(Leadership::since),
         }
     }
 
@@ -248,8 +259,9 @@ impl Board {
     fn reckon(&self, now: BootInstant) {
         let (known, metrics) = (self.now(), &self.metrics);
         let leadership = known.leadership.as_ref();
-        metrics.is_leader.set(leadership.and_then(|leadership| leadership.leading(now)).is_some().into());
+        metrics.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now)).into());
         metrics.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
+        metrics.slot.set(leadership.and_then(|leadership| leadership.slot).map_or(0, i64::from));
         metrics.silence.set(known.silent_since.map_or(0.0, |since| now.since(since).as_secs_f64()));
         metrics.deadline.reset();
         let with_tree = leadership.filter(|leadership| leadership.has_tree());
@@ -274,11 +286,18 @@ impl Board {
 }
 
 impl Leadership {
-    fn leading(&self, now: BootInstant) -> Option<(Term, u64)> {
+    fn is_leading(&self, now: BootInstant) -> bool {
         match self.run {
             // The guard has the tree stopped from then on, whether or not we were told already.
-            Run::Running(since) if now < self.deadline.term_at => Some((self.term, since)),
-            Run::Starting | Run::Running(_) | Run::Over | Run::Dead => None,
+            Run::Running(_) => now < self.deadline.term_at,
+            Run::Starting | Run::Over | Run::Dead => false,
+        }
+    }
+
+    fn since(&self) -> Option<String> {
+        match self.run {
+            Run::Running(since) => rfc3339(since),
+            Run::Starting | Run::Over | Run::Dead => None,
         }
     }
 
@@ -291,6 +310,7 @@ struct Metrics {
     registry: Registry,
     is_leader: IntGauge,
     term: IntGauge,
+    slot: IntGauge,
     transitions: IntCounterVec,
     renewals: Histogram,
     renew_failures: IntCounterVec,
@@ -322,6 +342,7 @@ impl Metrics {
         let metrics = Self {
             is_leader: gauge("is_leader", "1 while COMMAND runs and the lease is not lost, else 0."),
             term: gauge("term", "The term of this candidate's leadership, 0 while it has none."),
+            slot: gauge("slot", "The slot of this candidate's leadership, 0 while it has none, or the shard no slots."),
             transitions: counters(
                 "transitions_total",
                 "Starts of COMMAND, and ends of leaderships by their causes.",
@@ -346,6 +367,7 @@ impl Metrics {
         metrics.register([
             Box::new(metrics.is_leader.clone()),
             Box::new(metrics.term.clone()),
+            Box::new(metrics.slot.clone()),
             Box::new(metrics.transitions.clone()),
             Box::new(metrics.renewals.clone()),
             Box::new(metrics.renew_failures.clone()),
@@ -357,7 +379,7 @@ impl Metrics {
         metrics
     }
 
-    fn register(&self, collectors: [Box<dyn Collector>; 9]) {
+    fn register(&self, collectors: [Box<dyn Collector>; 10]) {
         for collector in collectors {
             self.registry.register(collector).expect(SOUND);
         }
@@ -508,7 +530,7 @@ mod tests {
         let seen = samples(&board, at(4));
         let own = |name: &str| seen[&format!("leaderrun_{name}{{shard=\"jobs/a\"}}")];
         let of = |name: &str, label: &str| seen[&format!("leaderrun_{name}{{{label},shard=\"jobs/a\"}}")];
-        assert_eq!((own("is_leader"), own("term")), (1.0, 1_763_700_000_001.0));
+        assert_eq!((own("is_leader"), own("term"), own("slot")), (1.0, 1_763_700_000_001.0, 0.0));
         assert_eq!((own("renew_seconds_count"), own("renew_seconds_sum")), (1.0, 1.0));
         assert_eq!(of("renew_failures_total", "conclusion=\"unknown\""), 1.0);
         assert_eq!(of("renew_failures_total", "conclusion=\"denied\""), 0.0);
@@ -539,6 +561,16 @@ mod tests {
         board.started();
         assert!(board.leads(at(4)).leader);
         assert_eq!((own("is_leader"), own("command_restarts_total")), (Some(1.0), Some(1.0)));
+    }
+
+    #[test]
+    fn a_slot_is_told_of_for_as_long_as_its_leadership() {
+        let board = leading(until(10));
+        let line = |slot: u32| format!("leaderrun_slot{{shard=\"jobs/a\"}} {slot}\n");
+        board.began(Some(2));
+        assert!(board.leads(at(1)).slot == Some(2) && board.text(at(1)).contains(&line(2)), "{}", board.text(at(1)));
+        board.did(&Action::Ended { term: Term(1_763_700_000_001), how: Ended::Lost(Loss::DeadlinePassed) });
+        assert!(board.leads(at(1)).slot.is_none() && board.text(at(1)).contains(&line(0)), "{}", board.text(at(1)));
     }
 
     #[test]

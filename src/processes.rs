@@ -24,6 +24,7 @@ use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
 /// Runs COMMAND as processes of this machine.
@@ -200,6 +201,9 @@ impl Host for Processes {
         self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name), notifies, slot);
         self.with_witness(|witness| witness.began(&candidate.shard, term, deadline));
         self.with_notifier(|notifier| notifier.began(slot));
+        if let Some(board) = &self.board {
+            board.began(slot);
+        }
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
         store.with_tenure(&candidate.shard, &mut |tenure| {
@@ -263,6 +267,9 @@ impl Host for Processes {
     }
 
     fn did(&mut self, action: &Action) {
+        if let Action::Say(Notice::Waiting(_)) = action {
+            tokio::spawn(settle_down());
+        }
         // A stop follows what is said of it.
         if let Action::Say(notice) = action
             && let Some(reason) = reason(notice)
@@ -284,6 +291,12 @@ impl Host for Processes {
         }
         self.with_witness(|witness| witness.show(view));
     }
+}
+
+/// Waiting takes a small part of what starting took. Not at once, for the rest of the start is still to come.
+async fn settle_down() {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    sys::forget_instructions();
 }
 
 /// What hooks are told of an orderly stop, where it begins with this notice.

@@ -8,7 +8,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::sys::wait::WaitPidFlag;
 use nix::time::ClockId;
-use nix::unistd::{Pid, getppid, tcsetpgrp};
+use nix::unistd::{Pid, SysconfVar, getppid, sysconf, tcsetpgrp};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -314,14 +314,36 @@ pub fn boot_clock() -> Duration {
     Duration::new(seconds, nanos)
 }
 
+/// What `/proc/self/stat` tells from a field on: where something begins, and in the next field where it ends
+/// (proc_pid_stat(5)). None where the kernel does not tell.
+fn stated_addresses(field: usize) -> Option<(usize, usize)> {
+    let line = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The second field, in parentheses, may hold spaces.
+    let fields: Vec<&str> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let address = |field: usize| fields.get(field - 3)?.parse().ok();
+    Some((address(field)?, address(field + 1)?))
+}
+
+/// Has the kernel forget which of this program's instructions this process has used: it maps those again that are used
+/// again. Where the kernel does not tell where they are, nothing happens.
+pub fn forget_instructions() {
+    let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or_default()).unwrap_or_default();
+    // startcode and endcode; 0 or 1 where they are not to be known.
+    let Some((start, end)) = stated_addresses(26).filter(|&(start, _)| start > 1 && page > 0) else { return };
+    let (start, end) = (start.next_multiple_of(page), end / page * page);
+    if start < end {
+        let region = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
+        // SAFETY: what was mapped from a file and never written has the same content when it is mapped again
+        // (madvise(2), MADV_DONTNEED), and nobody writes into the instructions of a program: they are not mapped so.
+        unsafe { libc::madvise(region, end - start, libc::MADV_DONTNEED) };
+    }
+}
+
 /// Overwrites the first of this process's arguments that has `text` in it, where `ps` and `/proc` show it, but for
 /// what stands before its first `:`. Where the kernel does not tell where the arguments are, nothing happens.
 pub fn hide_argument(text: &str) {
-    let Ok(line) = std::fs::read_to_string("/proc/self/stat") else { return };
-    // proc_pid_stat(5): arg_start and arg_end are the fields 48 and 49; the second one, in parentheses, may hold spaces.
-    let fields: Vec<&str> = line.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace().collect();
-    let address = |field: usize| fields.get(field - 3)?.parse::<usize>().ok();
-    let (Some(start), Some(end)) = (address(48), address(49)) else { return };
+    // arg_start and arg_end.
+    let Some((start, end)) = stated_addresses(48) else { return };
     if start == 0 || end <= start || text.is_empty() {
         return;
     }

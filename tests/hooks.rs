@@ -11,11 +11,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::fleet::{
-    Fleet, children_of, leaderctl, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or,
-};
-use support::server::{Server, prepare};
-use tempfile::TempDir;
+use support::fleet::{Fleet, children_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or};
+use support::place::Place;
 
 const LEASE: Duration = Duration::from_secs(9);
 /// For [`LEASE`], with room for two hooks of a second.
@@ -25,13 +22,6 @@ const TIMING: [&str; 12] =
 /// What `flags` do not say otherwise.
 fn timing(flags: &[&str]) -> Vec<&'static str> {
     TIMING.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied().collect()
-}
-
-struct Place {
-    scratch: TempDir,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    server: Option<Box<dyn Server>>,
 }
 
 /// A candidate that is ended with the test.
@@ -64,22 +54,8 @@ impl Candidate {
 }
 
 impl Place {
-    fn local() -> Self {
-        let scratch = TempDir::new().unwrap();
-        let url = format!("file:{}", scratch.path().join("store").display());
-        Self { scratch, url, environment: &[], server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { scratch: TempDir::new().unwrap(), url, environment, server: Some(server) }
-    }
-
     fn diary(&self) -> PathBuf {
-        self.scratch.path().join("diary")
+        self.path("diary")
     }
 
     /// Who did what so far.
@@ -94,18 +70,21 @@ impl Place {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
+        fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
     fn with(&self, name: &str, flags: &[&str], script: &str) -> Command {
-        let log = fs::File::options().append(true).create(true).open(self.scratch.path().join("log")).unwrap();
+        let log = fs::File::options().append(true).create(true).open(self.path("log")).unwrap();
         let mut command = leaderrun();
         command
             .args(timing(flags))
             .args(["--store", &self.url, "--owner", name])
             .args(flags)
             .args(["shard", "-c", script]);
-        command.envs(self.environment.iter().copied()).env("DIARY", self.diary()).env("PLACE", self.scratch.path());
+        command
+            .envs(self.environment.iter().copied())
+            .env("DIARY", self.diary())
+            .env("PLACE", self.fleet.scratch.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }
@@ -115,9 +94,7 @@ impl Place {
     }
 
     fn history(&self) -> String {
-        let mut command = leaderctl();
-        command.args(["--store", &self.url, "history", "shard"]).envs(self.environment.iter().copied());
-        String::from_utf8(command.output().unwrap().stdout).unwrap()
+        String::from_utf8(self.ctl(&["history", "shard"]).output().unwrap().stdout).unwrap()
     }
 }
 
@@ -304,7 +281,7 @@ fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
     assert_eq!(place.start("two", &flags, COMMAND).status(), Some(75));
     assert_eq!(place.lines()[4..], ["two lead", "two lost failed"]);
     assert!(place.log().contains("the --on-lead hook took longer than --hook-timeout"), "{}", place.log());
-    assert_eq!(processes_naming(place.scratch.path()), Vec::<i32>::new());
+    assert_eq!(processes_naming(place.fleet.scratch.path()), Vec::<i32>::new());
 }
 
 #[test]
@@ -348,7 +325,7 @@ fn hooks_are_told_why_and_only_stops_have_a_losing_one() {
     }
     // COMMAND vanishes while its hook runs.
     fs::write(place.diary(), "").unwrap();
-    let program = place.scratch.path().join("program");
+    let program = place.path("program");
     fs::copy("/bin/true", &program).unwrap();
     let removing = format!("{LINE}; rm {}", program.display());
     let mut command = leaderrun();
@@ -448,48 +425,13 @@ fn hooks_without_time_or_words_are_usage_errors() {
     );
 }
 
-macro_rules! stories {
-    ($place:expr, [$($story:ident),* $(,)?]) => {
-        $(
-            #[test]
-            fn $story() {
-                super::$story(&$place);
-            }
-        )*
-    };
-}
-
-macro_rules! on_file {
-    ($($story:ident),* $(,)?) => {
-        mod file {
-            stories!(crate::Place::local(), [$($story),*]);
-        }
-    };
-}
-
-macro_rules! on_redis {
-    ($($story:ident),* $(,)?) => {
-        #[cfg(feature = "redis")]
-        mod redis {
-            stories!(crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]);
-        }
-    };
-}
-
-on_file!(
-    hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
-    a_host_whose_hook_fails_gives_way_to_others,
-    hooks_happen_also_when_the_candidate_is_killed,
-    stubborn_hooks_are_dead_before_somebody_else_leads,
-    whatever_is_killed_while_a_hook_runs_nothing_is_left,
-);
-
-on_redis!(
-    hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
-    a_host_whose_hook_fails_gives_way_to_others,
-    hooks_happen_also_when_the_candidate_is_killed,
-    a_frozen_candidate_keeps_no_hook_from_its_time,
-    the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then,
-    stubborn_hooks_are_dead_before_somebody_else_leads,
-    whatever_is_killed_while_a_hook_runs_nothing_is_left,
+on_two_stores!(
+    [
+        &a_frozen_candidate_keeps_no_hook_from_its_time,
+        &the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then,
+    ] & hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
+    &a_host_whose_hook_fails_gives_way_to_others,
+    &hooks_happen_also_when_the_candidate_is_killed,
+    &stubborn_hooks_are_dead_before_somebody_else_leads,
+    &whatever_is_killed_while_a_hook_runs_nothing_is_left,
 );

@@ -10,45 +10,22 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use support::fleet::{leaderctl, leaderrun, processes_naming, wait_until, wait_until_or};
-use support::server::{Server, prepare};
+use support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
+use support::place::Place;
 use support::world::TIMING;
-use tempfile::TempDir;
-
-struct Place {
-    scratch: TempDir,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    server: Option<Box<dyn Server>>,
-}
 
 /// In seconds. So long that no test meets an edge of one but by a clock that is off.
 const SLOT: u64 = 366 * 86_400;
 
 impl Place {
-    fn local() -> Self {
-        let scratch = TempDir::new().unwrap();
-        let url = format!("file:{}", scratch.path().join("store").display());
-        Self { scratch, url, environment: &[], server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { scratch: TempDir::new().unwrap(), url, environment, server: Some(server) }
-    }
-
     fn runs(&self) -> PathBuf {
-        self.scratch.path().join("runs")
+        self.path("runs")
     }
 
     /// A host whose wall clock is off by `shift` seconds runs a job that writes a line, and then does `then`.
     fn host(&self, name: &str, shift: i64, job: &[&str], then: &str) -> Command {
         let mut command = leaderrun();
-        let file = self.scratch.path().join(format!("{name}.clock"));
+        let file = self.path(&format!("{name}.clock"));
         fs::write(&file, shift.to_string()).unwrap();
         command.args(TIMING).args(["-v", "--store", &self.url, "--owner", name]).args(job).arg("shard");
         command.args(["-c", &format!("echo {name} $LEADERRUN_DUE$LEADERRUN_JOB >>{}; {then}", self.runs().display())]);
@@ -78,16 +55,8 @@ impl Place {
         fs::read_to_string(self.runs()).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    fn ctl(&self, words: &[&str]) -> String {
-        let mut command = leaderctl();
-        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
     fn last_run(&self) -> Value {
-        let status: Value = serde_json::from_str(&self.ctl(&["status", "shard", "--json"])).unwrap();
+        let status: Value = serde_json::from_str(&self.order(&["status", "shard", "--json"])).unwrap();
         status["last_run"].clone()
     }
 
@@ -101,7 +70,7 @@ impl Place {
     fn kill(&self, mut child: Child) {
         child.kill().unwrap();
         let output = child.wait_with_output().unwrap();
-        let nobody = || processes_naming(self.scratch.path()).is_empty();
+        let nobody = || processes_naming(self.fleet.scratch.path()).is_empty();
         wait_until_or("its tree is dead", || format!("{output:?}"), nobody);
     }
 }
@@ -139,7 +108,7 @@ fn of_ten_hosts_that_start_at_once_one_runs(place: &Place) {
     assert_eq!((&run["owner"], &run["slot"]), (&winner.into(), &slot.into()), "{run}");
     assert_eq!((&run["exit_status"], &run["attempts"]), (&0.into(), &1.into()), "{run}");
     assert!(run["started"].is_string() && run["ended"].is_string() && run["host"].is_string(), "{run}");
-    let text = place.ctl(&["status", "shard"]);
+    let text = place.order(&["status", "shard"]);
     assert!(text.contains("last run") && text.contains("exited with 0"), "{text}");
 }
 
@@ -161,7 +130,7 @@ fn a_run_that_failed_is_repeated_as_often_as_is_allowed(place: &Place) {
 fn a_run_whose_host_died_counts_as_failed(place: &Place) {
     let first = place.start("a", EVERY);
     assert!(place.last_run()["ended"].is_null());
-    assert!(place.ctl(&["status", "shard"]).contains("it runs"));
+    assert!(place.order(&["status", "shard"]).contains("it runs"));
     place.kill(first);
     place.skips("b", EVERY, "nobody wrote down how it ended");
     assert_eq!(place.ask("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
@@ -184,14 +153,14 @@ fn a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot(place: &Plac
 }
 
 fn a_paused_shard_runs_its_job_when_it_is_resumed(place: &Place) {
-    place.ctl(&["pause", "shard"]);
+    place.order(&["pause", "shard"]);
     let (status, said) = place.ask("a", 0, &["-n", "--every", "366d"], "");
     assert_eq!(status, 75, "{said}");
     assert!(place.last_run().is_null(), "a pause is no run");
     let waits = place.host("b", 0, EVERY, "").spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
     assert!(place.lines().is_empty());
-    place.ctl(&["resume", "shard"]);
+    place.order(&["resume", "shard"]);
     let (status, said) = told(&waits.wait_with_output().unwrap());
     assert_eq!(status, 0, "{said}");
     assert_eq!(place.lines().len(), 1, "{said}");
@@ -205,7 +174,7 @@ fn a_host_that_is_asked_to_stop_has_failed(place: &Place) {
     assert_eq!(status, 143, "{said}");
     assert_eq!(place.last_run()["exit_status"], 143);
     let host = place.start("b", &["--every", "366d", "--retry-failed", "1"]);
-    place.ctl(&["step-down", "shard"]);
+    place.order(&["step-down", "shard"]);
     let (status, said) = told(&host.wait_with_output().unwrap());
     assert_eq!(status, 143, "{said}");
     place.skips("c", EVERY, "failed already on ");
@@ -233,8 +202,8 @@ fn a_job_with_a_name_runs_once(place: &Place) {
 
 #[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
-    let server = place.server.as_ref().expect("only a server can be away");
-    let go = place.scratch.path().join("go");
+    let server = place.server();
+    let go = place.path("go");
     let then = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
     let host = place.host("a", 0, EVERY, &then).spawn().unwrap();
     wait_until("it runs", || !place.lines().is_empty());
@@ -276,39 +245,12 @@ fn flags_that_make_no_sense_are_refused() {
     assert_eq!(place.lines(), ["b a"]);
 }
 
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story(&$place);
-                }
-            )*
-        }
-    };
-}
-
-#[allow(unused_macros, reason = "a build without remote stores has none")]
-macro_rules! stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        stories_at!($store, crate::Place::remote(Box::new($start)), $stories);
-    };
-}
-
-macro_rules! everywhere {
-    ($($story:ident),* $(,)?) => {
-        stories_at!(file, crate::Place::local(), [$($story),*]);
-        every_store!(stories: a_run_whose_end_cannot_be_written_counts_as_failed, $($story),*);
-    };
-}
-
 everywhere!(
-    of_ten_hosts_that_start_at_once_one_runs,
-    a_run_that_failed_is_repeated_as_often_as_is_allowed,
-    a_run_whose_host_died_counts_as_failed,
-    a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot,
-    a_paused_shard_runs_its_job_when_it_is_resumed,
-    a_host_that_is_asked_to_stop_has_failed,
-    a_job_with_a_name_runs_once,
+    [&a_run_whose_end_cannot_be_written_counts_as_failed,] & of_ten_hosts_that_start_at_once_one_runs,
+    &a_run_that_failed_is_repeated_as_often_as_is_allowed,
+    &a_run_whose_host_died_counts_as_failed,
+    &a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot,
+    &a_paused_shard_runs_its_job_when_it_is_resumed,
+    &a_host_that_is_asked_to_stop_has_failed,
+    &a_job_with_a_name_runs_once,
 );

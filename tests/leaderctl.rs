@@ -12,32 +12,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use support::fleet::{PATIENCE, leaderctl, leaderrun, wait_until, wait_until_or};
-use support::server::{Server, prepare};
-use tempfile::TempDir;
-
-/// A store, and a scratch directory for what its candidates' commands write.
-struct Place {
-    scratch: TempDir,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    server: Option<Box<dyn Server>>,
-}
+use support::place::Place;
 
 impl Place {
-    fn local() -> Self {
-        let scratch = TempDir::new().unwrap();
-        let url = format!("file:{}", scratch.path().join("store").display());
-        Self { scratch, url, environment: &[], server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { scratch: TempDir::new().unwrap(), url, environment, server: Some(server) }
-    }
-
     /// Runs a script under leaderrun. In it `$leaderctl` is the program, and `$out` the scratch directory.
     fn lead(&self, script: &str) -> Candidate {
         let mut command = leaderrun();
@@ -45,14 +22,8 @@ impl Place {
             "-q", "--store", &self.url, "--lease", "6s", "--renew", "1s", "--grace", "2s", "shard", "-c", script,
         ]);
         command.envs(self.environment.iter().copied());
-        command.env("out", self.scratch.path()).env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
+        command.env("out", self.fleet.scratch.path()).env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
         Candidate(command.stdin(Stdio::null()).spawn().unwrap())
-    }
-
-    fn ctl(&self, words: &[&str]) -> Command {
-        let mut command = leaderctl();
-        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
-        command
     }
 
     fn ask(&self, words: &[&str]) -> Output {
@@ -61,7 +32,7 @@ impl Place {
 
     /// What a script has written there, once it has.
     fn read(&self, name: &str) -> String {
-        let path = self.scratch.path().join(name);
+        let path = self.path(name);
         let mut text = String::new();
         let explain = || format!("{name}: {:?}", fs::read_to_string(&path));
         wait_until_or("a script has written", explain, || {
@@ -192,34 +163,7 @@ fn watch_tells_of_each_leader(place: &Place) {
     assert!(lines.next().ends_with("shard: free"));
 }
 
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story(&$place);
-                }
-            )*
-        }
-    };
-}
-
-#[allow(unused_macros, reason = "a build without remote stores has none")]
-macro_rules! stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        stories_at!($store, crate::Place::remote(Box::new($start)), $stories);
-    };
-}
-
-macro_rules! everywhere {
-    ($($story:ident),* $(,)?) => {
-        stories_at!(file, crate::Place::local(), [$($story),*]);
-        every_store!(stories: $($story),*);
-    };
-}
-
-everywhere!(verify_tells_whether_a_term_leads, verify_within_command_asks_the_candidate, watch_tells_of_each_leader,);
+everywhere!(&verify_tells_whether_a_term_leads, &verify_within_command_asks_the_candidate, &watch_tells_of_each_leader,);
 
 #[test]
 fn a_candidate_that_is_frozen_or_gone_verifies_nothing() {
@@ -283,7 +227,7 @@ fn watch_goes_on_when_the_store_was_away() {
     let mut place = Place::remote(Box::new(support::redis::Server::start()));
     let leader = place.lead(STEADY);
     let term = place.read("term");
-    let errors = place.scratch.path().join("errors");
+    let errors = place.path("errors");
     let mut command = place.ctl(&["watch", "shard"]);
     command.stderr(fs::File::create(&errors).unwrap());
     let lines = Lines::of(command);

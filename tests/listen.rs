@@ -158,14 +158,14 @@ fn local(fleet: &Fleet) -> String {
 /// Starts a candidate, and answers where it listens.
 fn start(fleet: &mut Fleet, store: &str, owner: &str) -> String {
     let address = format!("127.0.0.1:{}", free_port());
-    start_at(fleet, store, owner, &address);
+    start_at(fleet, store, owner, &address, &[]);
     address
 }
 
-fn start_at(fleet: &mut Fleet, store: &str, owner: &str, address: &str) {
+fn start_at(fleet: &mut Fleet, store: &str, owner: &str, address: &str, flags: &[&str]) {
     fleet.start(
         owner,
-        &[&TIMING, &["--request-timeout", "1s", "--store", store, "--listen", address][..]].concat(),
+        &[&TIMING, &["--request-timeout", "1s", "--store", store, "--listen", address][..], flags].concat(),
         &[],
         &[],
     );
@@ -214,6 +214,26 @@ fn compare(store: &str, mut fleet: Fleet) {
     assert!(leader(&second).1["term"].as_u64() > Some(life.term));
     fleet.leader_where(|next| next.term > life.term);
     fleet.conclude();
+}
+
+fn tell_of_slots(store: &str, mut fleet: Fleet) {
+    let addresses = ["one", "two", "three"].map(|owner| {
+        let address = format!("127.0.0.1:{}", free_port());
+        start_at(&mut fleet, store, owner, &address, &["--slots", "2"]);
+        address
+    });
+    let slots = || addresses.each_ref().map(|address| leader(address).1["slot"].as_u64());
+    let both_are_led = || {
+        let mut slots = slots();
+        slots.sort_unstable();
+        slots == [None, Some(1), Some(2)]
+    };
+    wait_until_or("both slots are led", || fleet.logs(), both_are_led);
+    for (address, slot) in addresses.iter().zip(slots()) {
+        assert!(is(own(&metrics(address), "slot"), slot.unwrap_or(0)), "{:?}", metrics(address));
+    }
+    let (_, evidence) = fleet.end();
+    assert_eq!(evidence.orphans, 0, "{}", fleet.logs());
 }
 
 /// Opens hundreds of connections that say little or nothing, for as long as `meanwhile` takes, and others that ask as
@@ -296,6 +316,12 @@ mod file {
     }
 
     #[test]
+    fn leaders_tell_their_slots() {
+        let fleet = Fleet::new();
+        tell_of_slots(&local(&fleet), fleet);
+    }
+
+    #[test]
     fn hundreds_of_slow_connections_do_not_disturb_a_leader() {
         let fleet = Fleet::new();
         besiege(&local(&fleet), fleet);
@@ -318,6 +344,12 @@ mod redis {
     fn a_leader_and_its_standby_tell_who_they_are() {
         let server = aged();
         compare(&server.plain_url(), Fleet::new());
+    }
+
+    #[test]
+    fn leaders_tell_their_slots() {
+        let server = aged();
+        tell_of_slots(&server.plain_url(), Fleet::new());
     }
 
     #[test]
@@ -460,7 +492,7 @@ fn a_socket_in_use_is_refused_and_one_that_was_left_over_is_replaced() {
     let mut fleet = Fleet::new();
     let path = fleet.scratch.path().join("own.sock");
     let (store, address) = (local(&fleet), format!("unix:{}", path.display()));
-    start_at(&mut fleet, &store, "one", &address);
+    start_at(&mut fleet, &store, "one", &address, &[]);
     wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
     refused(&address, 71, &format!("cannot listen on {address}: Address already in use"));
     refused(path.to_str().unwrap(), 71, "Address already in use");
@@ -468,7 +500,7 @@ fn a_socket_in_use_is_refused_and_one_that_was_left_over_is_replaced() {
 
     fleet.kill("one");
     assert!(path.exists() && try_get(&address, "/livez").is_err(), "nobody listens, not even its guard");
-    start_at(&mut fleet, &store, "two", &address);
+    start_at(&mut fleet, &store, "two", &address, &[]);
     wait_until_or("the next one leads", || fleet.logs(), || leader(&address).0 == 200);
     assert_eq!(leader(&address).1["owner"], "two");
     fleet.stop("two");
@@ -522,7 +554,7 @@ fn curl_understands_it_over_both_kinds_of_sockets() {
     let output = curl(&[], None, &format!("{url}/metrics"));
     assert!(is(own(&samples(&String::from_utf8(output.stdout).unwrap()), "is_leader"), 1));
     // A standby on a socket: -f makes a failure of 503.
-    start_at(&mut fleet, &store, "two", path.to_str().unwrap());
+    start_at(&mut fleet, &store, "two", path.to_str().unwrap(), &[]);
     let socket = Some(path.as_path());
     wait_until("it is ready", || curl(&[], socket, "http://localhost/readyz").status.success());
     assert_eq!(curl(&["--head"], socket, "http://localhost/leader").status.code(), Some(22));

@@ -1,45 +1,24 @@
 //! `--relinquish`: a leader hands over of itself, with real candidates and real stores. No two trees run at once, and
 //! the shard is not left alone.
 
+#[macro_use]
 mod support;
 
 use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use support::fleet::{Fleet, leaderctl, leaderrun, wait_until_or};
-use support::server::{Server, prepare};
+use support::fleet::{leaderrun, wait_until_or};
+use support::place::Place;
 use support::world::TIMING;
 
-struct Place {
-    fleet: Fleet,
-    url: String,
-    #[allow(dead_code, reason = "only held")]
-    server: Option<Box<dyn Server>>,
-}
-
 impl Place {
-    fn local() -> Self {
-        let fleet = Fleet::new();
-        let url = format!("file:{}", fleet.scratch.path().join("store").display());
-        Self { fleet, url, server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let url = server.url(server.address());
-        Self { fleet: Fleet::new(), url, server: Some(server) }
-    }
-
     fn start(&mut self, owner: &str, flags: &[&str], environment: &[(&str, &str)]) {
         let flags = [&TIMING, &["-vv", "--store", &self.url][..], flags].concat();
         self.fleet.start(owner, &flags, &[], environment);
     }
 
     fn ends(&self) -> String {
-        let output = leaderctl().args(["--store", &self.url, "history", "shard"]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
+        self.order(&["history", "shard"])
     }
 }
 
@@ -88,7 +67,7 @@ fn at_a_time_of_the_schedule_it_hands_over_once() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let to_midnight = i64::try_from(86_400 - now % 86_400).unwrap();
     for (owner, late) in [("c0", 0), ("c1", 2)] {
-        let file = place.fleet.scratch.path().join(format!("{owner}.clock"));
+        let file = place.path(&format!("{owner}.clock"));
         fs::write(&file, (to_midnight - 45 - late).to_string()).unwrap();
         let environment =
             [("LD_PRELOAD", support::world::wall_clock()), ("WALLCLOCK_FILE", file.to_str().unwrap()), ("TZ", "UTC")];
@@ -131,28 +110,7 @@ fn what_is_no_time_is_refused() {
     assert_eq!(output.status.code(), Some(64), "{output:?}");
 }
 
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story($place);
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! everywhere {
-    ($($story:ident),* $(,)?) => {
-        stories_at!(file, crate::Place::local(), [$($story),*]);
-        #[cfg(feature = "redis")]
-        stories_at!(redis, crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]);
-    };
-}
-
-everywhere!(
+on_two_stores!(
     candidates_take_turns,
     whoever_is_alone_leads_on,
     whoever_cannot_know_hands_over_and_leads_again_when_nobody_came,

@@ -1,47 +1,20 @@
 //! `--restart`: a COMMAND that ends is started again under the same lease, with real candidates and real stores, and
 //! whatever happens in between no two trees run at once.
 
+#[macro_use]
 mod support;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::{leaderctl, leaderrun, processes_naming, wait_until, wait_until_or};
-use support::server::{Server, prepare};
+use support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
+use support::place::Place;
 use support::world::TIMING;
-use tempfile::TempDir;
-
-struct Place {
-    scratch: TempDir,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    #[allow(dead_code, reason = "only held")]
-    server: Option<Box<dyn Server>>,
-}
 
 impl Place {
-    fn local() -> Self {
-        let scratch = TempDir::new().unwrap();
-        let url = format!("file:{}", scratch.path().join("store").display());
-        Self { scratch, url, environment: &[], server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { scratch: TempDir::new().unwrap(), url, environment, server: Some(server) }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.scratch.path().join(name)
-    }
-
     fn text(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -51,7 +24,7 @@ impl Place {
         let mut command = leaderrun();
         command.args(TIMING).args(["-v", "--store", &self.url, "--owner", owner]).args(flags).arg("shard");
         let script =
-            format!("cd {}; echo $LEADERRUN_OWNER $LEADERRUN_TERM >>runs; {then}", self.scratch.path().display());
+            format!("cd {}; echo $LEADERRUN_OWNER $LEADERRUN_TERM >>runs; {then}", self.fleet.scratch.path().display());
         command.args(["-c", &script]).envs(self.environment.iter().copied());
         command.env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
         let log = fs::File::options().append(true).create(true).open(self.path(&format!("{owner}.log"))).unwrap();
@@ -79,17 +52,9 @@ impl Place {
         wait_until_or("it has run so often", explain, || self.runs().len() >= number);
     }
 
-    fn ctl(&self, words: &[&str]) -> String {
-        let mut command = leaderctl();
-        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
     /// How each leadership ended.
     fn history(&self) -> Vec<String> {
-        let text = self.ctl(&["history", "shard", "--json"]);
+        let text = self.order(&["history", "shard", "--json"]);
         let lines = serde_json::Deserializer::from_str(&text).into_iter::<Value>().map(Result::unwrap);
         let all = lines.flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value]));
         all.map(|chapter| chapter["ended"].as_str().unwrap_or("-").to_owned()).collect()
@@ -237,7 +202,7 @@ fn a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive(place: &Place
     let mut second = place.start("b", &[], "pgrep -af \"$PWD$\" >alive; true");
     assert_eq!(second.ends(), 0, "{}", second.log());
     assert_eq!(place.text("alive"), "", "{}", second.log());
-    let nobody = || processes_naming(place.scratch.path()).is_empty();
+    let nobody = || processes_naming(place.fleet.scratch.path()).is_empty();
     wait_until_or("nobody is left", || first.log(), nobody);
 }
 
@@ -245,12 +210,12 @@ fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) 
     let flags = ["--restart", "always", "--restart-delay", "2s"];
     let first = place.start("a", &flags, "[ $(wc -l <runs) -lt 2 ] || exec sleep 1000");
     first.says("restarting in ");
-    place.ctl(&["pause", "shard"]);
+    place.order(&["pause", "shard"]);
     first.says("waiting: paused");
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(place.runs().len(), 1, "{}", first.log());
     assert_eq!(place.history(), ["paused"]);
-    place.ctl(&["resume", "shard"]);
+    place.order(&["resume", "shard"]);
     place.wait_for_runs(2);
     let runs = place.runs();
     assert!(runs[1].1 > runs[0].1, "{runs:?}");
@@ -280,35 +245,14 @@ fn flags_that_make_no_sense_are_refused() {
     assert_eq!(place.runs().len(), 1);
 }
 
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story(&$place);
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! everywhere {
-    ($($story:ident),* $(,)?) => {
-        stories_at!(file, crate::Place::local(), [$($story),*]);
-        #[cfg(feature = "redis")]
-        stories_at!(redis, crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]);
-    };
-}
-
-everywhere!(
-    a_command_that_fails_is_started_again_in_its_term_until_it_succeeds,
-    within_a_second_run_verify_tells_the_truth,
-    who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
-    where_nobody_else_is_it_tries_again_after_a_while,
-    whoever_is_asked_while_nothing_runs_ends_at_once_with_the_last_status,
-    the_lease_is_kept_while_nothing_runs,
-    a_candidate_that_is_killed_while_nothing_runs_is_followed,
-    a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive,
-    a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,
+on_two_stores!(
+    &a_command_that_fails_is_started_again_in_its_term_until_it_succeeds,
+    &within_a_second_run_verify_tells_the_truth,
+    &who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
+    &where_nobody_else_is_it_tries_again_after_a_while,
+    &whoever_is_asked_while_nothing_runs_ends_at_once_with_the_last_status,
+    &the_lease_is_kept_while_nothing_runs,
+    &a_candidate_that_is_killed_while_nothing_runs_is_followed,
+    &a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive,
+    &a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,
 );

@@ -10,37 +10,16 @@ mod adapter;
 use leaderrun::time::BootInstant;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::evidence::{Evidence, common};
-use support::fleet::{Fleet, Life, leaderctl, leaderrun, wait_until, wait_until_or};
-use support::server::{Server, prepare};
+use support::fleet::{Fleet, Life, leaderrun, wait_until, wait_until_or};
+use support::place::Place;
 use support::world::{LEASE, TIMING};
-
-struct Place {
-    fleet: Fleet,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    server: Option<Box<dyn Server>>,
-}
 
 const SLOTS: [u32; 2] = [1, 2];
 
 impl Place {
-    fn local() -> Self {
-        let fleet = Fleet::new();
-        let url = format!("file:{}", fleet.scratch.path().join("store").display());
-        Self { fleet, url, environment: &[], server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { fleet: Fleet::new(), url, environment, server: Some(server) }
-    }
-
     fn start(&mut self, owner: &str) {
         let flags = [&TIMING, &["-v", "--slots", "2", "--announce", "always", "--store", &self.url][..]].concat();
         self.fleet.start(owner, &flags, &["daemon"], self.environment);
@@ -56,19 +35,6 @@ impl Place {
 
     fn leaders(&self) -> [Life; 2] {
         SLOTS.map(|slot| leader_of(&self.fleet, slot, |_| true))
-    }
-
-    fn ctl(&self, words: &[&str]) -> Output {
-        let mut command = leaderctl();
-        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
-        command.output().unwrap()
-    }
-
-    #[track_caller]
-    fn order(&self, words: &[&str]) -> String {
-        let output = self.ctl(words);
-        assert!(output.status.success(), "{words:?}: {output:?}\n{}", self.fleet.logs());
-        String::from_utf8(output.stdout).unwrap()
     }
 
     fn status(&self, shard: &str) -> Value {
@@ -206,33 +172,6 @@ fn a_command_is_told_of_its_slot_and_can_verify_it(place: Place) {
     let told = printed(&place, "64", &script);
     let (shard, slot) = told.trim().split_once(':').unwrap();
     assert_eq!(shard, format!("db/main/{slot}"));
-}
-
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story($place);
-                }
-            )*
-        }
-    };
-}
-
-#[allow(unused_macros, reason = "a build without remote stores has none")]
-macro_rules! stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        stories_at!($store, crate::Place::remote(Box::new($start)), $stories);
-    };
-}
-
-macro_rules! everywhere {
-    ($($story:ident),* $(,)?) => {
-        stories_at!(file, crate::Place::local(), [$($story),*]);
-        every_store!(stories: $($story),*);
-    };
 }
 
 everywhere!(

@@ -1,4 +1,4 @@
-//! What runs beside a standby: while it does not lead, and never while its COMMAND is alive.
+//! What a standby holds, and what runs beside it: while it does not lead, and never while its COMMAND is alive.
 
 #[macro_use]
 mod support;
@@ -9,39 +9,12 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, Life, children_of, leaderctl, leaderrun, processes_naming, stamp_program, wait_until_or};
-use support::server::{Server, prepare};
+use support::fleet::{Life, children_of, leaderrun, processes_naming, stamp_program, wait_until_or};
+use support::place::Place;
 use support::world::TIMING;
 
-struct Place {
-    fleet: Fleet,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    /// Kept for as long as the place.
-    _server: Option<Box<dyn Server>>,
-}
-
 impl Place {
-    fn local() -> Self {
-        let fleet = Fleet::new();
-        let url = format!("file:{}", fleet.scratch.path().join("store").display());
-        Self { fleet, url, environment: &[], _server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { fleet: Fleet::new(), url, environment, _server: Some(server) }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.fleet.scratch.path().join(name)
-    }
-
     fn start(&mut self, owner: &str, flags: &[&str]) {
         self.start_with(owner, &[&TIMING[..], flags].concat());
     }
@@ -83,12 +56,7 @@ impl Place {
     }
 
     fn step_down(&self) {
-        let mut command = leaderctl();
-        command
-            .args(["--store", &self.url, "step-down", "--for", "3s", "shard"])
-            .envs(self.environment.iter().copied());
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        self.order(&["step-down", "--for", "3s", "shard"]);
     }
 
     /// Ends everything: no two trees at once, nobody left, and nothing ran beside a candidate whose COMMAND was alive.
@@ -381,29 +349,6 @@ fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
     place.conclude();
 }
 
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story($place);
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! on_two_stores {
-    ($($story:ident),* $(,)?) => {
-        stories_at!(file, crate::Place::local(), [$($story),*]);
-        #[cfg(feature = "redis")]
-        stories_at!(
-            redis, crate::Place::remote(Box::new(crate::support::redis::Server::start())), [$($story),*]
-        );
-    };
-}
-
 on_two_stores!(
     it_is_dead_before_command_starts_however_often_leadership_changes,
     it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby,
@@ -451,16 +396,12 @@ fn a_pause_is_told_as_nobody_leading() {
     let teller = teller(&place);
     place.start("one", &["--on-leader-change", &teller]);
     let leader = place.fleet.leader();
-    let ctl = |words: &[&str]| {
-        let status = leaderctl().args(["--store", &place.url]).args(words).stdout(Stdio::null()).status().unwrap();
-        assert!(status.success());
-    };
-    ctl(&["pause", "shard"]);
+    place.order(&["pause", "shard"]);
     let told = place.path("told.one");
     place.wait_until("it is told", || lines(&told) == ["leader-change shard   none none"]);
-    ctl(&["resume", "shard"]);
+    place.order(&["resume", "shard"]);
     place.fleet.leader_where(|life| life.term > leader.term);
-    ctl(&["pause", "shard"]);
+    place.order(&["pause", "shard"]);
     place.wait_until("it is told again", || lines(&told).len() == 2);
     place.conclude();
 }
@@ -477,4 +418,30 @@ fn what_cannot_be_run_is_refused() {
         assert_eq!(output.status.code(), Some(64), "{stderr}");
         assert!(stderr.starts_with(&format!("leaderrun: {said}")) && stderr.lines().count() == 1, "{stderr}");
     }
+}
+
+/// In bytes, how much of its program's instructions is mapped into a process (proc_pid_smaps(5)).
+fn resident_instructions(process: Pid) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{process}/smaps")).unwrap();
+    let mut lines = maps.lines().skip_while(|line| !line.contains(" r-xp ") || !line.ends_with("/leaderrun"));
+    let resident = lines.find_map(|line| line.strip_prefix("Rss:")).expect("a program has instructions");
+    resident.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn it_gives_back_what_only_its_start_needed() {
+    let mut place = Place::local();
+    place.start("one", &[]);
+    place.fleet.leader();
+    place.start("two", &[]);
+    let held = || ["one", "two"].map(|owner| resident_instructions(place.fleet.pid(owner)));
+    wait_until_or(
+        "a standby holds less than half of it",
+        || format!("{:?}", held()),
+        || {
+            let [leader, standby] = held();
+            standby < leader / 2
+        },
+    );
+    place.conclude();
 }

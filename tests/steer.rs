@@ -7,34 +7,13 @@ mod support;
 use leaderrun::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
-use support::fleet::{Fleet, Life, leaderctl, wait_until, wait_until_or};
-use support::server::{Server, prepare};
+use support::fleet::{Life, wait_until, wait_until_or};
+use support::place::Place;
 use support::world::TIMING;
 
-struct Place {
-    fleet: Fleet,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    server: Option<Box<dyn Server>>,
-}
-
 impl Place {
-    fn local() -> Self {
-        let fleet = Fleet::new();
-        let url = format!("file:{}", fleet.scratch.path().join("store").display());
-        Self { fleet, url, environment: &[], server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { fleet: Fleet::new(), url, environment, server: Some(server) }
-    }
-
     fn start(&mut self, owner: &str) {
         let flags = [&TIMING, &["-v", "--announce", "always", "--store", &self.url][..]].concat();
         self.fleet.start(owner, &flags, &[], self.environment);
@@ -47,23 +26,8 @@ impl Place {
         self.fleet.leader()
     }
 
-    fn ctl(&self, words: &[&str]) -> Command {
-        let mut command = leaderctl();
-        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
     fn ask(&self, words: &[&str]) -> Output {
         self.ctl(words).output().unwrap()
-    }
-
-    /// What it says where it succeeds.
-    #[track_caller]
-    fn order(&self, words: &[&str]) -> String {
-        let output = self.ask(words);
-        assert!(output.status.success(), "{words:?}: {output:?}\n{}", self.fleet.logs());
-        String::from_utf8(output.stdout).unwrap()
     }
 
     /// What it says where it has to leave things as they are.
@@ -289,33 +253,6 @@ fn standbys_are_counted_while_they_wait(mut place: Place) {
     place.fleet.leader_where(|life| life.term > leader.term);
     wait_until("nobody waits", || place.status()["standbys"] == 0);
     place.fleet.conclude();
-}
-
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story($place);
-                }
-            )*
-        }
-    };
-}
-
-#[allow(unused_macros, reason = "a build without remote stores has none")]
-macro_rules! stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        stories_at!($store, crate::Place::remote(Box::new($start)), $stories);
-    };
-}
-
-macro_rules! everywhere {
-    ($($story:ident),* $(,)?) => {
-        stories_at!(file, crate::Place::local(), [$($story),*]);
-        every_store!(stories: $($story),*);
-    };
 }
 
 everywhere!(

@@ -9,42 +9,14 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, leaderctl, wait_until};
-use support::server::{Server, prepare};
+use support::fleet::wait_until;
+use support::place::Place;
 use support::world::TIMING;
 
-struct Place {
-    fleet: Fleet,
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    server: Option<Box<dyn Server>>,
-}
-
 impl Place {
-    fn local() -> Self {
-        let fleet = Fleet::new();
-        let url = format!("file:{}", fleet.scratch.path().join("store").display());
-        Self { fleet, url, environment: &[], server: None }
-    }
-
-    #[allow(dead_code, reason = "a build without remote stores has none")]
-    fn remote(mut server: Box<dyn Server>) -> Self {
-        prepare(&*server);
-        server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
-        Self { fleet: Fleet::new(), url, environment, server: Some(server) }
-    }
-
     fn start(&mut self, owner: &str) {
         let flags = [&TIMING, &["-q", "--announce", "always", "--store", &self.url][..]].concat();
         self.fleet.start(owner, &flags, &[], self.environment);
-    }
-
-    fn ctl(&self, words: &[&str]) -> Command {
-        let mut command = leaderctl();
-        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
     }
 
     /// What it prints where it succeeds.
@@ -292,28 +264,7 @@ fn every_verb_says_soon_that_the_store_is_away(mut place: Place) {
     assert!(status["paused"] == false && status["handover"].is_null() && status["held"] == false, "{status}");
 }
 
-macro_rules! stories_at {
-    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story($place);
-                }
-            )*
-        }
-    };
-}
-
-#[allow(unused_macros, reason = "a build without remote stores has none")]
-macro_rules! stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        stories_at!($store, crate::Place::remote(Box::new($start)), $stories);
-    };
-}
-
-stories_at!(file, crate::Place::local(), [jq_reads_what_every_verb_says_and_finds_what_the_manual_tells]);
-every_store!(stories:
+everywhere!(
+    [every_verb_says_soon_that_the_store_is_away,]
     jq_reads_what_every_verb_says_and_finds_what_the_manual_tells,
-    every_verb_says_soon_that_the_store_is_away,
 );

@@ -18,7 +18,7 @@ pub(super) const MOST_RENEWALS_IN_FLIGHT: u32 = 16;
 /// Attempts get denser as the deadline comes nearer, but not denser than this.
 pub(super) const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// How much later than it should have a guard may do as it was told before it is passed over.
-pub(super) const GUARD_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum State {

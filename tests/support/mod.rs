@@ -14,6 +14,8 @@ pub mod load;
 pub mod nats;
 pub mod note;
 pub mod operator;
+#[macro_use]
+pub mod place;
 pub mod ports;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -94,16 +94,16 @@ pub fn listens(child: &mut Child, port: u16) -> bool {
 
 /// `stories!(STORE, START, [NAMES])` for every store that has a server: START starts one.
 macro_rules! every_store {
-    ($stories:ident: $($name:ident),* $(,)?) => {
+    ($stories:ident: $($names:tt)*) => {
         #[cfg(feature = "dynamodb")]
-        $stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($name),*]);
+        $stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($names)*]);
         #[cfg(feature = "redis")]
-        $stories!(redis, crate::support::redis::Server::start(), [$($name),*]);
+        $stories!(redis, crate::support::redis::Server::start(), [$($names)*]);
         #[cfg(feature = "postgres")]
-        $stories!(postgres, crate::support::postgres::Server::start(), [$($name),*]);
+        $stories!(postgres, crate::support::postgres::Server::start(), [$($names)*]);
         #[cfg(feature = "nats")]
-        $stories!(nats, crate::support::nats::Server::start(), [$($name),*]);
+        $stories!(nats, crate::support::nats::Server::start(), [$($names)*]);
         #[cfg(feature = "etcd")]
-        $stories!(etcd, crate::support::etcd::Server::start(), [$($name),*]);
+        $stories!(etcd, crate::support::etcd::Server::start(), [$($names)*]);
     };
 }

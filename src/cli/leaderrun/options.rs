@@ -298,7 +298,10 @@ impl Flags {
             (None, None) => return Ok(()),
         };
         if self.restart != AfterEnd::Never && source("restart") >= source(job.0) {
-            return Err(format!("{} and --restart cannot be used with each other (see --retry-failed)", job.1));
+            return Err(format!(
+                "{} and --restart cannot be used with each other: --retry-failed repeats a job",
+                job.1
+            ));
         }
         if self.relinquish.is_some() && source("relinquish") >= source(job.0) {
             return Err(format!("{} and --relinquish cannot be used with each other", job.1));

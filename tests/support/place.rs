@@ -1,0 +1,110 @@
+//! Where candidates meet: a store, and a directory to write into.
+
+use super::fleet::{Fleet, leaderctl};
+use super::server::{Server, prepare};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+pub struct Place {
+    pub fleet: Fleet,
+    /// Of the store.
+    pub url: String,
+    /// What the programs need to be let in.
+    pub environment: &'static [(&'static str, &'static str)],
+    /// None where the store is a directory.
+    pub server: Option<Box<dyn Server>>,
+}
+
+impl Place {
+    /// On `file:`.
+    pub fn local() -> Self {
+        let fleet = Fleet::new();
+        let url = format!("file:{}", fleet.scratch.path().join("store").display());
+        Self { fleet, url, environment: &[], server: None }
+    }
+
+    /// On a server that has what the store needs.
+    pub fn remote(mut server: Box<dyn Server>) -> Self {
+        prepare(&*server);
+        server.grow_old();
+        let (url, environment) = (server.url(server.address()), server.environment());
+        Self { fleet: Fleet::new(), url, environment, server: Some(server) }
+    }
+
+    pub fn server(&self) -> &dyn Server {
+        &**self.server.as_ref().expect("only a server can be away")
+    }
+
+    /// In the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.fleet.scratch.path().join(name)
+    }
+
+    pub fn ctl(&self, words: &[&str]) -> Command {
+        let mut command = leaderctl();
+        command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// What it says where it succeeds.
+    #[track_caller]
+    pub fn order(&self, words: &[&str]) -> String {
+        let output = self.ctl(words).output().expect("leaderctl starts");
+        assert!(output.status.success(), "{words:?}: {output:?}\n{}", self.fleet.logs());
+        String::from_utf8(output.stdout).expect("it writes text")
+    }
+}
+
+/// Makes a test of each story, which gets a place of its own; `&story` only looks at it.
+macro_rules! stories_at {
+    ($store:ident, $place:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story($place);
+                }
+            )*
+        }
+    };
+    ($store:ident, $place:expr, [$(&$story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story(&$place);
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! remote_stories {
+    ($store:ident, $start:expr, $stories:tt) => {
+        stories_at!($store, crate::support::place::Place::remote(Box::new($start)), $stories);
+    };
+}
+
+/// With each store. Those in brackets want a server, and are not told on `file:`.
+macro_rules! everywhere {
+    ([$($remote:tt)*] $($story:tt)*) => {
+        stories_at!(file, crate::support::place::Place::local(), [$($story)*]);
+        every_store!(remote_stories: $($remote)* $($story)*);
+    };
+    ($($story:tt)*) => {
+        everywhere!([] $($story)*);
+    };
+}
+
+/// The same on `file:` and on Redis: what they show is not the store's doing.
+macro_rules! on_two_stores {
+    ([$($remote:tt)*] $($story:tt)*) => {
+        stories_at!(file, crate::support::place::Place::local(), [$($story)*]);
+        #[cfg(feature = "redis")]
+        remote_stories!(redis, crate::support::redis::Server::start(), [$($remote)* $($story)*]);
+    };
+    ($($story:tt)*) => {
+        on_two_stores!([] $($story)*);
+    };
+}
