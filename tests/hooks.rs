@@ -429,7 +429,8 @@ on_two_stores!(
     [
         &a_frozen_candidate_keeps_no_hook_from_its_time,
         &the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then,
-    ] & hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
+    ]:
+    &hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
     &a_host_whose_hook_fails_gives_way_to_others,
     &hooks_happen_also_when_the_candidate_is_killed,
     &stubborn_hooks_are_dead_before_somebody_else_leads,

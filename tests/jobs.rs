@@ -246,7 +246,8 @@ fn flags_that_make_no_sense_are_refused() {
 }
 
 everywhere!(
-    [&a_run_whose_end_cannot_be_written_counts_as_failed,] & of_ten_hosts_that_start_at_once_one_runs,
+    [&a_run_whose_end_cannot_be_written_counts_as_failed,]:
+    &of_ten_hosts_that_start_at_once_one_runs,
     &a_run_that_failed_is_repeated_as_often_as_is_allowed,
     &a_run_whose_host_died_counts_as_failed,
     &a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot,

@@ -265,6 +265,6 @@ fn every_verb_says_soon_that_the_store_is_away(mut place: Place) {
 }
 
 everywhere!(
-    [every_verb_says_soon_that_the_store_is_away,]
+    [every_verb_says_soon_that_the_store_is_away,]:
     jq_reads_what_every_verb_says_and_finds_what_the_manual_tells,
 );

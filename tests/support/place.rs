@@ -88,23 +88,23 @@ macro_rules! remote_stories {
 
 /// With each store. Those in brackets want a server, and are not told on `file:`.
 macro_rules! everywhere {
-    ([$($remote:tt)*] $($story:tt)*) => {
+    ([$($remote:tt)*]: $($story:tt)*) => {
         stories_at!(file, crate::support::place::Place::local(), [$($story)*]);
         every_store!(remote_stories: $($remote)* $($story)*);
     };
     ($($story:tt)*) => {
-        everywhere!([] $($story)*);
+        everywhere!([]: $($story)*);
     };
 }
 
 /// The same on `file:` and on Redis: what they show is not the store's doing.
 macro_rules! on_two_stores {
-    ([$($remote:tt)*] $($story:tt)*) => {
+    ([$($remote:tt)*]: $($story:tt)*) => {
         stories_at!(file, crate::support::place::Place::local(), [$($story)*]);
         #[cfg(feature = "redis")]
         remote_stories!(redis, crate::support::redis::Server::start(), [$($remote)* $($story)*]);
     };
     ($($story:tt)*) => {
-        on_two_stores!([] $($story)*);
+        on_two_stores!([]: $($story)*);
     };
 }
