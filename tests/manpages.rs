@@ -399,7 +399,8 @@ fn every_test_that_the_manual_names_is_there() {
             // Cases that are run with each store, and mutants, are made tests by a macro that takes a list.
             let takes_lists =
                 ["macro_rules!", "\neverywhere!(", "\non_two_stores!("].iter().any(|by| source.contains(by));
-            let mut items = source.lines().filter_map(|line| Some(line.strip_prefix("    ")?.trim_start_matches('&')));
+            let mut items =
+                source.lines().filter_map(|line| Some(line.strip_prefix("    ")?.trim_start_matches([' ', '&'])));
             let mut listed = |end: char| items.any(|item| item.starts_with(&format!("{name}{end}")));
             let is_listed = takes_lists && (before.is_some() && listed(',') || before.is_none() && listed(':'));
             assert!(is_listed || before.is_some_and(is_marked), "{head}: no test {name} in {file}");
