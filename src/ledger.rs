@@ -169,6 +169,9 @@ impl Run {
 
     fn settled(&self, ran: &Ran) -> Self {
         let status = match (&ran.how, ran.end) {
+            // With these it ends whatever COMMAND says.
+            (Ended::Overran, _) => Some(exit::OVERRAN),
+            (Ended::Lost(_), _) => Some(exit::LOST),
             (_, Some(CommandEnd::Exited(status))) => Some(status.to_le_bytes()[0]),
             (_, Some(CommandEnd::Signalled(signal))) => Some(exit::SIGNALLED.wrapping_add(signal.to_le_bytes()[0])),
             (Ended::NotStarted(error), None) => Some(exit::of_start(*error)),
@@ -241,6 +244,14 @@ enum Verdict {
 }
 
 impl Job {
+    /// That of the ledger's slots, where ours are not as long.
+    fn other_length(&self, ledger: &Ledger) -> Option<u64> {
+        match &self.turn {
+            Turn::Slot(slot) => ledger.every_millis.filter(|&every| every != slot.every_millis),
+            Turn::Once(_) => None,
+        }
+    }
+
     fn judge(&self, ledger: Option<&Ledger>, session: &Session) -> Verdict {
         let Some(ledger) = ledger else { return Verdict::Run(1) };
         let run = ledger.counting();
@@ -312,6 +323,10 @@ impl Books {
         for _ in 0..MOST_ATTEMPTS {
             let standing = store.read(shard, &page).await?.map(|note| note.text);
             let ledger = Ledger::read(standing.as_deref(), shard)?;
+            if let Some(other) = ledger.as_ref().and_then(|ledger| self.job.other_length(ledger)) {
+                let last = show(Duration::from_millis(other));
+                tracing::warn!("the last run in {shard} was of a job every {last}: two jobs need two shards");
+            }
             let (attempts, before) = match self.job.judge(ledger.as_ref(), &candidate.session) {
                 Verdict::Skip(Skipped { said, status }) => {
                     return Ok(Booking::Done(Skipped { said: on_one_line(said), status }));

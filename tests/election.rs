@@ -814,7 +814,14 @@ fn a_guard_that_does_not_stop_a_command_that_ran_for_too_long_is_passed_over() {
 
 /// Is granted the lease at 0 s, and about to enter the run of a job.
 fn entering() -> Play {
-    let mut play = Play::new(|settings| settings.books = true);
+    entering_with(|_| {})
+}
+
+fn entering_with(change: impl FnOnce(&mut Settings)) -> Play {
+    let mut play = Play::new(|settings| {
+        settings.books = true;
+        change(settings);
+    });
     assert_eq!(play.tell(Event::Tick), [Action::Claim]);
     let actions = play.claimed(Ok(granted()));
     assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Book { term: TERM }]);
@@ -852,6 +859,31 @@ fn a_job_is_entered_before_it_starts_and_settled_before_the_release() {
     assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
+}
+
+#[test]
+fn a_job_that_was_made_to_end_is_not_done_whatever_its_command_says() {
+    for (event, how) in [
+        (Event::Asked { signal: 2 }, Ended::Asked(2)),
+        (Event::Tick, Ended::Overran),
+        (Event::Tree(TreeEvent::DeadlineReached), Ended::Lost(Loss::DeadlinePassed)),
+    ] {
+        let mut play = entering_with(|settings| settings.max_run = Some(Duration::from_secs(1)));
+        play.tell(booked(Ok(Booking::Booked)));
+        play.tell(Event::Tree(TreeEvent::Started));
+        if matches!(event, Event::Tick) {
+            let _ = play.until(1.0);
+        } else {
+            play.tell(event);
+        }
+        play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+        let signal = if how == Ended::Asked(2) { 2 } else { 15 };
+        let actions = play.dead();
+        assert!(has(&actions, &ran(how, Some(CommandEnd::Signalled(signal)))), "{actions:?}");
+        play.tell(settled(Ok(())));
+        let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+        assert!(!has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(0)))), "{actions:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod support;
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -169,7 +170,7 @@ fn a_paused_shard_runs_its_job_when_it_is_resumed(place: &Place) {
 
 fn a_host_that_is_asked_to_stop_has_failed(place: &Place) {
     let host = place.start("a", EVERY);
-    kill(nix::unistd::Pid::from_raw(i32::try_from(host.id()).unwrap()), Signal::SIGTERM).unwrap();
+    kill(Pid::from_raw(host.id().cast_signed()), Signal::SIGTERM).unwrap();
     let (status, said) = told(&host.wait_with_output().unwrap());
     assert_eq!(status, 143, "{said}");
     assert_eq!(place.last_run()["exit_status"], 143);
@@ -221,6 +222,36 @@ fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     }
 }
 
+fn a_job_that_was_stopped_is_not_done_whatever_its_command_says(place: &Place) {
+    let ready = place.path("ready");
+    let obliging = format!("trap 'exit 0' TERM; echo >{}; while :; do sleep 0.05; done", ready.display());
+    let stopped = |name: &str, stop: &dyn Fn(&Child)| {
+        let _ = fs::remove_file(&ready);
+        let host = place.host("a", 0, &["--once", name], &obliging).spawn().unwrap();
+        wait_until("it runs", || ready.exists());
+        stop(&host);
+        told(&host.wait_with_output().unwrap()).0
+    };
+    let asked = |host: &Child| kill(Pid::from_raw(host.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(stopped("asked", &asked), 143);
+    assert_eq!(stopped("stepped-down", &|_| drop(place.order(&["step-down", "shard", "--for", "1s"]))), 143);
+    let overran = place.ask("a", 0, &["--once", "overran", "--max-run", "3s"], &obliging);
+    assert_eq!(overran.0, 124, "{overran:?}");
+    for (name, wanted) in [("asked", 143), ("stepped-down", 143), ("overran", 124)] {
+        let (status, said) = place.ask("b", 0, &["--once", name], "exit 1");
+        assert!(status == wanted && said.contains("failed already"), "{name}: {status} {said}");
+    }
+}
+
+#[test]
+fn two_jobs_in_one_shard_are_warned_of() {
+    let place = Place::local();
+    assert_eq!(place.ask("a", 0, &["--every", "366d"], "").0, 0);
+    let (_, said) = place.ask("b", 0, &["--every", "365d"], "");
+    assert!(said.contains("was of a job every 1year 18h"), "{said}");
+    assert!(said.contains("two jobs need two shards"), "{said}");
+}
+
 #[test]
 fn flags_that_make_no_sense_are_refused() {
     let place = Place::local();
@@ -254,4 +285,5 @@ everywhere!(
     &a_paused_shard_runs_its_job_when_it_is_resumed,
     &a_host_that_is_asked_to_stop_has_failed,
     &a_job_with_a_name_runs_once,
+    &a_job_that_was_stopped_is_not_done_whatever_its_command_says,
 );

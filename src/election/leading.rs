@@ -296,10 +296,14 @@ impl Election {
         }
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
-        let (term, asked, end) = (leadership.term, leadership.asked, leadership.end);
+        let (term, asked, mut end) = (leadership.term, leadership.asked, leadership.end);
         let entered = leadership.entry.begun;
         // An entry without a run is withdrawn.
         let has_run = entered && !leadership.unready;
+        if has_run && end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ending::ByItself(_)) {
+            // A COMMAND that was stopped in order may say 0: the work of a job is not done for that.
+            end = Some(asked.map_or(STOPPED, CommandEnd::Signalled));
+        }
         let left = leadership.valid_until.since(now);
         let unready = leadership.unready;
         let when_asked = asked.map(|signal| match end {
