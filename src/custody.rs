@@ -8,7 +8,7 @@
 use crate::election::{HookEnd, Stop, TreeEvent};
 use crate::guard::hooks::{Hook, Hooks, Reason};
 use crate::guard::policy::Order;
-use crate::guard::tree::{Tree, children};
+use crate::guard::tree::{LOOK_AGAIN, Tree, children};
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{Charge, GUARD_NAME};
 use crate::lease::{Candidate, Deadline, Term};
@@ -28,9 +28,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
-
-/// A tree that is being killed is looked at again after so long.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+use tokio::time::Instant;
 
 /// One tree, from the start of its guard to the proof of its end.
 #[derive(Debug)]
@@ -44,6 +42,8 @@ pub struct Custody {
     tree: Tree,
     /// We are killing it ourselves.
     seized: bool,
+    /// When to kill what is left of it next.
+    look_at: Instant,
     guard_closed: bool,
     backstop_closed: bool,
     /// The backstop said that it has no descendant left.
@@ -125,6 +125,7 @@ impl Custody {
             backstop_pid: Some(backstop_pid),
             tree,
             seized: false,
+            look_at: Instant::now(),
             guard_closed: false,
             backstop_closed: false,
             proven: false,
@@ -176,8 +177,10 @@ impl Custody {
                 return news;
             }
             if self.seized && !self.dead {
-                tokio::time::sleep(LOOK_AGAIN).await;
+                // Whoever waits here is cut short by each process that ends: that must not put off the next kill.
+                tokio::time::sleep_until(self.look_at).await;
                 self.tree.kill();
+                self.look_at = Instant::now() + LOOK_AGAIN;
                 return News::Seizing;
             }
             let (guard_closed, backstop_closed) = (self.guard_closed, self.backstop_closed);

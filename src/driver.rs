@@ -32,8 +32,8 @@ const BEGINS_AFTER: Duration = Duration::from_secs(1);
 /// The machine that a candidate runs on, as far as an election needs it: something that wakes it, people who ask it to
 /// stop, and its tree.
 pub trait Host {
-    /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`] or [`Event::Tree`]. Cancelling
-    /// it loses none.
+    /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`], [`Event::Tree`] or
+    /// [`Event::Dismissed`]. Cancelling it loses none.
     ///
     /// # Errors
     /// When the operating system refuses what every candidate needs.
@@ -178,7 +178,7 @@ struct Driver {
     turns: JoinSet<Event>,
     /// What is written down for people.
     notes: JoinSet<()>,
-    /// That a leadership has begun, of which nobody waits for.
+    /// Notes that a leadership has begun. Nobody waits for one.
     beginnings: JoinSet<()>,
     chronicle: Arc<Chronicle>,
     /// While it is announced that we wait.

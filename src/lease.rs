@@ -249,7 +249,6 @@ impl Default for TimingRequest {
 /// Hooks before the stop signal and after the tree's end take their boxes out of the same time, so where there are any,
 /// the stop begins that much earlier, the boxes count to the sum, and what remains of the tree is killed a box earlier.
 ///
-///
 /// The store counts from when it *received* the request, which is after `s`; its clock's rate differs from ours
 /// by less than 1 %. The margin holds that 1 % of the lease and the time a kill takes, so the tree is dead
 /// before the store can give the lease to somebody else.

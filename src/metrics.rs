@@ -6,6 +6,7 @@
 
 use crate::election::{Action, Ended, Event, Loss, Notice, Obstacle, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Term, show_seconds};
+use crate::ledger::rfc3339;
 use crate::store::{Conclusion, StoreError};
 use crate::time::{BootInstant, wall_clock_millis};
 use prometheus::core::Collector;
@@ -15,7 +16,7 @@ use prometheus::{
 };
 use serde::Serialize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Why a COMMAND was started, or its leadership ended.
 const CAUSES: [&str; 14] = [
@@ -296,7 +297,7 @@ impl Leadership {
 
     fn since(&self) -> Option<String> {
         match self.run {
-            Run::Running(since) => rfc3339(since),
+            Run::Running(since) => Some(rfc3339(since)),
             Run::Starting | Run::Over | Run::Dead => None,
         }
     }
@@ -415,12 +416,6 @@ fn cause(how: &Ended) -> &'static str {
 
 fn integer(term: Term) -> i64 {
     i64::try_from(term.0).unwrap_or(i64::MAX)
-}
-
-/// None beyond the year 9999, which humantime does not write.
-fn rfc3339(millis: u64) -> Option<String> {
-    let at = UNIX_EPOCH.checked_add(Duration::from_millis(millis)).filter(|_| millis < 253_402_300_800_000)?;
-    Some(humantime::format_rfc3339_millis(at).to_string())
 }
 
 #[cfg(test)]

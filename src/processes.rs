@@ -210,6 +210,7 @@ impl Host for Processes {
             started = Custody::start(command, candidate, term, deadline, tenure);
         });
         let custody = started.map_err(|error| {
+            self.with_witness(Witness::ended);
             tracing::error!("cannot start the guard: {error}");
             StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN))
         })?;

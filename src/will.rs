@@ -121,7 +121,11 @@ pub fn run_if_respawned() -> Option<ExitCode> {
         .and_then(|number| read(number).map_err(|error| format!("{error}: this program is started by leaderrun alone")))
         .and_then(|will| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.map_err(|error| error.to_string())?.block_on(will.release()).map(|()| will)
+            let runtime = runtime.map_err(|error| error.to_string())?;
+            let released = runtime.block_on(will.release());
+            // A look-up of a name may hang for long, and has nobody to tell.
+            runtime.shutdown_background();
+            released.map(|()| will)
         });
     Some(match done {
         Ok(will) => {

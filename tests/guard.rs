@@ -323,6 +323,26 @@ fn a_deep_tree_that_ignores_sigterm_leaves_nobody() {
 }
 
 #[test]
+fn a_tree_that_forks_without_end_dies_by_the_candidates_hand_alone() {
+    let scratch = TempDir::new().unwrap();
+    let chain = scratch.path().join("chain");
+    // Each generation ends once the next is there, and becomes the candidate's to reap.
+    fs::write(&chain, "while (1) { fork and exit }").unwrap();
+    let script =
+        format!("for n in 1 2 3; do setsid -f perl {}; done; echo up > $FILE; exec sleep 1000", chain.display());
+    let mut run = Script::start(&["--on-loss", "exit"], &script);
+    run.wait_for("up");
+    wait_until("it forks", || !processes_naming(&chain).is_empty());
+    let backstop = Pid::from_raw(children_of(run.child.id().cast_signed())[0]);
+    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+    kill(backstop, Signal::SIGSTOP).unwrap();
+    slay(guard);
+    slay(backstop);
+    assert_eq!(run.status(), Some(79));
+    assert_eq!(processes_naming(&chain), Vec::<i32>::new());
+}
+
+#[test]
 fn signals_for_command_reach_it() {
     let script = "for s in HUP USR1 USR2 QUIT WINCH; do trap \"echo $s >> $FILE\" $s; done; echo up > $FILE; \
                   while :; do sleep 0.02; done";

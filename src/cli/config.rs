@@ -37,8 +37,16 @@ const OPTION: &str = "config";
 const SHARDS: &str = "shard";
 /// The same for all shards, for leaderctl has to look where leaderrun does.
 const FOR_ALL_SHARDS: [&str; 2] = ["store", "store-file"];
-/// A switch, and the option that it excludes.
-const EXCLUDING: [(&str, &str); 2] = [("no-wait", "wait"), ("quiet", "verbose")];
+/// Options that exclude each other.
+const EXCLUDING: [(&str, &str); 7] = [
+    ("no-wait", "wait"),
+    ("quiet", "verbose"),
+    ("every", "once"),
+    ("every", "restart"),
+    ("every", "relinquish"),
+    ("once", "restart"),
+    ("once", "relinquish"),
+];
 
 /// What a file says for one shard, each value as its option would take it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,17 +102,18 @@ impl Settings {
         command
     }
 
-    fn is_on(&self, switch: &str) -> bool {
-        self.0.get(switch).is_some_and(|text| text == "true")
+    /// Whether it says more than its absence.
+    fn is_on(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|text| text != "false" && text != "never")
     }
 
     /// Puts in what `nearer` says otherwise. What that excludes goes.
     fn overrule(&mut self, nearer: Self) {
-        for (switch, other) in EXCLUDING {
-            if nearer.is_on(switch) {
+        for (one, other) in EXCLUDING {
+            if nearer.is_on(one) {
                 self.0.remove(other);
-            } else if nearer.0.contains_key(other) {
-                self.0.remove(switch);
+            } else if nearer.is_on(other) {
+                self.0.remove(one);
             }
         }
         self.0.extend(nearer.0);
@@ -194,7 +203,7 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
         settings.0.insert(name.to_owned(), text);
     }
     let has = |name: &str| settings.0.contains_key(name);
-    let excluding = EXCLUDING.into_iter().find(|(switch, other)| settings.is_on(switch) && has(other));
+    let excluding = EXCLUDING.into_iter().find(|(one, other)| settings.is_on(one) && settings.is_on(other));
     let both = Some(("store", "store-file")).filter(|(url, file)| has(url) && has(file));
     if let Some((one, other)) = excluding.or(both) {
         let at = entries.iter().find(|(key, _)| *key.get_ref() == other).map(|(key, _)| key.span());
@@ -322,6 +331,15 @@ mod tests {
         assert_eq!(of_shard(Some("b")), of(&[("wait", "5"), ("verbose", "1"), ("lease", "20")]));
         let c = of(&[("wait", "5"), ("no-wait", "false"), ("quiet", "true"), ("lease", "30s")]);
         assert_eq!(of_shard(Some("c")), c);
+
+        let text = "every = '5m'\n[shard.a]\nonce = 'x'\n[shard.b]\nrestart = 'always'\n[shard.c]\nrestart = 'never'";
+        let of_shard = |shard| read(text).unwrap().of_shard(Some(shard));
+        assert_eq!(of_shard("a"), of(&[("once", "x")]));
+        assert_eq!(of_shard("b"), of(&[("restart", "always")]));
+        assert_eq!(of_shard("c"), of(&[("every", "5m"), ("restart", "never")]));
+        let text = "restart = 'always'\nrelinquish = '6h'\n[shard.a]\nonce = 'x'";
+        assert_eq!(read(text).unwrap().of_shard(Some("a")), of(&[("once", "x")]));
+        assert!(read("every = '5m'\nonce = 'x'").unwrap_err().why.starts_with("every and once exclude each other"));
     }
 
     #[test]
@@ -355,7 +373,7 @@ mod tests {
             assert!(whole.shards.values().all(|shard| FOR_ALL_SHARDS.iter().all(|name| !shard.0.contains_key(*name))));
             let shard = whole.shards.keys().next().cloned();
             let settings = whole.of_shard(shard.as_deref());
-            let excluded = |(switch, other): &(&str, &str)| settings.is_on(switch) && settings.0.contains_key(*other);
+            let excluded = |(one, other): &(&str, &str)| settings.is_on(one) && settings.is_on(other);
             assert!(!EXCLUDING.iter().any(excluded));
             // Slow; and in this build clap asserts that each default is one that its option takes.
             if source.one_in(256) {

@@ -157,6 +157,8 @@ pub fn main() -> ExitCode {
             }
         }
     });
+    // A look-up of a name may hang for longer than anybody waits.
+    runtime.shutdown_background();
     answer.unwrap_or_else(|error| fail(exit::of_store(&error), &error.message))
 }
 

@@ -154,8 +154,11 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
         let habits = Habits { announces: flags.announces(&*store), job: job.ledger, schedule };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await
-    })?;
+    });
     drop(listening);
+    // A look-up of a name may hang for long, and nobody waits for it any more.
+    runtime.shutdown_background();
+    let outcome = outcome?;
     pass_on_interrupt(&outcome, terminal_group);
     let status = exit::of_outcome(&outcome, flags.conflict_exit_code);
     Ok(match outcome {

@@ -21,7 +21,7 @@ impl Election {
         let timing = self.settings.timing;
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader comes here") };
         let deadline = if self.settings.expires { timing.deadline(leadership.valid_until) } else { Deadline::NONE };
-        let lost = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
+        let lost = leadership.is_lost_for_certain();
         if let Tree::Idle { not_before } = &mut leadership.tree
             && not_before.is_some_and(|not_before| now >= not_before)
         {
@@ -227,9 +227,8 @@ impl Election {
         let State::Leading(leadership) = &self.state else { unreachable!("only a leader loses") };
         let restarts = matches!(leadership.ending, Some(Ending::ByItself(end)) if self.would_restart(end));
         let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader loses") };
-        let definite = matches!(loss, Loss::TakenBy(_) | Loss::RecordGone);
-        let known = matches!(leadership.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
-        if known {
+        let definite = loss.is_certain();
+        if leadership.is_lost_for_certain() {
             return;
         }
         actions.push(Action::Say(Notice::Lost(loss.clone())));

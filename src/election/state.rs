@@ -140,9 +140,16 @@ impl Leadership {
         if left.is_zero() { most } else { most.min((left / parts).max(LEAST_PAUSE)) }
     }
 
+    /// Nothing that the store may still answer changes it.
+    pub(super) fn is_lost_for_certain(&self) -> bool {
+        matches!(&self.ending, Some(Ending::Lost(loss)) if loss.is_certain())
+    }
+
     pub(super) fn renewal_due(&self) -> BootInstant {
-        let lost = matches!(self.ending, Some(Ending::Lost(Loss::TakenBy(_) | Loss::RecordGone)));
-        if !lost && self.in_flight < MOST_RENEWALS_IN_FLIGHT && self.next_renewal < self.valid_until {
+        if !self.is_lost_for_certain()
+            && self.in_flight < MOST_RENEWALS_IN_FLIGHT
+            && self.next_renewal < self.valid_until
+        {
             self.next_renewal
         } else {
             BootInstant::NEVER

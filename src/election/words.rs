@@ -473,6 +473,14 @@ impl fmt::Display for CommandEnd {
     }
 }
 
+impl Loss {
+    /// The store has said so.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        matches!(self, Self::TakenBy(_) | Self::RecordGone)
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -95,7 +95,7 @@ impl Backstop {
                 }
                 Some(_) => self.limit,
                 None => {
-                    if failed {
+                    if std::mem::take(&mut failed) {
                         self.report(&Report::GuardFailed);
                     }
                     if self.tree.is_empty() {

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// A tree that is being killed is looked at again after so long.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+pub const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// This process's descendants, but for the children that it had before.
 #[derive(Debug)]

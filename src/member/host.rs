@@ -6,7 +6,7 @@
 use super::tenure::{Inquiries, Shared};
 use super::words::{Error, farewell};
 use crate::driver::{self, Habits, Host};
-use crate::election::{Action, Event, Loss, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
+use crate::election::{Action, Event, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
 use crate::processes::Timer;
 use crate::store::{Location, Store};
@@ -129,7 +129,7 @@ impl Host for InProcess {
     fn did(&mut self, action: &Action) {
         match action {
             Action::Say(Notice::SteppingDown(_)) => self.shared.ordered(),
-            Action::Say(Notice::Lost(Loss::DeadlinePassed)) => self.shared.late(),
+            Action::Say(Notice::Lost(loss)) => self.shared.losing(loss),
             Action::Say(Notice::NotReleased(why)) => self.shared.not_released(Some(why.clone())),
             Action::Say(Notice::Released(_)) => self.shared.not_released(None),
             _ => {}

@@ -15,7 +15,7 @@
 
 use super::words::{Ending, Error, Leader, Overrun, Role};
 use crate::election::Role as Standing;
-use crate::election::{Event, Obstacle, Stop, TreeEvent, View};
+use crate::election::{Event, Loss, Obstacle, Stop, TreeEvent, View};
 use crate::guard::policy::{Effect, Input, Order, Policy};
 use crate::guard::{boot_timer, set_boot_timer};
 use crate::lease::{Candidate, Deadline, Term, show};
@@ -309,9 +309,9 @@ impl Shared {
         });
     }
 
-    /// The loss that follows is that of an end which comes too near.
-    pub(super) fn late(&self) {
-        self.state().late = true;
+    /// Why the next stop comes that is not orderly. A loss that is certain may follow one that only comes too near.
+    pub(super) fn losing(&self, loss: &Loss) {
+        self.state().late = *loss == Loss::DeadlinePassed;
     }
 
     /// The orderly stop that follows is an operator's.

@@ -111,6 +111,20 @@ fn a_leadership_that_begins_after_its_end_is_none() {
 }
 
 #[test]
+fn a_loss_that_is_certain_may_follow_one_that_comes_too_near() {
+    let (shared, _told) = leading(Overrun::Warn, ending_in(10_000));
+    let leadership = shared.hold().unwrap();
+    let lose = |loss| {
+        shared.losing(&loss);
+        shared.stop(Stop::Losing);
+    };
+    lose(Loss::DeadlinePassed);
+    assert!(leadership.is_ending() == Some(Ending::Late) && leadership.is_valid(), "{leadership:?}");
+    lose(Loss::RecordGone);
+    assert!(leadership.is_ending() == Some(Ending::Lost) && !leadership.is_valid(), "{leadership:?}");
+}
+
+#[test]
 fn nothing_is_left_of_what_is_lost_for_certain() {
     let (shared, mut told) = leading(Overrun::Warn, Deadline::NONE);
     let leadership = shared.hold().unwrap();
