@@ -254,7 +254,8 @@ fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Child {
     let listen = format!("{scheme}://{}:{client}", super::server::listen_on());
     let (client, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
     // It dies with us, however we end.
-    Command::new("setpriv")
+    let mut command = Command::new("setpriv");
+    command
         .args(["--pdeathsig", "KILL", "etcd", "--logger", "zap", "--log-level", "error"])
         .arg("--data-dir")
         .arg(data.join("data"))
@@ -266,8 +267,8 @@ fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Child {
         .args(flags)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
+        .stderr(Stdio::null());
+    super::server::by_a_thread_that_stays(command)
         .expect("etcd runs: apt-get install etcd-server etcd-client util-linux")
 }
 

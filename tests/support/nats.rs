@@ -4,11 +4,10 @@ use super::ports::free_port;
 use super::server::{self, prepare};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -102,25 +101,7 @@ fn spawn(data: &Path, port: u16) -> Child {
     // Debian keeps it where not everybody looks.
     command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    by_a_thread_that_stays(command).expect("setpriv starts: it is in util-linux")
-}
-
-/// What is to die with its parent dies with the *thread* that started it.
-fn by_a_thread_that_stays(command: Command) -> io::Result<Child> {
-    type Order = (Command, mpsc::Sender<io::Result<Child>>);
-    static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
-    let orders = ORDERS.get_or_init(|| {
-        let (sender, received) = mpsc::channel::<Order>();
-        thread::spawn(move || {
-            for (mut command, done) in received {
-                let _ = done.send(command.spawn());
-            }
-        });
-        Mutex::new(sender)
-    });
-    let (done, started) = mpsc::channel();
-    orders.lock().expect("nobody panicked").send((command, done)).expect("the thread lives");
-    started.recv().expect("the thread lives")
+    server::by_a_thread_that_stays(command).expect("setpriv starts: it is in util-linux")
 }
 
 impl server::Server for Server {

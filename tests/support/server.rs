@@ -3,8 +3,11 @@
 use super::fleet::children_of;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::thread;
 
 /// On a loopback port of its own, with a data directory of its own; ended and removed when dropped.
 pub trait Server {
@@ -80,6 +83,24 @@ pub fn prepare(server: &dyn Server) {
         init.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
         init.status().expect("leaderctl starts").success()
     });
+}
+
+/// What is to die with its parent dies with the *thread* that started it, and threads of tests end.
+pub fn by_a_thread_that_stays(command: Command) -> io::Result<Child> {
+    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+    static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (sender, received) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, done) in received {
+                let _ = done.send(command.spawn());
+            }
+        });
+        Mutex::new(sender)
+    });
+    let (done, started) = mpsc::channel();
+    orders.lock().expect("nobody panicked").send((command, done)).expect("the thread lives");
+    started.recv().expect("the thread lives")
 }
 
 /// Waits until something accepts connections there. False when `child` ended before that: the port was taken.
