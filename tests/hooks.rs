@@ -19,9 +19,25 @@ const LEASE: Duration = Duration::from_secs(9);
 const TIMING: [&str; 12] =
     ["--lease", "9s", "--renew", "1s", "--grace", "1s", "--retry", "500ms", "--drain", "1s", "--hook-timeout", "1s"];
 
+/// Where neither an expiry nor the end of a hook's time is waited for: a slow machine has time for everything.
+const PATIENT: [&str; 12] = [
+    "--lease",
+    "100s",
+    "--renew",
+    "1s",
+    "--grace",
+    "20s",
+    "--retry",
+    "500ms",
+    "--drain",
+    "1s",
+    "--hook-timeout",
+    "20s",
+];
+
 /// What `flags` do not say otherwise.
-fn timing(flags: &[&str]) -> Vec<&'static str> {
-    TIMING.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied().collect()
+fn timing(usual: &[&'static str], flags: &[&str]) -> Vec<&'static str> {
+    usual.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied().collect()
 }
 
 /// A candidate that is ended with the test.
@@ -77,7 +93,7 @@ impl Place {
         let log = fs::File::options().append(true).create(true).open(self.path("log")).unwrap();
         let mut command = leaderrun();
         command
-            .args(timing(flags))
+            .args(timing(&PATIENT, flags))
             .args(["--store", &self.url, "--owner", name])
             .args(flags)
             .args(["shard", "-c", script]);
@@ -111,7 +127,7 @@ fn hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last(place: 
     let stubborn = r#"setsid -f sh -c 'trap "" TERM; echo $$ > $PLACE/stray; while :; do sleep 1; done'
                       while ! test -s $PLACE/stray; do sleep 0.02; done"#;
     let lost = format!("kill -0 $(cat $PLACE/stray) && echo alive >> $DIARY; cat; sleep 0.5; {LINE}");
-    let flags = ["--on-lead", LINE, "--on-losing", LINE, "--on-lost", &lost];
+    let flags = ["--on-lead", LINE, "--on-losing", LINE, "--on-lost", &lost, "--grace", "3s"];
     let mut one = place.start("one", &flags, &format!("{stubborn}; {COMMAND}"));
     place.wait_for("one command");
     let mut two = place.start("two", &LINES, COMMAND);
@@ -170,8 +186,11 @@ fn hooks_happen_also_when_the_candidate_is_killed(place: &Place) {
     assert_eq!(lines, expected, "{started:?} {}", place.log());
 }
 
+/// A lease whose end is waited for; COMMAND and the hooks still have a while.
+const SHORT: [&str; 6] = ["--lease", "15s", "--grace", "2s", "--hook-timeout", "3s"];
+
 fn a_frozen_candidate_keeps_no_hook_from_its_time(place: &Place) {
-    let one = place.start("one", &LINES, COMMAND);
+    let one = place.start("one", &[&LINES[..], &SHORT].concat(), COMMAND);
     place.wait_for("one command");
     let _two = place.start("two", &LINES, COMMAND);
     one.signal(Signal::SIGSTOP);
@@ -237,7 +256,7 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
             let marker = fleet.scratch.path().join("hook");
             let stubborn = format!("echo up > {}; {}", marker.display(), stubborn_hook(&fleet));
             let more = ["--store", &place.url, hook, &stubborn, "--hook-timeout", "3s", "--lease", "12s"];
-            let flags = [&timing(&more)[..], &more].concat();
+            let flags = [&timing(&TIMING, &more)[..], &more].concat();
             fleet.start("one", &flags, &["daemon"], place.environment);
             let candidate = fleet.pid("one");
             if hook != "--on-lead" {
@@ -268,7 +287,8 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
 fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
     let place = Place::local();
     let hanging = format!("{LINE}; trap '' TERM; while :; do sleep 0.1; done");
-    let mut one = place.start("one", &["--on-losing", &hanging, "--on-lost", &hanging], COMMAND);
+    let flags = ["--on-losing", &hanging, "--on-lost", &hanging, "--hook-timeout", "3s"];
+    let mut one = place.start("one", &flags, COMMAND);
     place.wait_for("one command");
     one.signal(Signal::SIGTERM);
     assert_eq!(one.status(), Some(5));
@@ -277,7 +297,7 @@ fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
         let said = format!("the --on-{hook} hook took longer than --hook-timeout");
         assert_eq!(place.log().matches(&said).count(), 1, "{}", place.log());
     }
-    let flags = ["--on-lead", &hanging, "--on-lost", LINE, "-n"];
+    let flags = ["--on-lead", &hanging, "--on-lost", LINE, "-n", "--hook-timeout", "3s"];
     assert_eq!(place.start("two", &flags, COMMAND).status(), Some(75));
     assert_eq!(place.lines()[4..], ["two lead", "two lost failed"]);
     assert!(place.log().contains("the --on-lead hook took longer than --hook-timeout"), "{}", place.log());
@@ -287,10 +307,9 @@ fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
 #[test]
 fn a_stop_while_the_first_hook_runs_starts_nothing() {
     let place = Place::local();
-    let slow = format!("{LINE}; trap 'echo cut >> $DIARY; exit' TERM; while :; do sleep 0.02; done");
+    let slow = format!("trap 'echo cut >> $DIARY; exit' TERM; {LINE}; while :; do sleep 0.02; done");
     let mut one = place.start("one", &["--on-lead", &slow, "--on-losing", LINE, "--on-lost", LINE], COMMAND);
     place.wait_for("one lead");
-    std::thread::sleep(Duration::from_millis(200));
     one.signal(Signal::SIGTERM);
     assert_eq!(one.status(), Some(143));
     assert_eq!(place.lines(), ["one lead", "cut", "one lost asked"], "{}", place.log());
@@ -301,7 +320,7 @@ fn a_stop_while_the_first_hook_runs_starts_nothing() {
 fn an_impatient_stop_kills_the_hook_before_the_signal_and_runs_the_last_one() {
     let place = Place::local();
     let slow = format!("{LINE}; sleep 50");
-    let flags = ["--on-losing", &slow, "--on-lost", LINE, "--hook-timeout", "60s", "--lease", "200s"];
+    let flags = ["--on-losing", &slow, "--on-lost", LINE, "--hook-timeout", "60s", "--lease", "300s"];
     let mut one = place.start("one", &flags, COMMAND);
     place.wait_for("one command");
     one.signal(Signal::SIGTERM);
@@ -329,7 +348,8 @@ fn hooks_are_told_why_and_only_stops_have_a_losing_one() {
     fs::copy("/bin/true", &program).unwrap();
     let removing = format!("{LINE}; rm {}", program.display());
     let mut command = leaderrun();
-    command.args(["--store", &place.url, "--owner", "x", "--on-lead", &removing, "--on-lost", LINE, "shard"]);
+    command.args(PATIENT).args(["--store", &place.url, "--owner", "x"]);
+    command.args(["--on-lead", &removing, "--on-lost", LINE, "shard"]);
     let status = command.arg(&program).env("DIARY", place.diary()).stderr(Stdio::null()).status().unwrap();
     assert_eq!((status.code(), place.lines()), (Some(127), vec!["x lead".to_owned(), "x lost not-started".to_owned()]));
 }
@@ -337,8 +357,8 @@ fn hooks_are_told_why_and_only_stops_have_a_losing_one() {
 #[test]
 fn the_time_of_the_first_hook_does_not_count_as_commands() {
     let place = Place::local();
-    let slow = format!("sleep 0.9; {LINE}");
-    let flags = ["--on-lead", &slow, "--max-run", "800ms", "--hook-timeout", "3s", "--lease", "20s"];
+    let slow = format!("sleep 3.2; {LINE}");
+    let flags = ["--on-lead", &slow, "--max-run", "3s"];
     let mut one = place.start("one", &flags, "sleep 0.3; exit 7");
     assert_eq!(one.status(), Some(7), "{}", place.log());
 }
@@ -360,7 +380,8 @@ fn what_the_first_hook_leaves_behind_belongs_to_the_tree() {
 fn signals_for_command_reach_no_hook_and_a_hook_sees_what_command_sees() {
     let place = Place::local();
     let lead = "env | grep ^LEADERRUN_ | grep -v SOCKET= | sort >> $DIARY; ls /proc/self/fd | wc -l >> $DIARY";
-    let losing = format!("trap 'echo hook got it >> $DIARY' USR1; {LINE}; for i in 1 2 3 4 5; do sleep 0.1; done");
+    let until = "until grep -q 'command got it' $DIARY; do sleep 0.1; done; sleep 0.3";
+    let losing = format!("trap 'echo hook got it >> $DIARY' USR1; {LINE}; {until}");
     let script = "trap 'echo command got it >> $DIARY' USR1; trap 'exit 5' TERM; echo up >> $DIARY
                   while :; do sleep 0.02; done";
     let mut one = place.start("one", &["--on-lead", lead, "--on-losing", &losing], script);
