@@ -283,6 +283,12 @@ fn a_directory_that_cannot_be_made_is_named() {
     run(&["--store", &below], "shard").refused(78, "not a directory: name another directory");
 }
 
+/// By another process: of what we write ourselves, a child that another test starts meanwhile has the descriptor until
+/// it is another program, and nothing runs that somebody may write.
+fn copy_program(program: &str, to: &Path) {
+    assert!(Command::new("cp").arg(program).arg(to).status().unwrap().success());
+}
+
 #[test]
 fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     // Root may write anywhere, so the program runs as nobody; for that it has to lie where nobody can reach it.
@@ -292,7 +298,7 @@ fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
     let program = scratch.path().join("leaderrun");
-    fs::copy(env!("CARGO_BIN_EXE_leaderrun"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_leaderrun"), &program);
     let store = format!("file:{}", closed.display());
     let mut command = if nix::unistd::geteuid().is_root() {
         let mut command = Command::new("setpriv");
@@ -320,7 +326,7 @@ impl TwoUsers {
         let scratch = TempDir::new().unwrap();
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")] {
-            fs::copy(program, scratch.path().join(Path::new(program).file_name().unwrap())).unwrap();
+            copy_program(program, &scratch.path().join(Path::new(program).file_name().unwrap()));
         }
         Some(Self(scratch))
     }

@@ -310,6 +310,7 @@ fn the_deployment_leads_in_one_pod_and_its_probes_are_answered_in_both() {
         wait_until_or(path, || machine.log(), || pods.iter().all(|pod| pod.answers(path)));
     }
     wait_until_or("one leads", || machine.log(), || pods.iter().filter(|pod| pod.answers("/leader")).count() == 1);
+    wait_until_or("it runs", || machine.log(), || !machine.ran().is_empty());
     assert_eq!(machine.ran().len(), 1, "{:?}", machine.ran());
     let (leaders, standbys): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| pod.answers("/leader"));
     for leader in leaders {

@@ -207,12 +207,12 @@ fn a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive(place: &Place
 }
 
 fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) {
-    let flags = ["--restart", "always", "--restart-delay", "2s"];
+    let flags = ["--restart", "always", "--restart-delay", "8s"];
     let first = place.start("a", &flags, "[ $(wc -l <runs) -lt 2 ] || exec sleep 1000");
     first.says("restarting in ");
     place.order(&["pause", "shard"]);
     first.says("waiting: paused");
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(9));
     assert_eq!(place.runs().len(), 1, "{}", first.log());
     assert_eq!(place.history(), ["paused"]);
     place.order(&["resume", "shard"]);

@@ -146,7 +146,7 @@ fn a_single_candidate_that_steps_down_takes_the_other_slot(mut place: Place) {
         at > 0
     };
     wait_until("it leads", look);
-    place.order(&["step-down", &format!("shard/{at}"), "--for", "8s"]);
+    place.order(&["step-down", &format!("shard/{at}"), "--for", "60s"]);
     let moved = leader_of(&place.fleet, 3 - at, |_| true);
     place.order(&["step-down", &format!("shard/{}", 3 - at), "--for", "2s"]);
     leader_of(&place.fleet, 3 - at, |life| life.term > moved.term);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::fleet::{Life, children_of, leaderrun, processes_naming, stamp_program, wait_until_or};
+use support::fleet::{Life, children_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or};
 use support::place::Place;
 use support::world::TIMING;
 
@@ -147,7 +147,14 @@ fn who_is_asked_twice_does_not_wait_for_the_grace(mut place: Place) {
     place.fleet.signal("two", Signal::SIGTERM);
     std::thread::sleep(Duration::from_millis(200));
     assert!(!place.fleet.has_ended("two"), "what ignores SIGTERM has its grace");
-    place.fleet.stop("two");
+    // Two that come before it looks are one.
+    wait_until("it ends", || {
+        let ended = place.fleet.has_ended("two");
+        if !ended {
+            place.fleet.signal("two", Signal::SIGTERM);
+        }
+        ended
+    });
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     place.conclude();
 }
@@ -299,12 +306,12 @@ fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
     place.start("one", &[]);
     let first = place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    place.start("two", &["--on-leader-change", &stamp, "--hook-timeout", "300ms"]);
-    place.wait_until("it is killed", || place.fleet.logs().contains("it took longer than 300ms"));
+    place.start("two", &["--on-leader-change", &stamp, "--hook-timeout", "3s"]);
+    place.wait_until("it is killed", || place.fleet.logs().contains("it took longer than 3s"));
     let beside = place.path("beside");
     assert_eq!(processes_naming(&beside).len(), 1, "the candidate's own line has its path");
     let life = &place.beside()[0];
-    assert!(life.last - life.first < 3_000_000_000, "{life:?}");
+    assert!(life.last - life.first < 20_000_000_000, "{life:?}");
 
     // As long as a day: our own leadership is what ends it.
     place.start("three", &["--on-leader-change", &stamp, "--hook-timeout", "1d"]);
