@@ -338,7 +338,7 @@ fn a_password_is_shown_to_nobody() {
     let set = Command::new("redis-cli").args(["-p", &port, "CONFIG", "SET", "requirepass", "hunter2"]).output();
     assert!(set.unwrap().status.success());
     place.url = place.url.replace("redis://", "redis://:hunter2@");
-    let child = place.begin(&["--only", "stop", "--only", "short-partition", "--lease", "4s"]);
+    let child = place.begin(&["--only", "stop", "--only", "short-partition"]);
     let begun = std::time::Instant::now();
     while begun.elapsed().as_secs() < 4 {
         for number in place.processes() {
@@ -368,7 +368,7 @@ fn a_password_in_a_file_opens_the_way_through_a_proxy_too() {
     let file = place.scratch.path().join("pgpass");
     fs::write(&file, format!("127.0.0.1:{port}:*:app:hunter2\n")).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let mut selftest = place.selftest(&["--json", "--only", "short-partition", "--lease", "4s"]);
+    let mut selftest = place.selftest(&["--json", "--only", "short-partition"]);
     let output = selftest.env_remove("PGPASSWORD").env("PGPASSFILE", &file).output().unwrap();
     assert_held(&output, &["short-partition"]);
     place.assert_is_left_clean();
