@@ -25,9 +25,11 @@ use support::world::{Story, name};
 
 const LEASE: Duration = Duration::from_secs(8);
 const TIMING: [&str; 10] = ["--lease", "8s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
-/// Of the 5.3 s that an outage may last. TCP itself tries 3 s after the first packet that was lost and then not before
-/// 6.2 s, so leaderrun must not leave it to one connection.
-const MOMENT: Duration = Duration::from_secs(4);
+/// TCP itself tries 6.2 s after the first packet that was lost, which a renewal may send a second after the cut, and
+/// then not before 12.6 s. With [`LONG_TIMING`] an outage may last for 10.2 s, so leaderrun must not leave it to one
+/// connection; and a slow machine has some seconds to spare.
+const MOMENT: Duration = Duration::from_millis(7300);
+const LONG_TIMING: [&str; 10] = ["--lease", "13s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
 const HOSTS: usize = 3;
 
 /// Three candidates on hosts of their own.
@@ -38,14 +40,14 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(story: Story) -> Self {
+    fn new(story: Story, timing: [&str; 10]) -> Self {
         let network = Network::existing(std::env::var(ALONE).expect("it was checked"));
         let mut server = (story.start)();
         prepare(&*server);
         server.grow_old();
         let mut fleet = Fleet::titled(story.store, story.fault);
         let url = server.url(SocketAddr::new(HUB.parse().expect("an address"), server.address().port()));
-        let flags = [&TIMING, &["--store", &url][..]].concat();
+        let flags = [&timing, &["--store", &url][..]].concat();
         for index in 0..HOSTS {
             let command = leaderrun_in(&network.host_file(index));
             fleet.start_as(command, &name(index), &flags, &["ignore-term", "daemon"], server.environment());
@@ -78,7 +80,7 @@ impl Hosts {
 }
 
 fn a_leader_is_cut_off_for_a_moment(story: Story, cut: Cut) {
-    let hosts = Hosts::new(story);
+    let hosts = Hosts::new(story, LONG_TIMING);
     let (host, leader) = hosts.leader();
     hosts.network.cut(host, cut);
     sleep(MOMENT);
@@ -89,7 +91,7 @@ fn a_leader_is_cut_off_for_a_moment(story: Story, cut: Cut) {
 }
 
 fn a_leader_is_cut_off_for_long(story: Story, cut: Cut) {
-    let mut hosts = Hosts::new(story);
+    let mut hosts = Hosts::new(story, TIMING);
     let (host, leader) = hosts.leader();
     let begun = BootInstant::now();
     hosts.network.cut(host, cut);
@@ -102,10 +104,10 @@ fn a_leader_is_cut_off_for_long(story: Story, cut: Cut) {
 }
 
 fn a_standby_is_cut_off(story: Story, cut: Cut) {
-    let mut hosts = Hosts::new(story);
+    let mut hosts = Hosts::new(story, TIMING);
     let (host, leader) = hosts.leader();
     let standby = (host + 1) % HOSTS;
-    for length in [MOMENT, LEASE + MOMENT] {
+    for length in [LEASE / 2, LEASE + LEASE / 2] {
         hosts.network.cut(standby, cut);
         sleep(length);
         hosts.network.heal(standby);
