@@ -1,14 +1,14 @@
 //! Members of this very process.
 
 use crate::support::fleet::{leaderctl, wait_until};
-use crate::{LEASE, Place, on_both};
+use crate::{LEASE, LONG, Place, on_both};
 use leaderrun::{Ending, Error, Leader, Overrun, Role, Roles};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// So long that what takes longer waits for the end of a lease.
+/// By then it has happened, unless it waits for the end of a lease.
 const SOON: Duration = Duration::from_secs(3);
 
 async fn wait_for(roles: &mut Roles, is: impl Fn(&Role) -> bool) -> Role {
@@ -20,13 +20,13 @@ async fn wait_for(roles: &mut Roles, is: impl Fn(&Role) -> bool) -> Role {
 }
 
 async fn roles_follow_each_other_and_terms_rise(place: Place) {
-    let first = place.join("first").await;
+    let first = place.join_for_long("first").await;
     let mut roles = first.watch();
     let stands_by = |role: &Role| matches!(role, Role::Standby { .. });
     let Role::Leading { term } = wait_for(&mut roles, |role| !stands_by(role)).await else {
         panic!("nobody else is there");
     };
-    let second = place.join("second").await;
+    let second = place.join_for_long("second").await;
     let waits = |role: &Role| match role {
         Role::Standby { leader: Some(leader), waiting_for: Some(why), .. } => {
             leader.owner == "first" && leader.term == Some(term) && why.contains("first")
@@ -46,7 +46,7 @@ async fn roles_follow_each_other_and_terms_rise(place: Place) {
         Role::Leading { term } => term,
         role => panic!("{role:?}"),
     };
-    assert!(next > term && begun.elapsed() < SOON, "{term} {next} after {:?}", begun.elapsed());
+    assert!(next > term && begun.elapsed() < LONG / 2, "{term} {next} after {:?}", begun.elapsed());
     let found = second.find_leader().await.unwrap().unwrap();
     assert_eq!((found.owner.as_str(), found.term, found.pid), ("second", Some(next), Some(std::process::id())));
     assert_eq!(first.find_leader().await, Err(Error::Stopped));
@@ -63,23 +63,22 @@ async fn nobody_else_leads_while_a_leadership_is_held(place: Place) {
     // The lease is renewed for as long as it takes.
     tokio::time::sleep(LEASE + SOON).await;
     assert!(leadership.is_valid() && !second.is_leader() && !stopping.is_finished());
-    let begun = Instant::now();
     drop(leadership);
+    // It is released.
     stopping.await.unwrap().unwrap();
     second.leadership().await.unwrap();
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
 async fn a_member_that_is_dropped_leaves(place: Place) {
-    let first = place.join("first").await;
+    let first = place.join_for_long("first").await;
     let leadership = first.leadership().await.unwrap();
-    let second = place.join("second").await;
+    let second = place.join_for_long("second").await;
     drop(first);
     assert_eq!(leadership.ending().await, Ending::Asked);
     drop(leadership);
     let begun = Instant::now();
     second.leadership().await.unwrap();
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
 }
 
 async fn callbacks_hear_of_the_beginning_and_the_end(place: Place) {
@@ -192,8 +191,11 @@ mod network {
 
     #[tokio::test]
     async fn a_leader_without_a_store_stops_leading_before_its_lease_has_ended() {
+        // Whoever outstays the grace ends this very program, and with it every other test.
+        const GRACE: Duration = Duration::from_secs(5);
+        const LEASE: Duration = Duration::from_secs(12);
         let place = Place::redis();
-        let member = place.join("one").await;
+        let member = place.builder("one").lease(LEASE).grace(GRACE).join().await.unwrap();
         let leadership = member.leadership().await.unwrap();
         assert!(leadership.remaining() <= LEASE);
         place.server().freeze();
@@ -202,13 +204,12 @@ mod network {
         while member.is_leader() {
             assert!(frozen.elapsed() < LEASE, "it leads on");
             let left = leadership.remaining();
-            assert!(left <= LEASE && left <= least.saturating_add(Duration::from_millis(1100)), "{left:?} {least:?}");
+            assert!(left <= LEASE && left <= least.saturating_add(Duration::from_secs(3)), "{left:?} {least:?}");
             least = left;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(leadership.ending().await, Ending::Late);
-        // The grace.
-        assert!(leadership.is_valid() && leadership.remaining() <= Duration::from_secs(1), "{leadership:?}");
+        assert!(leadership.is_valid() && leadership.remaining() <= GRACE, "{leadership:?}");
         let term = leadership.term();
         drop(leadership);
         assert!(frozen.elapsed() < LEASE && member.try_leadership().is_none());
@@ -261,8 +262,11 @@ mod network {
 
     #[tokio::test]
     async fn work_that_may_overrun_is_told_that_it_is_not_valid() {
+        // The margin is for a slow test, which has to hear of it before the lease ends.
+        const LEASE: Duration = Duration::from_secs(10);
         let place = Place::redis();
-        let member = place.builder("one").on_overrun(Overrun::Warn).join().await.unwrap();
+        let builder = place.builder("one").lease(LEASE).margin(LEASE / 2);
+        let member = builder.on_overrun(Overrun::Warn).join().await.unwrap();
         let leadership = member.leadership().await.unwrap();
         place.server().freeze();
         let frozen = Instant::now();

@@ -15,6 +15,7 @@ use std::time::Duration;
 use support::fleet::Fleet;
 
 const LEASE: Duration = Duration::from_secs(6);
+const LONG: Duration = Duration::from_mins(1);
 
 /// A store, and processes that use it.
 struct Place {
@@ -54,6 +55,11 @@ impl Place {
         let seconds = Duration::from_secs;
         let builder = Member::builder(&self.url, "shard").owner(owner);
         builder.lease(LEASE).renew(seconds(1)).grace(seconds(1)).retry(seconds(1))
+    }
+
+    /// With a lease of [`LONG`]: what comes long before that has not waited for its end.
+    async fn join_for_long(&self, owner: &str) -> Member {
+        self.builder(owner).lease(LONG).join().await.expect("the store can be opened")
     }
 
     async fn join(&self, owner: &str) -> Member {
