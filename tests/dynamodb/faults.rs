@@ -261,12 +261,12 @@ async fn a_request_takes_no_longer_than_it_may() {
     let table = server.table("locks").await;
     let proxy = Proxy::before(&server);
     let address = address(&proxy.endpoint(), &table);
-    let store = DynamoDb::open(&address, Duration::from_millis(300)).await.unwrap();
+    let store = DynamoDb::open(&address, Duration::from_secs(1)).await.unwrap();
     let one = candidate("one");
-    proxy.rule(|_| Fate::Slow(Duration::from_secs(2)));
+    proxy.rule(|_| Fate::Slow(Duration::from_secs(20)));
     let start = Instant::now();
     let error = store.claim(&one).await.unwrap_err();
-    assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     assert_eq!(error.conclusion, Conclusion::Unknown);
     assert_eq!(error.message, format!("cannot reach DynamoDB at {}: no answer in time", proxy.endpoint()));
     assert_eq!(proxy.actions(), ["PutItem"], "it was not tried again behind our back");

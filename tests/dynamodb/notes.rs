@@ -195,10 +195,11 @@ async fn a_standby_who_came_back_while_somebody_looked_is_not_deleted() {
     ended(&standby, &page).await;
     // One answer leaves two seconds open.
     sleep(Duration::from_secs(2)).await;
-    proxy.once("DeleteItem", Fate::Held(Duration::from_secs(1)));
+    let open = proxy.gate("DeleteItem");
     let look = tokio::spawn(async move { looker.standbys("").await });
-    sleep(Duration::from_millis(500)).await;
+    proxy.has_met("DeleteItem").await;
     write(&standby, &page, &lasting("waits", Duration::from_mins(1))).await;
+    open.send(()).unwrap();
     assert_eq!(look.await.unwrap(), Ok(Vec::new()));
     assert_eq!(proxy.actions(), ["Scan", "DeleteItem"]);
     assert_eq!(text_of(&standby, &page).await.as_deref(), Some("waits"));

@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
 use leaderrun::store::{Conclusion, Release, Renewal};
-use tokio::time::sleep;
 
 /// The item that `revoke` has to leave alone or take.
 async fn stands(client: &Client, table: &str) -> bool {
@@ -51,11 +50,12 @@ async fn a_lease_that_is_renewed_while_it_is_revoked_is_revoked_all_the_same() {
     let (holder, operator) = (store(&server.endpoint(), &table).await, store(&proxy.endpoint(), &table).await);
     let one = candidate("one");
     let term = lead(&holder, &one).await;
-    proxy.once("DeleteItem", Fate::Held(Duration::from_secs(1)));
+    let open = proxy.gate("DeleteItem");
     let shard = one.shard.clone();
     let revocation = tokio::spawn(async move { operator.revoke(&shard, term).await });
-    sleep(Duration::from_millis(500)).await;
+    proxy.has_met("DeleteItem").await;
     assert_eq!(holder.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    open.send(()).unwrap();
     assert_eq!(revocation.await.unwrap(), Ok(Release::Released));
     assert_eq!(proxy.actions(), ["GetItem", "GetItem", "DeleteItem", "GetItem", "DeleteItem"]);
     assert!(!stands(&client, &table).await);
@@ -69,12 +69,13 @@ async fn a_revocation_that_comes_late_does_not_end_the_next_leadership() {
     let (holder, operator) = (store(&server.endpoint(), &table).await, store(&proxy.endpoint(), &table).await);
     let (one, two) = (candidate("one"), candidate("two"));
     let term = lead(&holder, &one).await;
-    proxy.once("DeleteItem", Fate::Held(Duration::from_secs(1)));
+    let open = proxy.gate("DeleteItem");
     let shard = one.shard.clone();
     let revocation = tokio::spawn(async move { operator.revoke(&shard, term).await });
-    sleep(Duration::from_millis(500)).await;
+    proxy.has_met("DeleteItem").await;
     holder.release(&one, term).await.unwrap();
     let next = lead(&holder, &two).await;
+    open.send(()).unwrap();
     assert_eq!(revocation.await.unwrap(), Ok(Release::NotHeld));
     assert_eq!(holder.renew(&two, next, 1).await, Ok(Renewal::Renewed));
     assert!(stands(&client, &table).await);
@@ -133,7 +134,7 @@ async fn what_has_no_term_of_ours_or_has_ended_is_not_revoked() {
 
     let two = with_lease("two", Duration::from_millis(500));
     let term = granted(holder.claim(&two).await.unwrap()).term;
-    sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(operator.revoke(&two.shard, term).await, Ok(Release::NotHeld));
 
     put().item("ownerId", number(7)).send().await.unwrap();

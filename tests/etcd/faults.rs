@@ -104,7 +104,7 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
 async fn the_first_attempt_after_a_partition_succeeds() {
     let server = old_server().await;
     let way = Proxy::to(server.address());
-    let store = open_with(&server.url(way.address), Duration::from_millis(500)).await;
+    let store = open_with(&server.url(way.address), Duration::from_millis(1500)).await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     let mut beats = 1..;

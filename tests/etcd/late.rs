@@ -4,7 +4,7 @@ use super::valve::{CLAIM, Fate, RELEASE, Valve};
 use super::*;
 use leaderrun::store::{Conclusion, Observation, Release, Renewal};
 
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_secs(3);
 
 /// An old server, a way to it that misbehaves, and a store that takes this way.
 async fn behind_a_valve() -> (Server, Valve, Arc<dyn Store>) {

@@ -154,12 +154,11 @@ pub fn as_admin(server: &Server) -> String {
 async fn the_permissions_in_the_manual_suffice() {
     let server = restricted(&NEEDED, "_INBOX.>");
     open(&as_admin(&server)).await.prepare().await.unwrap();
-    sleep(SHORT + Duration::from_millis(20)).await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = short("one");
-    let term = lead(&*leader, &one).await;
+    let one = candidate("one");
+    let term = granted(leader.claim(&one).await.unwrap()).term;
     assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    refused(standby.claim(&short("two")).await.unwrap());
+    refused(standby.claim(&candidate("two")).await.unwrap());
     let news = tokio::spawn({
         let standby = Arc::clone(&standby);
         async move { standby.changed(&shard()).await }

@@ -148,7 +148,7 @@ async fn silence_is_given_up_in_time_and_a_new_connection_is_made_afterwards() {
     // No connection can be made now, so nothing is sent.
     let error = store.renew(&one, term, 2).await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
-    assert!(begun.elapsed() < bound * 2 + bound / 2, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < bound * 4, "{:?}", begun.elapsed());
     proxy.set(Weather::Fair);
     assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
     proxy.set(Weather::Storm);

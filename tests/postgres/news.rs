@@ -6,8 +6,8 @@ use leaderrun::store::{Delivery, Observation, Renewal};
 use std::time::Instant;
 use tokio::time::timeout;
 
-/// Much less than any poll, much more than a round trip takes.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// Whoever listens does not look by itself, so it may take that long on a slow machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn a_release_reaches_a_standby_at_once_and_not_that_of_another_shard() {
@@ -62,12 +62,12 @@ async fn a_standby_does_not_ask_while_it_waits() {
     let store = async |name: &str| open(&server.url_with(&format!("application_name={name}"))).await;
     let (leader, standby) = (store("leader").await, store("standby").await);
     leader.prepare().await.unwrap();
-    let one = with_lease("one", Duration::from_secs(1));
+    let one = with_lease("one", Duration::from_secs(3));
     let term = granted(leader.claim(&one).await.unwrap()).term;
     let shard = shard();
     let mut news = standby.changed(&shard);
     for beat in 1..20 {
-        assert!(timeout(Duration::from_millis(150), &mut news).await.is_err(), "a renewal is no news");
+        assert!(timeout(Duration::from_millis(450), &mut news).await.is_err(), "a renewal is no news");
         leader.renew(&one, term, beat).await.unwrap();
     }
     drop(news);
@@ -111,12 +111,12 @@ async fn a_standby_whose_connection_was_ended_listens_again() {
     let back = format!("SELECT count(*) {standbys} AND query LIKE '%clock_timestamp%'");
     eventually("it is back, and has looked", || server.sql(&back) == "1").await;
     leader.release(&one, term).await.unwrap();
-    let (news, standby) = timeout(AT_ONCE * 5, waiting).await.expect("the standby is told").unwrap();
+    let (news, standby) = timeout(AT_ONCE, waiting).await.expect("the standby is told").unwrap();
     assert_eq!(news, Ok(()));
     // A restart takes longer than an attempt: then it says that it cannot listen, once.
     lead(&leader, &one).await;
     server.kill();
-    assert!(timeout(AT_ONCE * 5, standby.changed(&shard())).await.expect("it tells").is_err());
+    assert!(timeout(AT_ONCE, standby.changed(&shard())).await.expect("it tells").is_err());
     server.start_again();
-    assert!(timeout(AT_ONCE / 2, standby.changed(&shard())).await.is_err(), "it listens again");
+    assert!(timeout(Duration::from_millis(500), standby.changed(&shard())).await.is_err(), "it listens again");
 }

@@ -19,7 +19,7 @@ impl Ways {
     async fn new() -> Self {
         let server = old_server();
         let proxy = Proxy::to(SocketAddr::from(([127, 0, 0, 1], server.port())));
-        let slow = open_with(&format!("redis://{}", proxy.address), Duration::from_millis(300)).await.unwrap();
+        let slow = open_with(&format!("redis://{}", proxy.address), Duration::from_secs(2)).await.unwrap();
         let quick = store(&server).await;
         // All scripts are known to the server, and the slow way has its connection: one request is one command.
         let nobody = candidate("nobody");

@@ -30,11 +30,11 @@ async fn a_lease_that_was_revoked_while_the_server_may_have_forgotten_leases_is_
 async fn a_lease_that_was_revoked_is_not_made_anew_by_a_renewal_after_its_end() {
     let server = old_server();
     let store = store(&server).await;
-    let one = with_lease("one", Duration::from_millis(300));
+    let one = with_lease("one", Duration::from_secs(3));
     let term = lead(&store, &one).await;
     assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
-    tokio::time::sleep(Duration::from_millis(350)).await;
+    tokio::time::sleep(Duration::from_millis(3050)).await;
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(None)));
     assert_eq!(store.observe(&shard()).await, Ok(Observation::Free));
     assert_eq!(store.revoke(&shard(), term).await, Ok(Release::NotHeld));

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 pub const REGION: &str = "eu-west-1";
@@ -234,6 +234,8 @@ pub enum Fate {
     Late(Duration),
     /// It arrives this much later, and is answered.
     Held(Duration),
+    /// It arrives when somebody says so, and is answered.
+    Gated(mpsc::Receiver<()>),
     /// It arrives, and the answer comes this much later.
     Slow(Duration),
     /// It never arrives; this is the answer.
@@ -286,6 +288,22 @@ impl Proxy {
         self.rule(move |request| if request.action == action { fate.take().unwrap_or(Fate::Pass) } else { Fate::Pass });
     }
 
+    /// As [`Proxy::once`]; it arrives once something is sent.
+    pub fn gate(&self, action: &'static str) -> mpsc::Sender<()> {
+        let (open, gate) = mpsc::channel();
+        self.once(action, Fate::Gated(gate));
+        open
+    }
+
+    /// Waits until something of this action has been asked since [`Proxy::actions`] was last called.
+    pub async fn has_met(&self, action: &str) {
+        let begun = Instant::now();
+        while !self.actions.lock().unwrap().iter().any(|known| known == action) {
+            assert!(begun.elapsed() < super::fleet::PATIENCE, "nobody asks for {action}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// What was asked since this was last called.
     pub fn actions(&self) -> Vec<String> {
         std::mem::take(&mut *self.actions.lock().unwrap())
@@ -326,6 +344,10 @@ fn serve(connection: TcpStream, upstream: u16, rule: &Mutex<Rule>, actions: &Mut
             }
             Fate::Held(delay) => {
                 thread::sleep(delay);
+                forward(upstream, &line, &request)
+            }
+            Fate::Gated(gate) => {
+                let _ = gate.recv();
                 forward(upstream, &line, &request)
             }
             Fate::Slow(delay) => {
