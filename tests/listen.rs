@@ -18,6 +18,8 @@ use tempfile::TempDir;
 
 /// A probe that has no answer by then has failed.
 const PROBE: Duration = Duration::from_secs(2);
+/// Where it does not matter how long an answer takes.
+const PATIENT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 struct Answer {
@@ -30,19 +32,23 @@ trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
 /// `address` as `--listen` takes it, but for `:PORT`.
-fn connect(address: &str) -> io::Result<Box<dyn Stream>> {
+fn connect(address: &str, patience: Duration) -> io::Result<Box<dyn Stream>> {
     if address.contains('/') {
         let stream = UnixStream::connect(address.trim_start_matches("unix:"))?;
-        stream.set_read_timeout(Some(PROBE))?;
+        stream.set_read_timeout(Some(patience))?;
         return Ok(Box::new(stream));
     }
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PROBE))?;
+    stream.set_read_timeout(Some(patience))?;
     Ok(Box::new(stream))
 }
 
 fn send(address: &str, request: &str) -> io::Result<Answer> {
-    let mut stream = connect(address)?;
+    send_within(PATIENT, address, request)
+}
+
+fn send_within(patience: Duration, address: &str, request: &str) -> io::Result<Answer> {
+    let mut stream = connect(address, patience)?;
     stream.write_all(request.as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -53,7 +59,15 @@ fn send(address: &str, request: &str) -> io::Result<Answer> {
 }
 
 fn try_get(address: &str, path: &str) -> io::Result<Answer> {
-    send(address, &format!("GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n"))
+    send(address, &get_request(path))
+}
+
+fn get_request(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n")
+}
+
+fn probe(address: &str, path: &str) -> io::Result<Answer> {
+    send_within(PROBE, address, &get_request(path))
 }
 
 #[track_caller]
@@ -165,7 +179,7 @@ fn start(fleet: &mut Fleet, store: &str, owner: &str) -> String {
 fn start_at(fleet: &mut Fleet, store: &str, owner: &str, address: &str, flags: &[&str]) {
     fleet.start(
         owner,
-        &[&TIMING, &["--request-timeout", "1s", "--store", store, "--listen", address][..], flags].concat(),
+        &[&TIMING, &["--request-timeout", "3s", "--store", store, "--listen", address][..], flags].concat(),
         &[],
         &[],
     );
@@ -267,13 +281,22 @@ fn under_siege(address: &str, meanwhile: impl FnOnce()) {
         for path in ["/metrics", "/leader"] {
             scope.spawn(move || {
                 while goes_on() {
-                    let _ = try_get(address, path);
+                    let _ = probe(address, path);
                 }
             });
         }
+        // Also where it panics, for the scope waits for the others.
+        let _ended = Ended(&over);
         meanwhile();
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+struct Ended<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 fn besiege(store: &str, mut fleet: Fleet) {
@@ -289,7 +312,7 @@ fn besiege(store: &str, mut fleet: Fleet) {
         while begun.elapsed() < siege {
             asked += 1;
             most_open = most_open.max(fs::read_dir(format!("/proc/{}/fd", fleet.pid("one"))).unwrap().count());
-            answered += u32::from(try_get(&address, "/leader").is_ok_and(|answer| answer.status == 200));
+            answered += u32::from(probe(&address, "/leader").is_ok_and(|answer| answer.status == 200));
             std::thread::sleep(Duration::from_millis(100));
         }
     });
@@ -297,7 +320,7 @@ fn besiege(store: &str, mut fleet: Fleet) {
     let failures: f64 = after.iter().filter(|(name, _)| name.contains("renew_failures")).map(|(_, value)| value).sum();
     assert!(is(failures, 0), "{after:?}\n{}", fleet.logs());
     let renewals = own(&after, "renew_seconds_count") - before;
-    assert!(store.starts_with("file:") || renewals >= 11.0, "{renewals} in {siege:?}");
+    assert!(store.starts_with("file:") || renewals >= 7.0, "{renewals} in {siege:?}");
     // Its own, and those of 32 connections.
     assert!(most_open < 80, "{most_open} descriptors");
     assert!(answered * 10 >= asked * 9, "of {asked} probes {answered} were answered");
@@ -448,7 +471,7 @@ fn whoever_says_nothing_is_cut_off() {
     let begun = Instant::now();
     // Whether by an end or by a reset is of no interest.
     let _ = stream.read(&mut [0]);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(29), "{:?}", begun.elapsed());
     fleet.conclude();
 }
 
