@@ -256,10 +256,10 @@ fn a_drain_that_takes_too_long_is_cut_short() {
 fn a_command_that_runs_for_too_long_ends_with_124_whether_it_obeys_or_not() {
     let begun = std::time::Instant::now();
     let script = "trap 'echo got >> $FILE; exit 3' TERM; echo up > $FILE; while :; do sleep 0.02; done";
-    let mut run = Script::start(&["--max-run", "1s"], script);
+    let mut run = Script::start(&["--max-run", "3s"], script);
     run.wait_for("got");
     assert_eq!(run.status(), Some(124));
-    assert!(begun.elapsed() >= std::time::Duration::from_secs(1));
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(3));
     let stubborn =
         "trap '' TERM; (trap '' TERM; exec setsid sleep 1000) & echo up > $FILE; while :; do sleep 0.02; done";
     let mut run = Script::start(&["--max-run", "500ms"], stubborn);
@@ -315,9 +315,12 @@ fn a_deep_tree_that_ignores_sigterm_leaves_nobody() {
     let scratch = TempDir::new().unwrap();
     let file = scratch.path().join("generation");
     fs::write(&file, generation).unwrap();
-    let script = format!("setsid -f sh {0} 3; sh {0} 3 & sleep 0.5; exit 0", file.display());
+    let go = scratch.path().join("go");
+    let wait = format!("until test -e {}; do sleep 0.02; done", go.display());
+    let script = format!("setsid -f sh {0} 3; sh {0} 3 & {wait}; exit 0", file.display());
     let mut run = Script::start(GRACE, &script);
     wait_until("the tree has grown", || processes_naming(&file).len() > 8);
+    fs::write(&go, "").unwrap();
     assert_eq!(run.status(), Some(0));
     assert_eq!(processes_naming(&file), Vec::<i32>::new());
 }

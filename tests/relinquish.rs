@@ -13,7 +13,8 @@ use support::world::TIMING;
 
 impl Place {
     fn start(&mut self, owner: &str, flags: &[&str], environment: &[(&str, &str)]) {
-        let flags = [&TIMING, &["-vv", "--store", &self.url][..], flags].concat();
+        let usual = TIMING.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied();
+        let flags = [&usual.collect::<Vec<_>>()[..], &["-vv", "--store", &self.url][..], flags].concat();
         self.fleet.start(owner, &flags, &[], environment);
     }
 
@@ -22,7 +23,7 @@ impl Place {
     }
 }
 
-const TURNS: &[&str] = &["--announce", "always", "--relinquish", "3s"];
+const TURNS: &[&str] = &["--announce", "always", "--relinquish", "3s", "--lease", "60s"];
 
 fn candidates_take_turns(mut place: Place) {
     for owner in ["c0", "c1", "c2"] {
@@ -37,7 +38,7 @@ fn candidates_take_turns(mut place: Place) {
     let lives = place.fleet.conclude();
     assert!(lives.windows(2).all(|pair| pair[0].owner != pair[1].owner), "{lives:?}");
     let gap = Duration::from_nanos(third.first - lives.iter().find(|life| life.term == second.term).unwrap().last);
-    assert!(gap < Duration::from_secs(3), "{gap:?}");
+    assert!(gap < Duration::from_secs(30), "{gap:?}");
 }
 
 fn whoever_is_alone_leads_on(mut place: Place) {
