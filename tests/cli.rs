@@ -263,8 +263,10 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
 fn a_command_that_the_kernel_refuses_is_explained_and_gives_the_lease_back() {
     let scratch = TempDir::new().unwrap();
     let orphan = scratch.path().join("orphan");
-    fs::write(&orphan, "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(&orphan, fs::Permissions::from_mode(0o755)).unwrap();
+    let original = scratch.path().join("original");
+    fs::write(&original, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&original, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(&original, &orphan);
     let store = local(&scratch);
     let output = leaderrun().args(["-q", "--store", &store, "shard"]).arg(&orphan).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -285,8 +287,8 @@ fn a_directory_that_cannot_be_made_is_named() {
 
 /// By another process: of what we write ourselves, a child that another test starts meanwhile has the descriptor until
 /// it is another program, and nothing runs that somebody may write.
-fn copy_program(program: &str, to: &Path) {
-    assert!(Command::new("cp").arg(program).arg(to).status().unwrap().success());
+fn copy_program(program: impl AsRef<Path>, to: &Path) {
+    assert!(Command::new("cp").arg(program.as_ref()).arg(to).status().unwrap().success());
 }
 
 #[test]

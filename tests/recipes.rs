@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -27,8 +27,11 @@ fn text(path: &str) -> String {
 }
 
 fn write_script(path: &Path, script: &str) {
-    fs::write(path, script).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: a child that another test starts meanwhile may have what we write ourselves still open, and then
+    // it cannot be executed.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(path).arg(script);
+    assert!(shell.status().unwrap().success());
 }
 
 /// A machine with our programs, and others that write down what they find.
