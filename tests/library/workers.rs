@@ -164,9 +164,9 @@ mod network {
         place.worker("one", &["lease=12"]);
         let leader = place.fleet.leader();
         place.server().freeze();
-        sleep(SOON);
+        sleep(2 * SOON);
         place.server().thaw();
-        sleep(LEASE + SOON);
+        sleep(LEASE);
         let now = place.fleet.leader();
         assert!(now.term == leader.term && place.fleet.lives().len() == 1, "{}", place.fleet.logs());
         place.fleet.conclude();
