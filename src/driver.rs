@@ -313,6 +313,7 @@ impl Driver {
             | Notice::GaveUp { .. }
             | Notice::NotEntered(_)
             | Notice::NotSettled(_)
+            | Notice::Uncounted(_)
             | Notice::Killing
             | Notice::Unready(_)
             | Notice::Lost(_)

@@ -67,6 +67,8 @@ pub struct Election {
     yielding: Option<(Term, BootInstant)>,
     /// Some once we gave a lease up of ourselves, until others have had their turn.
     standing_back: Option<StandingBack>,
+    /// It was said that those who wait cannot be counted.
+    uncounted: bool,
     /// How often in a row the hook before COMMAND has failed.
     unready: u32,
     waiting: Waiting,
@@ -87,6 +89,7 @@ impl Election {
             orders_worked: false,
             yielding: None,
             standing_back: None,
+            uncounted: false,
             unready: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, bar: None },
             trouble: None,

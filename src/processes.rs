@@ -323,6 +323,7 @@ fn reason(notice: &Notice) -> Option<Reason> {
         | Notice::Restarting { .. }
         | Notice::GaveUp { .. }
         | Notice::Staying(_)
+        | Notice::Uncounted(_)
         | Notice::Lost(_)
         | Notice::Released(_)
         | Notice::NotReleased(_) => None,

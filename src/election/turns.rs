@@ -3,7 +3,8 @@
 //! The hazards:
 //!
 //! - Where nobody else is there, a handover is an outage and nothing more. So those who wait are counted before, where
-//!   that can be known; who was counted may be gone by then, so whoever handed over leads again after a while.
+//!   that can be known; who was counted may be gone by then, so whoever handed over leads again after a while. A candidate
+//!   that may not count would never hand over, so it does as where nobody can know.
 //! - The times of a schedule are the hosts' own, and their clocks differ. Whoever takes over at such a time must not take
 //!   it for due once more, so a leadership that has only begun passes it over.
 //! - What was given up may still be in the store, under our own name: only another term shows that somebody has led.
@@ -11,7 +12,7 @@
 use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
 use super::{Action, Bar, Election, Ended, Notice, Obstacle, Outcome, Patience, Stop};
 use crate::lease::Term;
-use crate::store::{Holder, StoreError};
+use crate::store::{Conclusion, Holder, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -91,6 +92,14 @@ impl Election {
                             leadership.turn.next = now.plus(self.random.about(COUNT_AGAIN));
                         }
                         actions.push(Action::Say(Notice::Staying("nobody else is there".to_owned())));
+                    }
+                    // While the store denies everything, COMMAND goes on for as long as its lease lasts.
+                    Err(error) if error.conclusion == Conclusion::Denied && leadership.failures == 0 => {
+                        if !self.uncounted {
+                            self.uncounted = true;
+                            actions.push(Action::Say(Notice::Uncounted(error.message)));
+                        }
+                        self.relinquish(now, actions);
                     }
                     Err(error) => {
                         leadership.turn.next = now.plus(self.random.about(ASK_AGAIN));

@@ -374,6 +374,8 @@ pub enum Notice {
     Relinquishing,
     /// It would be, but for this.
     Staying(String),
+    /// Nobody may say who waits.
+    Uncounted(String),
     Lost(Loss),
     Released(Term),
     NotReleased(String),
@@ -524,6 +526,9 @@ impl fmt::Display for Notice {
             }
             Self::Relinquishing => f.write_str("stopping: it is others' turn"),
             Self::Staying(why) => write!(f, "not handing over: {why}"),
+            Self::Uncounted(why) => {
+                write!(f, "handing over without knowing whether somebody waits, for they cannot be counted: {why}")
+            }
             Self::NotEntered(why) => {
                 write!(f, "cannot enter this run into the ledger: {why}; the command waits for that")
             }

@@ -381,6 +381,15 @@ async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command
 }
 
 #[tokio::test]
+async fn a_candidate_that_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
+    let (server, table, proxy, _store) = behind_a_proxy().await;
+    proxy.rule(|request| if request.action == "Scan" { denial() } else { Fate::Pass });
+    let (owner, user) = (server.url(&table), url_through(&proxy, &table));
+    let sign = format!("denied dynamodb:Scan on table {table}: User x");
+    denied::assert_hands_over_uncounted(user_at(&owner), user_at(&user), &sign);
+}
+
+#[tokio::test]
 async fn an_operator_is_told_what_was_ordered_before_the_store_went_away() {
     let (server, table, proxy, _store) = behind_a_proxy().await;
     let url = url_through(&proxy, &table);

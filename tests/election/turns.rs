@@ -150,6 +150,43 @@ fn a_store_that_cannot_say_who_waits_is_asked_again() {
     assert!(has(&play.until(17.0), &Action::CountStandbys));
 }
 
+/// A candidate that may not count would otherwise never hand over.
+#[test]
+fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_once() {
+    let denied = || StoreError::denied("no permission to count");
+    let uncounted = Action::Say(Notice::Uncounted("no permission to count".to_owned()));
+    let mut play = counting();
+    let actions = count(&mut play, Err(denied()));
+    let stop = Action::Stop(Stop::Orderly { kill_after: None });
+    assert_eq!(actions, [uncounted.clone(), Action::Say(Notice::Relinquishing), stop]);
+    let _ = play.dead();
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(matches!(&actions[..], [_, Action::Say(Notice::Barred(Bar::StandingBack { .. }))]), "{actions:?}");
+    claims_only_after(&mut play, 8.0);
+    let _ = play.claimed(Ok(granted()));
+    let over = play.now.as_secs_f64() + TURN.as_secs_f64();
+    assert!(has(&play.until(over), &Action::CountStandbys));
+    let actions = count(&mut play, Err(denied()));
+    assert!(has(&actions, &Action::Say(Notice::Relinquishing)) && !has(&actions, &uncounted), "{actions:?}");
+}
+
+/// Trouble with the store disturbs no COMMAND.
+#[test]
+fn while_the_store_denies_renewals_as_well_it_does_not_hand_over() {
+    let mut play = Play::leading(|settings| settings.relinquish_after = Some(Duration::from_secs(6)));
+    let _ = play.until(5.0);
+    let _ = play.renewed(Err(StoreError::denied("no")));
+    assert!(has(&play.until(6.0), &Action::CountStandbys));
+    let actions = count(&mut play, Err(StoreError::denied("no")));
+    assert!(matches!(actions[..], [Action::Say(Notice::Staying(_))]), "{actions:?}");
+    let _ = play.until(6.5);
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    let _ = play.until(12.0);
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    assert!(has(&play.until(19.0), &Action::CountStandbys));
+    assert!(has(&count(&mut play, Err(StoreError::denied("no"))), &Action::Say(Notice::Relinquishing)));
+}
+
 #[test]
 fn a_time_of_the_schedule_is_passed_over_by_a_leadership_that_has_just_begun_or_by_nobody() {
     let mut play = Play::leading(|_| {});

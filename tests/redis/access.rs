@@ -290,6 +290,14 @@ async fn who_may_list_may_read_notes_and_standbys_and_neither_write_nor_revoke()
     assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
 }
 
+#[test]
+fn whoever_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
+    let server = old_server();
+    allow(&server, MINIMAL);
+    let (owner, user) = (server.plain_url(), url(&server));
+    denied::assert_hands_over_uncounted(User::at(&owner), User::at(&user), "denied user leaderrun");
+}
+
 #[tokio::test]
 async fn who_may_not_touch_notes_is_told_so_and_leads_all_the_same() {
     let server = old_server();

@@ -1,6 +1,6 @@
 //! Users who may do a part of it: what the programs say to them, and that nothing comes of it.
 
-use super::fleet::{leaderctl, leaderrun, wait_until};
+use super::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
@@ -141,4 +141,24 @@ pub fn assert_leads_nothing(owner: User, lead: impl Fn(&[&str]) -> Command, sign
 /// The same of a user of a server.
 pub fn assert_leads_nothing_without_orders(owner: User, user: User, sign: &str) {
     assert_leads_nothing(owner, |words| user.prepared(leaderrun(), words), sign);
+}
+
+/// Whoever runs as `user` may do all that a candidate has to, and not count those who wait: it hands over all the same,
+/// again and again, and says once which permission is missing.
+pub fn assert_hands_over_uncounted(owner: User, user: User, sign: &str) {
+    let scratch = TempDir::new().unwrap();
+    let (terms, log) = (scratch.path().join("terms"), scratch.path().join("log"));
+    let command = format!("echo $LEADERRUN_TERM >>{}; exec sleep 1000", terms.display());
+    let words = ["--log-format", "json", "--announce", "always", "--relinquish", "2s", SHARD, "-c", &command];
+    let mut leader = user.prepared(leaderrun(), &[&TIMING[..], &words].concat());
+    let leader = Leader(leader.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap());
+    let text = |path| fs::read_to_string(path).unwrap_or_default();
+    wait_until_or("it has led three times", || text(&log), || text(&terms).lines().count() >= 3);
+    drop(leader);
+    let said = text(&log);
+    let uncounted: Vec<&str> = said.lines().filter(|line| line.contains("cannot be counted")).collect();
+    assert!(uncounted.len() == 1 && uncounted[0].contains(sign), "{said}");
+    assert!(uncounted[0].contains("\"level\":\"WARN\""), "{said}");
+    let history = owner.ctl(&["history", SHARD]).output().unwrap();
+    assert!(String::from_utf8_lossy(&history.stdout).contains("relinquished"), "{history:?}");
 }
