@@ -201,6 +201,26 @@ fn a_frozen_candidate_keeps_no_hook_from_its_time(place: &Place) {
     assert_eq!(place.lines()[..7], expected, "{}", place.log());
 }
 
+fn every_run_of_a_leadership_is_bracketed_by_its_hooks(place: &Place) {
+    let lead = format!("{LINE}; echo $LEADERRUN_TERM >> $PLACE/terms");
+    let flags = ["--restart", "on-failure", "--restart-delay", "100ms", "--on-lead", &lead];
+    let flags = [&flags[..], &["--on-losing", LINE, "--on-lost", LINE]].concat();
+    // It fails twice.
+    let failing = "if [ $(wc -l < $PLACE/terms) -lt 3 ]; then echo $LEADERRUN_OWNER command >> $DIARY; exit 3; fi";
+    let mut one = place.start("one", &flags, &format!("{failing}; {COMMAND}"));
+    let runs = || place.lines().iter().filter(|line| *line == "one command").count();
+    wait_until_or("it runs for the third time", || place.log(), || runs() == 3);
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.status(), Some(5), "{}", place.log());
+    let failed = ["one lead", "one command", "one lost ended 3"];
+    let last = ["one lead", "one command", "one losing asked", "one term", "one lost asked 5"];
+    assert_eq!(place.lines(), [&failed[..], &failed, &last].concat(), "{}", place.log());
+    let terms = fs::read_to_string(place.path("terms")).unwrap();
+    let terms: Vec<&str> = terms.lines().collect();
+    assert!(terms.len() == 3 && terms.iter().all(|term| *term == terms[0]), "the lease was kept: {terms:?}");
+    assert_eq!(place.history().lines().count(), 1, "{}", place.history());
+}
+
 /// A hook that never ends by itself, forks away, and ignores the stop signal; as COMMAND's, its stamps show that no two
 /// terms overlap.
 fn stubborn_hook(fleet: &Fleet) -> String {
@@ -453,6 +473,7 @@ on_two_stores!(
     ]:
     &hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
     &a_host_whose_hook_fails_gives_way_to_others,
+    &every_run_of_a_leadership_is_bracketed_by_its_hooks,
     &hooks_happen_also_when_the_candidate_is_killed,
     &stubborn_hooks_are_dead_before_somebody_else_leads,
     &whatever_is_killed_while_a_hook_runs_nothing_is_left,
