@@ -286,10 +286,7 @@ impl Election {
         let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks);
         match &mut self.state {
             State::Standby(_) => self.leave(now, Outcome::Interrupted(signal), actions),
-            State::Withdrawing { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.end(outcome, actions);
-            }
+            State::Withdrawing { until, .. } => *until = now,
             State::Leading(leadership) => {
                 let again = leadership.asked.is_some();
                 leadership.asked = Some(signal);

@@ -330,6 +330,15 @@ fn a_grant_that_comes_while_leaving_is_given_back_unused() {
 }
 
 #[test]
+fn whoever_does_not_wait_for_the_answer_to_a_claim_says_what_may_be_left() {
+    let mut play = Play::new(|_| {});
+    let _ = play.tell(Event::Tick);
+    assert_eq!(play.tell(Event::Asked { signal: 2 }), []);
+    let actions = play.tell(Event::Asked { signal: 2 });
+    assert!(matches!(&actions[..], [Action::Say(Notice::NotReleased(_)), Action::End(_)]), "{actions:?}");
+}
+
+#[test]
 fn a_claim_in_doubt_is_released_before_leaving() {
     let mut play = Play::new(|settings| settings.patience = Patience::Once);
     let _ = play.tell(Event::Tick);
