@@ -217,6 +217,9 @@ pub struct Holder {
     pub since_millis: Option<u64>,
     /// Until the store may give it to somebody else. None where it does not expire.
     pub expires_in: Option<Duration>,
+    /// Since the lease was granted or last renewed, as [`Store::inspect`] and [`Store::list`] tell. None where leases do
+    /// not expire, and where the record does not tell.
+    pub renewed_ago: Option<Duration>,
 }
 
 impl fmt::Display for Holder {

@@ -89,6 +89,30 @@ async fn a_renewal_keeps_the_lease_beyond_its_first_end(bench: &Bench) {
     }
 }
 
+async fn who_looks_is_told_when_the_lease_was_last_renewed(bench: &Bench) {
+    // Some stores tell the time to a second.
+    const EXACT_TO: Duration = Duration::from_millis(1200);
+    let (store, other) = (bench.store(), bench.store());
+    let one = Candidate { lease: LEASE * 60, ..candidate("renewed/ago", "one") };
+    let begun = Instant::now();
+    let term = granted(&*store, &one).await.term;
+    let told = async || {
+        let looked = other.inspect(&one.shard).await.unwrap().holder.expect("one holds it").renewed_ago;
+        let listed = other.list("renewed/ago").await.unwrap().remove(0).1.holder.expect("one holds it").renewed_ago;
+        assert_eq!((looked.is_some(), listed.is_some()), (store.expires(), store.expires()));
+        looked.zip(listed).map(|(looked, listed)| (looked.min(listed), looked.max(listed)))
+    };
+    tokio::time::sleep(EXACT_TO * 3).await;
+    if let Some((least, most)) = told().await {
+        assert!(least > EXACT_TO * 2 && most < begun.elapsed() + EXACT_TO, "{least:?} {most:?}");
+    }
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    if let Some((_, most)) = told().await {
+        assert!(most < begun.elapsed() + EXACT_TO, "{most:?}");
+    }
+}
+
 async fn a_stranger_cannot_renew(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     // The same owner in another process is a stranger as well.
@@ -251,7 +275,7 @@ async fn a_list_tells_of_each_shard_what_a_look_at_it_tells(bench: &Bench) {
 
 /// Without what goes on between two looks.
 fn timeless(report: Report) -> Report {
-    let holder = report.holder.map(|holder| Holder { expires_in: None, ..holder });
+    let holder = report.holder.map(|holder| Holder { expires_in: None, renewed_ago: None, ..holder });
     Report { holder, ..report }
 }
 
@@ -550,6 +574,7 @@ everywhere!(
     the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970,
     a_claim_of_what_is_held_is_refused_with_its_holder,
     a_renewal_keeps_the_lease_beyond_its_first_end,
+    who_looks_is_told_when_the_lease_was_last_renewed,
     a_stranger_cannot_renew,
     a_renewal_of_what_nobody_holds_is_a_loss,
     a_release_frees_the_lease_at_once,

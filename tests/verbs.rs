@@ -146,6 +146,14 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     let term = leader.term.to_string();
     full(&place, &["status", "--json", "shard"]);
     full(&place, &["status", "--standbys", "--json", "shard"]);
+    let status: Value = serde_json::from_slice(&place.told(&["status", "--json", "shard"])).unwrap();
+    // Every second, and some stores tell the time to a second.
+    let renewed = status["renewed_seconds_ago"].as_f64();
+    assert_eq!((renewed.is_some(), renewed.is_none_or(|ago| ago < 6.0)), (place.server.is_some(), true), "{status}");
+    let text = String::from_utf8(place.told(&["status", "shard"])).unwrap();
+    let line = text.lines().find(|line| line.starts_with("  renewed    "));
+    assert_eq!(line.is_some_and(|line| line.ends_with(" ago")), place.server.is_some(), "{text}");
+    assert_as_in_table(&place.told(&["status", "--json", "--once", "id", "shard"]), &manual::table("JOB AS JSON"));
     for words in [&["list", "--json"][..], &["list", "--standbys", "--json", "sh"]] {
         assert_as_in_table(&place.told(words), &without);
     }

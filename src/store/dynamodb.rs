@@ -181,7 +181,8 @@ impl DynamoDb {
     /// Who leads by a record that a read sent at `read_sent` has shown. None when it has expired.
     fn holder(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Option<Holder> {
         let left = self.notice(shard, record, read_sent);
-        (!left.is_zero()).then(|| record.holder(Some(left)))
+        let renewed_ago = || record.renewed_ago(&self.table.watch.clock(), BootInstant::now());
+        (!left.is_zero()).then(|| Holder { renewed_ago: renewed_ago(), ..record.holder(Some(left)) })
     }
 
     /// Whether a record that a read sent at `read_sent` has shown is the lease of `term`, and may go: whoever finds it

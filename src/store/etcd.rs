@@ -192,7 +192,9 @@ impl Etcd {
     /// Of somebody else's lock.
     async fn holder(&self, connection: &Arc<Connection>, lock: &Entry<Lock>) -> Result<Holder, StoreError> {
         let left = self.time_to_live(connection, lock.lease).await?;
-        Ok(lock.holder(Some(left.map_or(Duration::ZERO, |left| left.at_most))))
+        let renewed_ago = left.as_ref().map(|left| left.granted.saturating_sub(left.at_most));
+        let holder = lock.holder(Some(left.map_or(Duration::ZERO, |left| left.at_most)));
+        Ok(Holder { renewed_ago, ..holder })
     }
 
     async fn observe_on(&self, connection: Arc<Connection>, shard: &Shard) -> Result<Observation, StoreError> {

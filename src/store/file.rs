@@ -269,6 +269,7 @@ impl FileStore {
                 term: Some(record.term),
                 since_millis: Some(record.since_millis),
                 expires_in: None,
+                renewed_ago: None,
             },
         ))
     }

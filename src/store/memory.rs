@@ -43,6 +43,7 @@ struct Lease {
     owner: String,
     session: Session,
     beat: u64,
+    renewed: BootInstant,
     expires: BootInstant,
 }
 
@@ -103,6 +104,7 @@ impl Entry {
             session: Some(lease.session.clone()),
             term: Some(Term(self.term)),
             expires_in: Some(lease.expires.since(now)),
+            renewed_ago: Some(now.since(lease.renewed)),
             ..Holder::default()
         })
     }
@@ -119,9 +121,10 @@ impl Store for Memory {
             Some(_) | None => {
                 // At least the milliseconds since 1970, as with every store that may forget.
                 entry.term = (entry.term + 1).max(wall_clock_millis());
-                let expires = BootInstant::now().plus(candidate.lease);
+                let renewed = BootInstant::now();
+                let expires = renewed.plus(candidate.lease);
                 let (owner, session) = (candidate.owner.clone(), candidate.session.clone());
-                entry.lease = Some(Lease { owner, session, beat: 0, expires });
+                entry.lease = Some(Lease { owner, session, beat: 0, renewed, expires });
                 let start_after = entry.vacant_from.filter(|&vacant| BootInstant::now() < vacant);
                 Ok(Claim::Granted(Grant { term: Term(entry.term), start_after }))
             }
@@ -141,7 +144,8 @@ impl Store for Memory {
             Some(lease) if lease.session == candidate.session && lease.beat >= beat => Ok(Renewal::Overtaken),
             Some(lease) if lease.session == candidate.session => {
                 lease.beat = beat;
-                lease.expires = BootInstant::now().plus(candidate.lease);
+                lease.renewed = BootInstant::now();
+                lease.expires = lease.renewed.plus(candidate.lease);
                 Ok(Renewal::Renewed)
             }
             Some(_) | None => Ok(Renewal::Lost(holder)),

@@ -191,7 +191,8 @@ impl Redis {
 
     /// What a look showed.
     fn report(&self, shard: &Shard, reply: &Reply) -> Result<Report, StoreError> {
-        let holder = self.holder(shard, reply, 0)?;
+        let renewed_ago = reply.number(5).map(Duration::from_millis);
+        let holder = self.holder(shard, reply, 0)?.map(|holder| Holder { renewed_ago, ..holder });
         Ok(Report { holder, last_term: reply.number(3).filter(|&term| term > 0).map(Term) })
     }
 

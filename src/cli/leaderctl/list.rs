@@ -11,7 +11,7 @@ use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-const COLUMNS: usize = 8;
+const COLUMNS: usize = 9;
 
 #[derive(Debug, Args)]
 pub struct ListFlags {
@@ -67,7 +67,8 @@ impl ListFlags {
 
 /// Aligned, and a word for each column whatever a record says, so that programs can read it by its blanks.
 pub fn as_columns(list: &[(Shard, Shown)]) -> Vec<String> {
-    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "EXPIRES-IN", "STANDBYS"].map(str::to_owned);
+    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED-AGO", "EXPIRES-IN", "STANDBYS"];
+    let header = header.map(str::to_owned);
     let rows: Vec<_> = std::iter::once(header).chain(list.iter().map(|(shard, shown)| row(shard, shown))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
     let widths: [usize; COLUMNS] = std::array::from_fn(width);
@@ -89,6 +90,7 @@ pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; CO
         holder.and_then(|holder| holder.pid).map(|pid| pid.to_string()),
         term.map(|term| term.to_string()),
         holder.and_then(|holder| holder.since_millis).map(rfc3339),
+        holder.and_then(|holder| holder.renewed_ago).map(|ago| show(ago).replace(' ', "")),
         holder.and_then(|holder| holder.expires_in).map(|left| show(left).replace(' ', "")),
         standbys.map(|count| count.to_string()),
     ]
@@ -118,6 +120,7 @@ mod tests {
                 term: source.one_in(2).then(|| Term(source.number())),
                 since_millis: source.one_in(2).then(|| source.number()),
                 expires_in: source.one_in(2).then(|| source.duration()),
+                renewed_ago: source.one_in(2).then(|| source.duration()),
                 ..Holder::default()
             };
             input.show(|| format!("{holder:?}"));
@@ -142,6 +145,7 @@ mod tests {
             term: Some(Term(12)),
             since_millis: Some(0),
             expires_in: Some(Duration::from_millis(9_250)),
+            renewed_ago: Some(Duration::from_millis(5_750)),
             ..Holder::default()
         };
         let shown = |report, standbys| Shown { report, standbys, orders: None, ledger: None };
@@ -151,9 +155,9 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "SHARD    LEADER       HOST  PID  TERM  SINCE                     EXPIRES-IN  STANDBYS",
-                "a        a_long_name  db1   7    12    1970-01-01T00:00:00.000Z  9s250ms     2",
-                "db/main  -            -     -    3     -                         -           -",
+                "SHARD    LEADER       HOST  PID  TERM  SINCE                     RENEWED-AGO  EXPIRES-IN  STANDBYS",
+                "a        a_long_name  db1   7    12    1970-01-01T00:00:00.000Z  5s750ms      9s250ms     2",
+                "db/main  -            -     -    3     -                         -            -           -",
             ]
         );
     }

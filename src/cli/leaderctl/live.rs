@@ -78,7 +78,7 @@ impl Live {
 fn lasting(shard: &Shard, shown: &Shown) -> String {
     let mut report = shown.report.clone();
     if let Some(holder) = &mut report.holder {
-        holder.expires_in = None;
+        (holder.renewed_ago, holder.expires_in) = (None, None);
     }
     row(shard, &Shown { report, orders: None, ledger: None, standbys: shown.standbys }).join(" ")
 }
@@ -120,8 +120,9 @@ mod tests {
     fn a_lease_that_runs_down_is_no_change_and_another_leader_is_one() {
         let shard: Shard = "db".parse().unwrap();
         let shown = |owner: &str, seconds| {
-            let expires_in = Some(Duration::from_secs(seconds));
-            let holder = Holder { owner: owner.to_owned(), expires_in, ..Holder::default() };
+            let (renewed_ago, expires_in) =
+                (Some(Duration::from_secs(15 - seconds)), Some(Duration::from_secs(seconds)));
+            let holder = Holder { owner: owner.to_owned(), renewed_ago, expires_in, ..Holder::default() };
             Shown {
                 report: Report { holder: Some(holder), last_term: None },
                 orders: None,

@@ -56,6 +56,8 @@ struct Status<'a> {
     last_term: Option<u64>,
     /// None where they were not counted.
     standbys: Option<usize>,
+    /// None where it does not expire, or the record does not tell.
+    renewed_seconds_ago: Option<f64>,
     /// Only where orders are read: by the verbs that show or change one shard.
     #[serde(flatten)]
     orders: Option<Ordered<'a>>,
@@ -189,6 +191,7 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
     serde_json::to_string(&status).expect("a status is plain data")
 }
 
+        renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
 fn as_text(shard: &Shard, shown: &Shown) -> String {
     let mut text = match &shown.report {
         Report { holder: Some(holder), .. } => format!("{shard}: led by {}", on_one_line(holder.owner.clone())),
@@ -213,6 +216,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     let orders = shown.orders.as_ref();
     add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
     add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
+        add("renewed", holder.renewed_ago.map(|ago| format!("{} ago", show(ago))));
     add("last run", shown.ledger.as_ref().map(|ledger| last_run(ledger, &shown.report)));
     text
 }
@@ -266,6 +270,7 @@ mod tests {
                 holder.term.is_some(),
                 holder.since_millis.is_some(),
                 holder.expires_in.is_some(),
+                renewed_ago: source.one_in(2).then(|| source.duration()),
             ];
             let lines = 1 + told.iter().filter(|told| **told).count();
             let report = Report { holder: Some(holder), last_term: None };
@@ -274,5 +279,6 @@ mod tests {
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
             if lines > 1 { Fate::Accepted } else { Fate::Refused }
         });
+                holder.renewed_ago.is_some(),
     }
 }

@@ -73,7 +73,17 @@ impl Record {
             term: ours.and_then(|ours| ours.term),
             since_millis: ours.and_then(|ours| ours.since_millis),
             expires_in,
+            renewed_ago: None,
         }
+    }
+
+    /// Since its last write, to a second or so. None where the server has no dates, or contradicts itself.
+    pub fn renewed_ago(&self, clock: &Clock, now: BootInstant) -> Option<Duration> {
+        let ours = self.ours.as_ref()?;
+        let bounds = clock.bounds(now).filter(|_| clock.settled(now, with_drift(ours.lease)))?;
+        // Whoever wrote it took the latest that the server's clock could show; the two errors cancel each other out.
+        let written = ours.expires_millis.saturating_sub(millis(ours.lease));
+        Some(Duration::from_millis(bounds.upper.saturating_sub(written)))
     }
 
     /// The sessions whose trees are dead for certain once this record has expired.

@@ -218,6 +218,7 @@ impl Entry<Lock> {
             term: Some(self.term()),
             since_millis: Some(self.record.since_ms),
             expires_in,
+            renewed_ago: None,
         }
     }
 }

@@ -204,6 +204,7 @@ impl Sight {
             term: self.term().map(Term),
             since_millis: Some(record.since_ms),
             expires_in: Some(self.left(now)),
+            renewed_ago: Some(self.age(now)),
         }
     }
 }

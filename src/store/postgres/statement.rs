@@ -333,6 +333,7 @@ impl Record {
             term: Some(self.term),
             since_millis: u64::try_from(seconds(self.since).as_millis()).ok(),
             expires_in: Some(seconds(self.left)),
+            renewed_ago: Some(self.lease.saturating_sub(seconds(self.left))),
         }
     }
 }

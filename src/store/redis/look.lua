@@ -8,4 +8,8 @@ elseif unknown > 0 then
 end
 answer[4] = number(last.term)
 answer[5] = since and number(now - since) or ''
+-- Both are written at one instant.
+if lock and last.session == lock.session and last.term == lock.term then
+  answer[6] = number(math.max(0, last.lease - lock.left))
+end
 return answer

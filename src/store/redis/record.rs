@@ -39,6 +39,7 @@ pub fn holder(text: &str) -> Option<Holder> {
         term: Some(term),
         since_millis: Some(since_millis),
         expires_in: None,
+        renewed_ago: None,
     })
 }
 
