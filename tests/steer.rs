@@ -234,7 +234,11 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     assert!(lines[2]["ended"].is_null() && lines[2]["to"].is_null(), "{lines:?}");
     assert_eq!(lines[2]["owner"], "c2");
     let text = place.order(&["history", "shard"]);
-    assert!(text.lines().count() == 3 && text.trim_end().ends_with("c2: leads"), "{text}");
+    assert!(text.lines().count() == 3 && text.trim_end().ends_with(": leads"), "{text}");
+    for (line, (owner, told)) in text.lines().zip(["c0", "c1", "c2"].into_iter().zip(&lines)) {
+        let host = told["host"].as_str().unwrap();
+        assert!(line.contains(&format!(", {owner} on {host}: ")), "{line}");
+    }
     place.fleet.conclude();
 }
 

@@ -80,8 +80,9 @@ fn as_text(chapter: &Chapter, ended: Option<&str>) -> String {
         (None, Some(_)) => "?".to_owned(),
         (None, None) => "now".to_owned(),
     };
-    let (from, term, owner) = (rfc3339(chapter.from_millis), chapter.term, &chapter.owner);
-    on_one_line(format!("{from} to {to}: term {term}, {owner}: {}", ended.unwrap_or("leads")))
+    let Chapter { term, owner, host, .. } = chapter;
+    let (from, how) = (rfc3339(chapter.from_millis), ended.unwrap_or("leads"));
+    on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}"))
 }
 
 #[cfg(test)]
@@ -100,8 +101,8 @@ mod tests {
             ended: None,
         };
         let text = |leads| as_text(&chapter, ended(&chapter, leads));
-        assert_eq!(text(Some(Term(3))), "1970-01-01T00:00:00.000Z to now: term 3, me : leads");
-        assert_eq!(text(None), format!("1970-01-01T00:00:00.000Z to ?: term 3, me : {UNTOLD}"));
+        assert_eq!(text(Some(Term(3))), "1970-01-01T00:00:00.000Z to now: term 3, me  on db1: leads");
+        assert_eq!(text(None), format!("1970-01-01T00:00:00.000Z to ?: term 3, me  on db1: {UNTOLD}"));
         assert_eq!(text(Some(Term(4))), text(None));
     }
 }
