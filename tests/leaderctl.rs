@@ -17,10 +17,13 @@ use support::place::Place;
 impl Place {
     /// Runs a script under leaderrun. In it `$leaderctl` is the program, and `$out` the scratch directory.
     fn lead(&self, script: &str) -> Candidate {
+        self.lead_as("shard", script)
+    }
+
+    fn lead_as(&self, shard: &str, script: &str) -> Candidate {
         let mut command = leaderrun();
-        command.args([
-            "-q", "--store", &self.url, "--lease", "6s", "--renew", "1s", "--grace", "2s", "shard", "-c", script,
-        ]);
+        command.args(["-q", "--store", &self.url, "--lease", "6s", "--renew", "1s", "--grace", "2s"]);
+        command.args([shard, "-c", script]);
         command.envs(self.environment.iter().copied());
         command.env("out", self.fleet.scratch.path()).env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
         Candidate(command.stdin(Stdio::null()).spawn().unwrap())
@@ -163,7 +166,33 @@ fn watch_tells_of_each_leader(place: &Place) {
     assert!(lines.next().ends_with("shard: free"));
 }
 
-everywhere!(&verify_tells_whether_a_term_leads, &verify_within_command_asks_the_candidate, &watch_tells_of_each_leader,);
+fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
+    let first = place.lead(STEADY);
+    let term = place.read("term");
+    let lines = Lines::of(place.ctl(&["watch"]));
+    let line = lines.next();
+    assert!(line.starts_with("20") && line.contains(" shard: led by ") && line.contains(&term), "{line}");
+    let second = place.lead_as("later/on", &STEADY.replace("term", "next"));
+    let next = place.read("next");
+    let mut line = lines.next();
+    while !line.contains(&next) {
+        // Whoever is granted a lease may not have its term yet.
+        assert!(line.contains(" later/on: "), "{line}");
+        line = lines.next();
+    }
+    assert!(line.contains(" later/on: led by "), "{line}");
+    first.end();
+    assert!(lines.next().ends_with(" shard: free"));
+    second.end();
+    assert!(lines.next().ends_with(" later/on: free"));
+}
+
+everywhere!(
+    &verify_tells_whether_a_term_leads,
+    &verify_within_command_asks_the_candidate,
+    &watch_tells_of_each_leader,
+    &watch_of_all_tells_of_shards_that_are_yet_to_come,
+);
 
 #[test]
 fn a_candidate_that_is_frozen_or_gone_verifies_nothing() {

@@ -157,7 +157,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     for words in [&["list", "--json"][..], &["list", "--standbys", "--json", "sh"]] {
         assert_as_in_table(&place.told(words), &without);
     }
-    for words in [&["list", "--json", "--watch"][..], &["watch", "--json", "shard"]] {
+    for words in [&["list", "--json", "--watch"][..], &["watch", "--json", "shard"], &["watch", "--json"]] {
         assert_as_in_table(&place.first_line(words), &without);
     }
     assert_as_said_of("verify", &place.told(&["verify", "shard", "--json", "--term", &term]));
@@ -204,6 +204,7 @@ const VERBS: &[&[&str]] = &[
     &["list", "--watch"],
     &["watch", "shard"],
     &["verify", "--term", "1", "shard"],
+    &["watch"],
     &["step-down", "shard"],
     &["step-down", "--to", "c1", "--wait", "shard"],
     &["pause", "shard"],

@@ -2,6 +2,9 @@
 //!
 //! The hazard: news of a store may be lost, and a crash is told by nobody. So every shard is looked at every few
 //! seconds as well, and a store that is away is said once, and looked at again.
+//!
+//! Which shards there will be nobody knows. So where none is named, all are listed again and again, which is one question
+//! for however many there are.
 
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
@@ -9,6 +12,7 @@ use crate::lease::Shard;
 use crate::store::{Delivery, Holder, Report, Store, StoreError, on_one_line};
 use crate::time::wall_clock_millis;
 use clap::Args;
+use std::collections::BTreeMap;
 use std::io::{Write, stdout};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +26,8 @@ const LOOKS_APART: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub struct WatchFlags {
-    /// The names that are led
-    #[arg(value_name = "SHARD", required = true, value_parser = clap::value_parser!(Shard))]
+    /// The names that are led; all without it, also those that are yet to come
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shards: Vec<Shard>,
 
     /// Each change as one JSON object
@@ -36,6 +40,9 @@ pub struct WatchFlags {
 /// # Errors
 /// When a first look fails.
 pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<(), StoreError> {
+    if flags.shards.is_empty() {
+        return watch_all(&*store, flags.json).await;
+    }
     let mut watches = JoinSet::new();
     for shard in &flags.shards {
         let first = inspect(&*store, shard, patience).await?;
@@ -44,6 +51,38 @@ pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration
     }
     while watches.join_next().await.is_some_and(|read| matches!(read, Ok(true))) {}
     Ok(())
+}
+
+async fn watch_all(store: &dyn Store, json: bool) -> Result<(), StoreError> {
+    let mut known = BTreeMap::new();
+    let mut list = store.list("").await?;
+    let mut away = false;
+    loop {
+        let mut now: BTreeMap<Shard, Report> = list.into_iter().collect();
+        // Nothing tells of it any more, so nobody leads it.
+        for shard in known.keys() {
+            now.entry(Shard::clone(shard)).or_default();
+        }
+        for (shard, report) in &now {
+            let same = known.get(shard).is_some_and(|known| identity(known) == identity(report));
+            if !same && !tell(shard, report, json) {
+                return Ok(());
+            }
+        }
+        known = now;
+        list = loop {
+            sleep(LOOK_EVERY).await;
+            match store.list("").await {
+                Ok(list) => break list,
+                Err(error) if !away => {
+                    away = true;
+                    eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                }
+                Err(_) => {}
+            }
+        };
+        away = false;
+    }
 }
 
 struct Watch {
@@ -58,7 +97,7 @@ impl Watch {
     async fn follow(self, first: Report) -> bool {
         let mut known = first;
         let mut away = false;
-        if !self.tell(&known) {
+        if !tell(&self.shard, &known, self.json) {
             return false;
         }
         loop {
@@ -74,7 +113,7 @@ impl Watch {
                     away = false;
                     if identity(&report) != identity(&known) {
                         known = report;
-                        if !self.tell(&known) {
+                        if !tell(&self.shard, &known, self.json) {
                             return false;
                         }
                     }
@@ -88,21 +127,22 @@ impl Watch {
             }
         }
     }
+}
 
-    fn tell(&self, report: &Report) -> bool {
-        let mut out = stdout().lock();
-        let written = if self.json {
-            let shown = Shown { report: report.clone(), ..Shown::default() };
-            writeln!(out, "{}", as_json(&self.shard, &shown))
-        } else {
-            let what = match &report.holder {
-                Some(holder) => format!("led by {}", on_one_line(holder.to_string())),
-                None => "free".to_owned(),
-            };
-            writeln!(out, "{} {}: {what}", rfc3339(wall_clock_millis()), self.shard)
+/// False when nobody reads any more.
+fn tell(shard: &Shard, report: &Report, json: bool) -> bool {
+    let mut out = stdout().lock();
+    let written = if json {
+        let shown = Shown { report: report.clone(), ..Shown::default() };
+        writeln!(out, "{}", as_json(shard, &shown))
+    } else {
+        let what = match &report.holder {
+            Some(holder) => format!("led by {}", on_one_line(holder.to_string())),
+            None => "free".to_owned(),
         };
-        written.and_then(|()| out.flush()).is_ok()
-    }
+        writeln!(out, "{} {shard}: {what}", rfc3339(wall_clock_millis()))
+    };
+    written.and_then(|()| out.flush()).is_ok()
 }
 
 /// What makes a leadership another one. A record may tell its term a little later than its owner.
