@@ -7,6 +7,7 @@ mod support;
 use leaderrun::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::process::Output;
 use std::time::Duration;
 use support::fleet::{Life, wait_until, wait_until_or};
@@ -206,6 +207,66 @@ fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut p
     place.fleet.conclude();
 }
 
+/// Who renews seldom is not dead between two renewals.
+#[allow(dead_code, reason = "a build without remote stores has none")]
+fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
+    let flags = ["-v", "--lease", "20s", "--renew", "12s", "--grace", "1s", "--store", &place.url].map(str::to_owned);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    place.fleet.start("c0", &flags, &[], place.environment);
+    let leader = place.fleet.leader();
+    let output = place.ask(&["release", "shard", "--term", &leader.term.to_string()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(75) && said.contains("renews its lease"), "{said}");
+    assert!(said.starts_with("leaderctl: watching for "), "{said}");
+    // It would have to be told that the lease is lost.
+    std::thread::sleep(A_WHILE);
+    assert_eq!(place.fleet.leader().term, leader.term);
+    place.fleet.conclude();
+}
+
+/// Nobody sees a renewal while the store is away, and nobody renews.
+#[allow(dead_code, reason = "a build without remote stores has none")]
+fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
+    let flags = ["-v", "--lease", "60s", "--renew", "5s", "--store", &place.url].map(str::to_owned);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    place.fleet.start("c0", &flags, &[], place.environment);
+    let leader = place.fleet.leader();
+    let term = leader.term.to_string();
+    let words = ["--request-timeout", "3s", "release", "shard", "--term", &term, "--for", "11s"];
+    let mut release = place.ctl(&words).spawn().unwrap();
+    let mut lines = BufReader::new(release.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("watching for 11s whether "), "{first}");
+    place.server().freeze();
+    // When it no longer looks.
+    std::thread::sleep(Duration::from_millis(14_500));
+    place.server().thaw();
+    let status = release.wait().unwrap();
+    let said: Vec<String> = lines.map_while(Result::ok).collect();
+    assert!(status.code() == Some(69) && said.len() == 2 && said[0].ends_with("; retrying"), "{status}: {said:?}");
+    std::thread::sleep(A_WHILE * 2);
+    assert_eq!(place.fleet.leader().term, leader.term);
+    place.fleet.conclude();
+}
+
+#[allow(dead_code, reason = "a build without remote stores has none")]
+fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
+    place.start("c0");
+    let leader = place.fleet.leader();
+    for process in support::fleet::children_of(place.fleet.pid("c0").as_raw()) {
+        for child in support::fleet::children_of(process) {
+            let _ = kill(nix::unistd::Pid::from_raw(child), Signal::SIGKILL);
+        }
+        let _ = kill(nix::unistd::Pid::from_raw(process), Signal::SIGKILL);
+    }
+    place.fleet.kill("c0");
+    let said = place.order(&["release", "shard", "--term", &leader.term.to_string()]);
+    assert!(said.contains("has ended by itself"), "{said}");
+    // Whose clock is told by the second may see it a little later.
+    wait_until("it is free", || place.status()["held"] == false);
+    place.fleet.conclude();
+}
+
 fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     let read = |place: &Place| -> Vec<Value> {
         let text = place.order(&["history", "shard", "--json"]);
@@ -260,6 +321,10 @@ fn standbys_are_counted_while_they_wait(mut place: Place) {
 }
 
 everywhere!(
+    [
+        a_leader_that_renews_seldom_keeps_its_lease_without_force,
+        a_lease_that_nobody_renews_is_over_when_it_was_watched,
+    ]:
     a_pause_outlasts_candidates_and_the_store,
     a_pause_that_keeps_the_leader_bars_its_successors_until_it_ends_by_itself,
     a_leader_that_steps_down_is_followed_by_whom_it_names,
@@ -270,3 +335,6 @@ everywhere!(
     a_history_tells_how_each_leadership_ended,
     standbys_are_counted_while_they_wait,
 );
+
+#[cfg(feature = "redis")]
+remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_that_nobody_could_see_is_not_ended]);

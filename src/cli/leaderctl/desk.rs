@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// From one look to the next while a verb waits.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Desk<'a> {
     pub store: &'a dyn Store,

@@ -4,17 +4,26 @@
 //! lease away, and nothing else: whoever is granted the next one starts nothing before the last one would have ended,
 //! by which time its tree is dead. It does not make a takeover after a crash any faster than the lease; it ends what
 //! a candidate goes on to renew that does nothing else any more, and records that something else left behind.
+//!
+//! And a leader that renews seldom looks dead between two renewals. So it is watched for as long as its lease had left at
+//! the first look; and what nobody could see, for the store was away, is no sign of death: only a look at the end of the
+//! watch that shows the lease unrenewed lets it be taken away.
 
-use super::desk::Desk;
+use super::PROGRAM;
+use super::desk::{Desk, LOOK_EVERY};
 use crate::cli::flags;
+use crate::exit;
 use crate::lease::{Shard, Term, show};
-use crate::store::{Holder, Release, Report, Store, StoreError};
+use crate::store::{Holder, Release, Report, Store, StoreError, on_one_line};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use tokio::time::sleep;
 
 /// What is left of a lease is told to the second by some stores, and by clocks of different rates.
 const UNCERTAINTY: Duration = Duration::from_millis(1500);
+/// Nobody wonders what a verb does that answers by then.
+const SOON: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub struct ReleaseFlags {
@@ -26,10 +35,9 @@ pub struct ReleaseFlags {
     #[arg(long, value_name = "N")]
     term: u64,
 
-    /// Watch for so long whether it is renewed
-    #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    watch: Duration,
+    /// Watch for so long whether it is renewed, not until it would end
+    #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
+    watch: Option<Duration>,
 
     /// End it though it is renewed, and without watching
     #[arg(long)]
@@ -53,10 +61,12 @@ impl ReleaseFlags {
             }
             Some(holder) => holder,
         };
-        if !self.force
-            && let Some(refusal) = self.watch(&desk, &holder, term).await?
-        {
-            return Ok(desk.refuse(&refusal));
+        if !self.force {
+            match self.watch(&desk, &holder, term).await? {
+                Verdict::Unrenewed => {}
+                Verdict::Renewed(refusal) => return Ok(desk.refuse(&refusal)),
+                Verdict::Ended => return desk.done(&format!("the lease of term {term} has ended by itself")).await,
+            }
         }
         match super::bounded(patience, store.revoke(&self.shard, term)).await? {
             Release::NotHeld => Ok(desk.refuse(&format!("term {term} had ended already"))),
@@ -73,22 +83,85 @@ impl ReleaseFlags {
         }
     }
 
-    /// Why the lease should not be ended.
-    async fn watch(&self, desk: &Desk<'_>, first: &Holder, term: Term) -> Result<Option<String>, StoreError> {
+    async fn watch(&self, desk: &Desk<'_>, first: &Holder, term: Term) -> Result<Verdict, StoreError> {
         let begun = Instant::now();
-        let Some(left) = first.expires_in else { return Ok(None) };
-        let verdict = |report: &Report| match report.holder.as_ref().filter(|holder| holder.term == Some(term)) {
-            None => Some(format!("term {term} has ended by itself")),
-            Some(holder) => {
-                let unrenewed = left.saturating_sub(begun.elapsed());
-                let renewed = holder.expires_in.is_some_and(|now| now > unrenewed + UNCERTAINTY);
-                renewed.then(|| {
-                    format!(
-                        "{holder} renews its lease: use step-down or pause; release --force takes it away all the same"
-                    )
-                })
+        let Some(left) = first.expires_in else { return Ok(Verdict::Unrenewed) };
+        let most = self.watch.unwrap_or(left + UNCERTAINTY);
+        if most > SOON {
+            eprintln!("{PROGRAM}: watching for {} whether {first} renews its lease", show(most));
+        }
+        // Whoever could not reach the store either could not renew.
+        let (mut seen_since, mut away) = (begun, false);
+        loop {
+            // What an answer shows was so later than this.
+            let asked = begun.elapsed();
+            match desk.inspect().await {
+                Ok(report) => {
+                    let verdict = judge(&report, term, left, asked);
+                    if verdict != Verdict::Unrenewed || !away && seen_since.elapsed() >= most {
+                        return Ok(verdict);
+                    }
+                    if away {
+                        (seen_since, away) = (Instant::now(), false);
+                    }
+                }
+                Err(error) if exit::of_store(&error) == exit::UNAVAILABLE && seen_since.elapsed() < most => {
+                    if !away {
+                        eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                        away = true;
+                    }
+                }
+                Err(error) => return Err(error),
             }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// What a look shows of the lease of `term`, which had `left` to go so long (`since`) ago.
+fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdict {
+    let Some(holder) = report.holder.as_ref().filter(|holder| holder.term == Some(term)) else { return Verdict::Ended };
+    let unrenewed = left.saturating_sub(since);
+    let longer = holder.expires_in.is_some_and(|now| now > unrenewed + UNCERTAINTY);
+    // A short lease never has that much more to go, but outlives the end that it had.
+    if longer || since >= left + UNCERTAINTY {
+        Verdict::Renewed(format!(
+            "{holder} renews its lease: use step-down or pause; release --force takes it away all the same"
+        ))
+    } else {
+        Verdict::Unrenewed
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// By now.
+    Unrenewed,
+    /// And why it should not be ended therefore.
+    Renewed(String),
+    Ended,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_renewed_that_has_longer_to_go_or_outlives_its_end() {
+        let seconds = Duration::from_secs_f64;
+        let judge = |number, now, left, since| {
+            let holder = Holder { term: Some(Term(number)), expires_in: Some(seconds(now)), ..Holder::default() };
+            let report = Report { holder: Some(holder), last_term: None };
+            super::judge(&report, Term(7), seconds(left), seconds(since))
         };
-        desk.wait_until(Some(self.watch), verdict).await
+        for (now, left, since) in [(50.0, 60.0, 10.0), (51.4, 60.0, 10.0), (0.0, 60.0, 61.0), (0.9, 1.0, 2.4)] {
+            assert_eq!(judge(7, now, left, since), Verdict::Unrenewed, "{now} {left} {since}");
+        }
+        // The last one is too short to tell but by its end.
+        for (now, left, since) in [(52.0, 60.0, 10.0), (59.0, 40.0, 1.0), (2.0, 60.0, 60.5), (0.9, 1.0, 2.5)] {
+            assert!(matches!(judge(7, now, left, since), Verdict::Renewed(_)), "{now} {left} {since}");
+        }
+        assert_eq!(judge(8, 60.0, 50.0, 1.0), Verdict::Ended);
+        assert_eq!(super::judge(&Report::default(), Term(7), seconds(9.0), Duration::ZERO), Verdict::Ended);
     }
 }
