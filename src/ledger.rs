@@ -181,7 +181,8 @@ impl Run {
         Self { to_millis: Some(wall_clock_millis()), status, ended: Some(ended), ..self.clone() }
     }
 
-    fn is_success(&self) -> bool {
+    #[must_use]
+    pub fn is_success(&self) -> bool {
         self.status == Some(0)
     }
 
@@ -231,6 +232,15 @@ impl Ledger {
 /// As [`Notes::read`]; misconfigured where something else wrote it.
 pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
     let note = store.read(shard, &Page::Runs).await?;
+    Ledger::read(note.as_ref().map(|note| note.text.as_str()), shard)
+}
+
+/// What there is of a job that runs once. None where it never ran.
+///
+/// # Errors
+/// As [`last`].
+pub async fn of_job<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) -> Result<Option<Ledger>, StoreError> {
+    let note = store.read(shard, &Page::Once(job.clone())).await?;
     Ledger::read(note.as_ref().map(|note| note.text.as_str()), shard)
 }
 

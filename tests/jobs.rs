@@ -201,6 +201,40 @@ fn a_job_with_a_name_runs_once(place: &Place) {
     assert!(place.last_run().is_null(), "they have no slots");
 }
 
+fn status_tells_what_has_become_of_a_job_with_a_name(place: &Place) {
+    let job = |id: &str| -> Value {
+        let told = place.order(&["status", "shard", "--once", id, "--json"]);
+        serde_json::from_str(&told).unwrap()
+    };
+    let text = |id: &str| place.order(&["status", "shard", "--once", id]);
+    let never = job("a");
+    assert_eq!((&never["state"], &never["attempts"], &never["host"]), (&"never".into(), &0.into(), &Value::Null));
+    assert_eq!(text("a"), "shard: job a has never run\n");
+
+    assert_eq!(place.ask("one", 0, &["--once", "a"], "exit 3").0, 3);
+    let failed = job("a");
+    assert_eq!((&failed["state"], &failed["exit_status"]), (&"failed".into(), &3.into()), "{failed}");
+    assert!(text("a").contains("job a has failed\n") && text("a").contains("exited with 3"), "{}", text("a"));
+    assert_eq!(place.ask("two", 0, &["--once", "a", "--retry-failed", "1"], "").0, 0);
+    let done = job("a");
+    assert_eq!((&done["state"], &done["exit_status"], &done["attempts"]), (&"succeeded".into(), &0.into(), &2.into()));
+    assert_eq!((&done["shard"], &done["job"], &done["owner"]), (&"shard".into(), &"a".into(), &"two".into()));
+    assert!(done["host"].is_string() && done["started"].is_string() && done["ended"].is_string(), "{done}");
+    assert!(text("a").contains("job a has succeeded\n") && text("a").contains("\n  owner      two\n"), "{}", text("a"));
+
+    let run = place.start("three", &["--once", "b"]);
+    wait_until("the store tells the term", || job("b")["state"] == "running");
+    let runs = job("b");
+    assert!(runs["ended"].is_null() && runs["exit_status"].is_null() && runs["how"].is_null(), "{runs}");
+    assert!(text("b").contains("job b is running\n"), "{}", text("b"));
+    // Another job is another matter.
+    assert_eq!((&job("a")["state"], &job("c")["state"]), (&"succeeded".into(), &"never".into()));
+    place.kill(run);
+    wait_until("its lease is over", || job("b")["state"] == "failed");
+    assert!(job("b")["ended"].is_null(), "nobody wrote it down");
+    assert!(text("b").contains("nobody wrote down how it ended"), "{}", text("b"));
+}
+
 #[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     let server = place.server();
@@ -286,4 +320,5 @@ everywhere!(
     &a_host_that_is_asked_to_stop_has_failed,
     &a_job_with_a_name_runs_once,
     &a_job_that_was_stopped_is_not_done_whatever_its_command_says,
+    &status_tells_what_has_become_of_a_job_with_a_name,
 );

@@ -2,6 +2,7 @@
 
 mod desk;
 mod history;
+mod job;
 mod list;
 mod live;
 mod pause;

@@ -1,7 +1,7 @@
 //! `leaderctl status`: who leads a shard, for people and for programs.
 
-use super::{bounded, inspect, printed, rfc3339};
-use crate::lease::{Shard, show, show_seconds};
+use super::{bounded, inspect, job, printed, rfc3339};
+use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::ledger::{self, Ledger};
 use crate::orders::{self, Orders};
 use crate::presence;
@@ -18,6 +18,11 @@ pub struct StatusFlags {
     /// The name that is led
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
+
+    /// What has become of the job that runs once under this name, instead
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(JobId), allow_hyphen_values = true,
+          conflicts_with = "standbys")]
+    once: Option<JobId>,
 
     /// Count those who wait, also where that costs money
     #[arg(long)]
@@ -51,13 +56,13 @@ struct Status<'a> {
     term: Option<u64>,
     /// RFC 3339.
     since: Option<String>,
+    /// None where it does not expire, or the record does not tell.
+    renewed_seconds_ago: Option<f64>,
     /// None where it does not expire.
     expires_in_seconds: Option<f64>,
     last_term: Option<u64>,
     /// None where they were not counted.
     standbys: Option<usize>,
-    /// None where it does not expire, or the record does not tell.
-    renewed_seconds_ago: Option<f64>,
     /// Only where orders are read: by the verbs that show or change one shard.
     #[serde(flatten)]
     orders: Option<Ordered<'a>>,
@@ -150,6 +155,9 @@ impl StatusFlags {
     /// # Errors
     /// As [`Store::inspect`].
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
+        if let Some(job) = &self.once {
+            return job::show(store, timeout, &self.shard, job, self.json).await;
+        }
         let report = inspect(store, &self.shard, timeout).await?;
         let orders = bounded(timeout, orders::read(store, &self.shard)).await?;
         let ledger = bounded(timeout, ledger::last(store, &self.shard)).await?;
@@ -183,6 +191,7 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
         pid: holder.and_then(|holder| holder.pid),
         term: holder.and_then(|holder| holder.term).map(|term| term.0),
         since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
+        renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
         expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
         last_term: report.last_term.map(|term| term.0),
         standbys: shown.standbys,
@@ -191,7 +200,6 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
     serde_json::to_string(&status).expect("a status is plain data")
 }
 
-        renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
 fn as_text(shard: &Shard, shown: &Shown) -> String {
     let mut text = match &shown.report {
         Report { holder: Some(holder), .. } => format!("{shard}: led by {}", on_one_line(holder.owner.clone())),
@@ -208,6 +216,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
         add("pid", holder.pid.map(|pid| pid.to_string()));
         add("term", holder.term.map(|term| term.to_string()));
         add("since", holder.since_millis.map(rfc3339));
+        add("renewed", holder.renewed_ago.map(|ago| format!("{} ago", show(ago))));
         add("expires in", holder.expires_in.map(show));
     }
     // That nobody could take over matters where somebody leads.
@@ -216,7 +225,6 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     let orders = shown.orders.as_ref();
     add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
     add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
-        add("renewed", holder.renewed_ago.map(|ago| format!("{} ago", show(ago))));
     add("last run", shown.ledger.as_ref().map(|ledger| last_run(ledger, &shown.report)));
     text
 }
@@ -262,6 +270,7 @@ mod tests {
                 term: source.one_in(2).then(|| Term(source.number())),
                 since_millis: source.one_in(2).then(|| source.number()),
                 expires_in: source.one_in(2).then(|| source.duration()),
+                renewed_ago: source.one_in(2).then(|| source.duration()),
                 ..Holder::default()
             };
             input.show(|| format!("{holder:?}"));
@@ -270,7 +279,7 @@ mod tests {
                 holder.term.is_some(),
                 holder.since_millis.is_some(),
                 holder.expires_in.is_some(),
-                renewed_ago: source.one_in(2).then(|| source.duration()),
+                holder.renewed_ago.is_some(),
             ];
             let lines = 1 + told.iter().filter(|told| **told).count();
             let report = Report { holder: Some(holder), last_term: None };
@@ -279,6 +288,5 @@ mod tests {
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
             if lines > 1 { Fate::Accepted } else { Fate::Refused }
         });
-                holder.renewed_ago.is_some(),
     }
 }
