@@ -1,0 +1,207 @@
+//! What the manual shows of leaderctl is what it prints: each example of leaderctl(1) is run here, in a store where things
+//! stand as they stand there, and its output is compared line by line, but for names of hosts, numbers and times.
+
+#![cfg(all(feature = "dynamodb", feature = "redis"))]
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::process::{Child, Command, Stdio};
+use support::fleet::{leaderrun, wait_until_or};
+use support::server::Server;
+
+const PAGE: &str = include_str!("../man/leaderctl.1");
+/// In the manual.
+const HOSTS: [&str; 3] = ["db1", "db2", "db3"];
+
+/// One command, and what it prints.
+#[derive(Debug)]
+struct Example {
+    command: String,
+    output: Vec<String>,
+}
+
+/// The blocks in which a shell is shown, each with its commands.
+fn blocks() -> Vec<Vec<Example>> {
+    let (_, section) = PAGE.split_once("\n.Sh EXAMPLES\n").expect("there are examples");
+    let (section, _) = section.split_once("\n.Sh ").expect("another section follows");
+    let blocks = section.split("\n.Bd -literal").skip(1).map(|block| {
+        let (block, _) = block.split_once("\n.Ed").expect("it ends");
+        let mut examples: Vec<Example> = Vec::new();
+        for line in block.lines().skip(1) {
+            if let Some(command) = line.strip_prefix("$ ") {
+                examples.push(Example { command: command.to_owned(), output: Vec::new() });
+            } else if let Some(example) = examples.last_mut() {
+                example.output.push(line.to_owned());
+            }
+        }
+        examples
+    });
+    blocks.filter(|examples| !examples.is_empty()).collect()
+}
+
+/// What stays the same from one run to the next, and from one machine to the other.
+fn shape(line: &str, hosts: &[&str]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in line.split_whitespace() {
+        let core = word.trim_end_matches([',', ':', ';']);
+        let shaped = if hosts.contains(&core) {
+            "HOST".to_owned()
+        } else if hosts.iter().any(|host| core.strip_prefix(host).is_some_and(|rest| rest.starts_with('-'))) {
+            "OWNER".to_owned()
+        } else {
+            without_numbers(core)
+        };
+        // Some have seconds and milliseconds, some seconds alone.
+        if shaped == "DURATION" && words.last().is_some_and(|last| last == "DURATION") {
+            words.pop();
+        }
+        words.push(shaped + &word[core.len()..]);
+    }
+    words.join(" ")
+}
+
+fn without_numbers(word: &str) -> String {
+    let mut text = String::new();
+    for letter in word.chars() {
+        if !letter.is_ascii_digit() {
+            text.push(letter);
+        } else if !text.ends_with('0') {
+            text.push('0');
+        }
+    }
+    let mut units = text.split('0');
+    let first = units.next().unwrap_or_default();
+    let is_duration =
+        first.is_empty() && text.len() > 1 && units.all(|unit| ["s", "ms", "us", "ns", "m"].contains(&unit));
+    if is_duration { "DURATION".to_owned() } else { text }
+}
+
+#[test]
+fn numbers_and_times_have_one_shape_and_words_have_their_own() {
+    let shape = |line| shape(line, &["db1"]);
+    assert_eq!(shape("expires in 15s 41ms"), shape("expires in 9s"));
+    assert_eq!(shape("db1  14s415ms  -"), shape("db1 2ms -"));
+    assert_eq!(shape("at 2026-11-21T11:27:39.504Z: term 12,"), shape("at 1970-01-01T00:00:00.000Z: term 3,"));
+    assert_eq!(shape("led by db1-7-1b47ffa7-b575"), shape("led by db1-19-77777777-7777"));
+    for (one, other) in [("SINCE EXPIRES-IN", "SINCE RENEWED-AGO EXPIRES-IN"), ("db1", "db2"), ("12", "-"), ("5", "5s")]
+    {
+        assert_ne!(shape(one), shape(other));
+    }
+}
+
+struct Stage {
+    url: String,
+    environment: &'static [(&'static str, &'static str)],
+    candidates: Vec<Child>,
+}
+
+impl Stage {
+    fn of(server: &dyn Server) -> Self {
+        Self { url: server.url(server.address()), environment: server.environment(), candidates: Vec::new() }
+    }
+
+    fn candidate(&self, words: &[&str]) -> Command {
+        let mut command = leaderrun();
+        command.args(["-q", "--store", &self.url]).args(words).envs(self.environment.iter().copied());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn start(&mut self, words: &[&str]) {
+        let child = self.candidate(words).args(["-c", "exec sleep 1000"]).spawn().unwrap();
+        self.candidates.push(child);
+    }
+
+    fn run(&self, words: &[&str]) {
+        assert!(self.candidate(words).status().unwrap().success(), "{words:?}");
+    }
+
+    fn shell(&self, line: &str) -> String {
+        let programs = std::path::Path::new(env!("CARGO_BIN_EXE_leaderctl")).parent().unwrap();
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", line]).env("PATH", path).env("LEADERRUN_STORE", &self.url);
+        shell.envs(self.environment.iter().copied()).stdin(Stdio::null());
+        let output = shell.output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn wait_until(&self, line: &str, printed: &str) {
+        let explain = || format!("{line}: {}", self.shell(line));
+        wait_until_or("things stand as in the manual", explain, || self.shell(line).trim() == printed);
+    }
+
+    fn assert_prints(&self, Example { command, output }: &Example) {
+        let here = nix::unistd::gethostname().unwrap().into_string().unwrap();
+        let told: Vec<String> = output.iter().map(|line| shape(line, &HOSTS)).collect();
+        let text = self.shell(command);
+        let printed: Vec<String> =
+            text.lines().map(|line| shape(line, &[&here, HOSTS[0], HOSTS[1], HOSTS[2]])).collect();
+        assert_eq!(told, printed, "leaderctl(1) shows of {command}:\n{}\nand it prints:\n{text}", output.join("\n"));
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for child in &mut self.candidates {
+            let pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
+            let _ = kill(pid, Signal::SIGTERM);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The examples of the one block that begins with an `export` of such a store, or of those that do not.
+fn examples_of(scheme: Option<&str>) -> Vec<Example> {
+    let is_export = |example: &Example| example.command.starts_with("export ");
+    let of_it = |block: &Vec<Example>| match scheme {
+        Some(scheme) => block.iter().any(|example| is_export(example) && example.command.contains(scheme)),
+        None => !block.iter().any(is_export),
+    };
+    let found: Vec<Example> = blocks().into_iter().filter(of_it).flatten().filter(|it| !is_export(it)).collect();
+    assert!(found.len() > 3, "{found:?}");
+    found
+}
+
+#[test]
+fn the_examples_with_a_new_table_are_what_leaderctl_prints() {
+    let server = support::dynamo::Server::start();
+    let mut stage = Stage::of(&server);
+    let examples = examples_of(Some("dynamodb://"));
+    let (init, others) = examples.split_first().unwrap();
+    assert_eq!(init.command, "leaderctl store init");
+    stage.assert_prints(init);
+    stage.start(&["report"]);
+    stage.wait_until("leaderctl status --json report | jq '.term != null'", "true");
+    others.iter().for_each(|example| stage.assert_prints(example));
+}
+
+#[test]
+fn the_other_examples_are_what_leaderctl_prints() {
+    let mut server = support::redis::Server::start();
+    server.grow_old();
+    let mut stage = Stage::of(&server);
+    stage.run(&["backup/orders", "true"]);
+    stage.run(&["--once", "2026.12_add-users", "migrate", "true"]);
+    stage.start(&["--owner", "blue", "backup/users"]);
+    // A leadership that is over, one that lasts, and a standby.
+    stage.run(&["--owner", "red", "report", "true"]);
+    stage.start(&["--owner", "green", "report"]);
+    let leads = "leaderctl status --json report | jq -r '.owner // empty'";
+    stage.wait_until(leads, "green");
+    stage.start(&["--owner", "red", "report"]);
+    stage.wait_until("leaderctl status --json report | jq .standbys", "1");
+    stage.wait_until("leaderctl list backup/users --json | jq .held", "true");
+    stage.wait_until("leaderctl history report | grep -c leads || true", "1");
+    let verbs: Vec<String> = examples_of(None)
+        .iter()
+        .inspect(|example| stage.assert_prints(example))
+        .filter_map(|example| example.command.split(' ').nth(1).map(str::to_owned))
+        .collect();
+    for verb in ["status", "list", "history", "why"] {
+        assert!(verbs.iter().any(|shown| shown == verb), "no example of {verb}: {verbs:?}");
+    }
+}
