@@ -5,7 +5,7 @@
 //! COMMAND any time is counted anew whenever somebody asks.
 
 use crate::election::{Action, Ended, Event, Loss, Notice, Obstacle, Role, Stop, TreeEvent, View};
-use crate::lease::{Candidate, Deadline, Term, show_seconds};
+use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
 use crate::ledger::rfc3339;
 use crate::store::{Conclusion, StoreError};
 use crate::time::{BootInstant, wall_clock_millis};
@@ -61,8 +61,10 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     run: Run,
-    /// Where the shard has some.
+    /// Where the shard has slots.
     slot: Option<u32>,
+    /// Whose term it is: the slot's, where there is one.
+    shard: Shard,
     /// COMMAND has run in it before.
     again: bool,
 }
@@ -150,7 +152,8 @@ impl Board {
                 let mut known = self.now();
                 let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
                 let (term, deadline) = (*term, *deadline);
-                known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, again });
+                let shard = self.candidate.shard.clone();
+                known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, shard, again });
             }
             Action::Extend(deadline) => {
                 if let Some(leadership) = &mut self.now().leadership {
@@ -185,9 +188,10 @@ impl Board {
         }
     }
 
-    /// COMMAND is about to be started, in this slot where the shard has some.
-    pub fn began(&self, slot: Option<u32>) {
+    /// COMMAND is about to be started under a lease of `shard`: a slot of the candidate's, where that has some.
+    pub fn began(&self, shard: &Shard, slot: Option<u32>) {
         if let Some(leadership) = &mut self.now().leadership {
+            leadership.shard = shard.clone();
             leadership.slot = slot;
         }
     }
@@ -219,7 +223,8 @@ impl Board {
         let Candidate { shard, owner, host, .. } = &self.candidate;
         Leads {
             leader: leading.is_some(),
-            shard: shard.to_string(),
+            // Beside a term stands the name by which that is checked.
+            shard: leading.map_or(shard, |leadership| &leadership.shard).to_string(),
             owner: owner.clone(),
             host: host.clone(),
             slot: leading.and_then(|leadership| leadership.slot),
@@ -562,10 +567,14 @@ mod tests {
     fn a_slot_is_told_of_for_as_long_as_its_leadership() {
         let board = leading(until(10));
         let line = |slot: u32| format!("leaderrun_slot{{shard=\"jobs/a\"}} {slot}\n");
-        board.began(Some(2));
-        assert!(board.leads(at(1)).slot == Some(2) && board.text(at(1)).contains(&line(2)), "{}", board.text(at(1)));
+        board.began(&"jobs/a/2".parse().unwrap(), Some(2));
+        let leads = board.leads(at(1));
+        assert_eq!((leads.shard.as_str(), leads.slot), ("jobs/a/2", Some(2)));
+        assert!(board.text(at(1)).contains(&line(2)), "{}", board.text(at(1)));
         board.did(&Action::Ended { term: Term(1_763_700_000_001), how: Ended::Lost(Loss::DeadlinePassed) });
-        assert!(board.leads(at(1)).slot.is_none() && board.text(at(1)).contains(&line(0)), "{}", board.text(at(1)));
+        let leads = board.leads(at(1));
+        assert_eq!((leads.shard.as_str(), leads.slot), ("jobs/a", None));
+        assert!(board.text(at(1)).contains(&line(0)), "{}", board.text(at(1)));
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl Host for Processes {
         self.with_witness(|witness| witness.began(&candidate.shard, term, deadline));
         self.with_notifier(|notifier| notifier.began(slot));
         if let Some(board) = &self.board {
-            board.began(slot);
+            board.began(&candidate.shard, slot);
         }
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));

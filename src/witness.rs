@@ -31,7 +31,11 @@ const MOST: u64 = 16 * 1024;
 /// What it says: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
+    /// Of the leadership, where it has one: maybe a slot.
     pub shard: String,
+    /// The shard whose slot that is.
+    #[serde(default)]
+    pub slot_of: Option<String>,
     pub owner: String,
     pub pid: u32,
     /// Some while it has a tree.
@@ -162,8 +166,10 @@ impl Witness {
 
     fn statement(&self, now: BootInstant) -> Statement {
         let led = self.leadership.as_ref().map(|leadership| leadership.shard.to_string());
+        let slot_of = led.as_ref().filter(|led| **led != self.shard).map(|_| self.shard.clone());
         Statement {
             shard: led.unwrap_or_else(|| self.shard.clone()),
+            slot_of,
             owner: self.owner.clone(),
             pid: self.pid,
             leadership: self.leadership.as_ref().map(|leadership| leadership.told(now)),

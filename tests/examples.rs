@@ -176,7 +176,9 @@ fn the_examples_with_a_new_table_are_what_leaderctl_prints() {
     stage.assert_prints(init);
     stage.start(&["report"]);
     stage.wait_until("leaderctl status --json report | jq '.term != null'", "true");
-    others.iter().for_each(|example| stage.assert_prints(example));
+    for example in others {
+        stage.assert_prints(example);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, leaderrun, wait_until, wait_until_or};
+use support::fleet::{Fleet, leaderctl, leaderrun, wait_until, wait_until_or};
 use support::ports::free_port;
 use support::world::TIMING;
 use tempfile::TempDir;
@@ -243,6 +243,17 @@ fn tell_of_slots(store: &str, mut fleet: Fleet) {
         slots == [None, Some(1), Some(2)]
     };
     wait_until_or("both slots are led", || fleet.logs(), both_are_led);
+    // The term and the name by which a fencing token is checked belong together.
+    for (_, told) in addresses.each_ref().map(|address| leader(address)) {
+        let expected = told["slot"].as_u64().map_or("shard".to_owned(), |slot| format!("shard/{slot}"));
+        assert_eq!(told["shard"], expected.as_str(), "{told}");
+        assert_eq!(told["term"].is_u64(), told["slot"].is_u64(), "{told}");
+        if let Some(term) = told["term"].as_u64() {
+            let mut verify = leaderctl();
+            verify.args(["--store", store, "verify", &expected, "--term", &term.to_string()]);
+            assert!(verify.status().unwrap().success(), "{told}");
+        }
+    }
     for (address, slot) in addresses.iter().zip(slots()) {
         assert!(is(own(&metrics(address), "slot"), slot.unwrap_or(0)), "{:?}", metrics(address));
     }

@@ -7,13 +7,15 @@ mod support;
 #[path = "slotted/adapter.rs"]
 mod adapter;
 
+use leaderrun::lease::{Candidate, Session};
+use leaderrun::presence;
 use leaderrun::time::BootInstant;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::evidence::{Evidence, common};
-use support::fleet::{Fleet, Life, leaderrun, wait_until, wait_until_or};
+use support::fleet::{Fleet, Life, leaderrun, stamp_program, wait_until, wait_until_or};
 use support::place::Place;
 use support::world::{LEASE, TIMING};
 
@@ -23,6 +25,15 @@ impl Place {
     fn start(&mut self, owner: &str) {
         let flags = [&TIMING, &["-v", "--slots", "2", "--announce", "always", "--store", &self.url][..]].concat();
         self.fleet.start(owner, &flags, &["daemon"], self.environment);
+    }
+
+    /// The same, of another shard than usual.
+    fn start_of(&mut self, owner: &str, shard: &str) {
+        let mut command = leaderrun();
+        command.args(TIMING).args(["--owner", owner, "--slots", "2", "--announce", "always", "--store", &self.url]);
+        command.args([shard, "--"]).arg(stamp_program()).arg(self.path("stamps"));
+        command.envs(self.environment.iter().copied());
+        self.fleet.launch(owner, command);
     }
 
     /// Both slots are led then.
@@ -153,6 +164,115 @@ fn a_single_candidate_that_steps_down_takes_the_other_slot(mut place: Place) {
     conclude(place.fleet);
 }
 
+/// What a verb says that has to leave things as they are.
+#[track_caller]
+fn refused_by(place: &Place, words: &[&str]) -> String {
+    let output = place.ctl(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{words:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shard(mut place: Place) {
+    let here = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let name = place.shard();
+    let (shard, slots) = (name.as_str(), SLOTS.map(|slot| format!("{name}/{slot}")));
+    for owner in ["c0", "c1", "c2", "c3", "c4"] {
+        place.start_of(owner, shard);
+    }
+    let leaders = place.leaders();
+    wait_until("the standbys are known", || place.status(shard)["standbys"] == 3);
+    let status = place.status(shard);
+    assert_eq!(status["led_slots"], serde_json::json!(slots), "{status}");
+    assert!(status["held"] == false && status["parent_pause"].is_null(), "{status}");
+    let text = place.order(&["status", shard]);
+    assert_eq!(text.lines().next(), Some(&*format!("{shard}: {shard}/1, {shard}/2 are led: ask for those")));
+    let refusal = refused_by(&place, &["step-down", shard]);
+    assert!(
+        refusal.ends_with(&format!("nobody leads it as a whole; {shard}/1, {shard}/2 are led: ask for those\n")),
+        "{refusal}"
+    );
+
+    // Whoever waits for a shard waits for each of its slots.
+    for (slot, leader) in slots.iter().zip(&leaders) {
+        let status = place.status(slot);
+        assert!(status["standbys"] == 3 && status["led_slots"].is_null(), "{status}");
+        for prefix in ["", shard, &format!("{shard}/"), slot] {
+            let list = place.order(&["list", "--standbys", "--json", prefix]);
+            let lines: Vec<Value> = list.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let line = lines.iter().find(|line| line["shard"] == slot.as_str()).unwrap();
+            assert_eq!((&line["standbys"], &line["owner"]), (&3.into(), &leader.owner.as_str().into()), "{list}");
+        }
+    }
+
+    let why = |words: &[&str]| place.order(&[&["why"], words].concat());
+    let all = why(&[shard]);
+    assert!(all.starts_with(&format!("{shard}: {here} leads\n")), "{all}");
+    for (slot, Life { owner, term, .. }) in SLOTS.iter().zip(&leaders) {
+        assert!(all.contains(&format!("  {owner} (term {term}) leads {shard}/{slot} on {here} since 20")), "{all}");
+        assert!(all.contains(&format!("is leader of {shard}/{slot}, term {term}\n")), "{all}");
+    }
+    assert!(
+        !all.contains("nobody") && !all.contains("no candidate") && all.matches("is standby: ").count() == 3,
+        "{all}"
+    );
+    let one = why(&[&slots[1]]);
+    let Life { owner, term, .. } = &leaders[0];
+    assert!(one.contains(&format!("the candidate {owner} (process {})", place.fleet.pid(owner))), "{one}");
+    assert!(one.contains(&format!("is leader of {shard}/1, term {term}\n")), "{one}");
+    assert!(one.contains(&format!("is leader, term {}\n", leaders[1].term)), "{one}");
+    let elsewhere = why(&[shard, "--host", "elsewhere"]);
+    assert!(elsewhere.starts_with(&format!("{shard}: elsewhere does not lead\n")), "{elsewhere}");
+    let metered = place.url.starts_with("dynamodb:");
+    if !metered {
+        announce_at(&place, shard, "elsewhere");
+    }
+    let announced = if metered { "that store was not asked" } else { "a standby of elsewhere has announced itself" };
+    for shard in [shard, &slots[1]] {
+        let elsewhere = why(&[shard, "--host", "elsewhere"]);
+        assert!(elsewhere.contains(&format!("{announced}\n")), "{elsewhere}");
+    }
+
+    place.order(&["pause", shard, "--keep", "--reason", "for all"]);
+    let status = place.status(&slots[1]);
+    assert!(status["parent_pause"]["reason"] == "for all" && status["parent_pause"]["shard"] == shard, "{status}");
+    assert!(status["paused"] == false && status["pause"].is_null(), "{status}");
+    for told in [place.order(&["status", &slots[1]]), why(&[&slots[1]])] {
+        let line = told.lines().find(|line| line.ends_with(": for all")).expect("it tells of the pause");
+        assert!(line.contains(&format!("all slots of {shard}, by ")) && line.contains("paused"), "{told}");
+    }
+    let said = place.order(&["pause", shard, "--force", "--json"]);
+    let status: Value = serde_json::from_str(&said).unwrap();
+    assert!(status["paused"] == true && status["led_slots"].is_array(), "{status}");
+    place.order(&["pause", shard, "--force", "--wait"]);
+    let why = why(&[shard]);
+    assert!(why.contains(&format!("nobody leads; there were leaders of {shard}/1, {shard}/2\n")), "{why}");
+    let text = place.order(&["status", shard]);
+    assert!(text.starts_with(&format!("{shard}: free\n")), "{text}");
+    assert_eq!(place.status(shard)["led_slots"], serde_json::json!([]));
+    conclude(place.fleet);
+}
+
+/// That somebody waits on another host.
+fn announce_at(place: &Place, shard: &str, host: &str) {
+    let location = leaderrun::store::Location::from_url(&place.url).unwrap();
+    let (shard, session) = (shard.parse().unwrap(), Session::random().unwrap());
+    let candidate = Candidate {
+        shard,
+        owner: host.to_owned(),
+        session,
+        host: host.to_owned(),
+        pid: 1,
+        lease: Duration::from_secs(6),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = location.open(Duration::from_secs(5)).await.unwrap();
+        let announced = presence::announce(&*store, &candidate, Duration::from_secs(5), |trouble| panic!("{trouble}"));
+        // It goes on.
+        assert!(tokio::time::timeout(Duration::from_secs(2), announced).await.is_err());
+    });
+}
+
 /// What COMMAND prints that runs in a slot.
 fn printed(place: &Place, slots: &str, script: &str) -> String {
     let mut command = leaderrun();
@@ -177,6 +297,7 @@ fn a_command_is_told_of_its_slot_and_can_verify_it(place: Place) {
 everywhere!(
     of_five_candidates_two_lead_and_those_that_are_gone_are_followed_in_their_slots,
     orders_of_the_shard_are_for_all_slots_and_those_of_a_slot_for_one,
+    who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shard,
     a_single_candidate_that_steps_down_takes_the_other_slot,
     a_command_is_told_of_its_slot_and_can_verify_it,
 );
@@ -227,6 +348,111 @@ mod ways {
         let (one, two) = (leader_of(&world.fleet, 1, |_| true), leader_of(&world.fleet, 2, |_| true));
         assert_ne!(one.owner, two.owner);
         conclude(world.fleet);
+    }
+}
+
+/// Operators who may not list.
+mod without_lists {
+    use super::{Place, conclude};
+    use std::process::{Command, Output};
+
+    /// Of an operator who may look at a shard by its name.
+    fn assert_a_pause_is_waited_for(mut place: Place, ctl: impl Fn(&[&str]) -> Command) {
+        let leaders = place.crew();
+        let said =
+            |output: &Output| String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+        let pause = ctl(&["pause", "shard"]).output().unwrap();
+        let told = said(&pause);
+        assert!(pause.status.success() && !told.contains("nobody leads"), "{told}");
+        for (slot, leader) in leaders.iter().enumerate() {
+            assert!(told.contains(&format!("{} (term {}) of shard/{}", leader.owner, leader.term, slot + 1)), "{told}");
+        }
+        let pause = ctl(&["pause", "shard", "--force", "--wait"]).output().unwrap();
+        assert!(pause.status.success() && said(&pause).contains("nobody leads"), "{}", said(&pause));
+        for shard in ["shard/1", "shard/2"] {
+            assert_eq!(place.status(shard)["held"], false);
+        }
+        place.order(&["resume", "shard"]);
+        place.leaders();
+        conclude(place.fleet);
+    }
+
+    /// README's user for orders in DynamoDB.
+    #[cfg(feature = "dynamodb")]
+    #[test]
+    fn a_pause_is_waited_for_in_dynamodb() {
+        use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, error_answer};
+        let server = Server::durable();
+        let proxy = Proxy::before(&server);
+        proxy.rule(|request| match request.action.as_str() {
+            "GetItem" | "PutItem" | "DeleteItem" => Fate::Pass,
+            _ => error_answer(400, "AccessDeniedException", "not authorized"),
+        });
+        let url = format!("dynamodb://locks?region=eu-west-1&endpoint={}", proxy.endpoint());
+        let ctl = move |words: &[&str]| {
+            let mut command = crate::support::fleet::leaderctl();
+            command.args(["--store", &url]).args(words).envs(ENVIRONMENT.iter().copied());
+            command
+        };
+        assert_a_pause_is_waited_for(Place::remote(Box::new(server)), ctl);
+    }
+
+    #[cfg(feature = "redis")]
+    mod redis {
+        use super::{Command, Place, assert_a_pause_is_waited_for, conclude};
+        use crate::support::redis::{Server, cli};
+
+        const MAY: &str = "+time +info +get +pttl +hmget +eval +evalsha +set +del";
+
+        /// Whoever may read and write these keys, and not list.
+        fn operator(place: &Place, keys: &str) -> impl Fn(&[&str]) -> Command + use<> {
+            let rules = format!("ACL SETUSER operator reset on >x {keys} {MAY}");
+            let rules: Vec<&str> = rules.split(' ').collect();
+            assert_eq!(cli(place.server().address().port(), &rules), "OK");
+            let url = place.url.replace("redis://", "redis://operator:x@");
+            move |words: &[&str]| {
+                let mut command = crate::support::fleet::leaderctl();
+                command.args(["--store", &url]).args(words);
+                command
+            }
+        }
+
+        #[test]
+        fn a_pause_is_waited_for() {
+            let place = Place::remote(Box::new(Server::start()));
+            let ctl = operator(&place, "~leaderrun:*");
+            assert_a_pause_is_waited_for(place, ctl);
+        }
+
+        #[test]
+        fn where_slots_cannot_be_looked_for_nobody_says_that_nobody_leads() {
+            let mut place = Place::remote(Box::new(Server::start()));
+            let ctl = operator(&place, "~leaderrun:{leases}:store ~leaderrun:{leases}:*:shard");
+            let leaders = place.crew();
+            let pause = ctl(&["pause", "shard", "--keep"]).output().unwrap();
+            let told = String::from_utf8(pause.stdout).unwrap();
+            assert!(pause.status.success() && told.contains("whether its slots are led is not known: "), "{told}");
+            assert!(told.contains("denied user operator") && !told.contains("nobody leads\n"), "{told}");
+            let pause = ctl(&["pause", "shard", "--force", "--wait"]).output().unwrap();
+            let said = String::from_utf8(pause.stderr).unwrap();
+            assert_eq!(pause.status.code(), Some(77), "{said}");
+            assert!(pause.stdout.is_empty() && said.lines().count() == 1, "{said}");
+            assert!(said.contains("whether its slots are led is not known: "), "{said}");
+            assert!(said.contains("the pause stands") && said.contains("denied user operator"), "{said}");
+            assert_eq!(place.status("shard")["paused"], true);
+            for words in [&["step-down", "shard"][..], &["status", "shard", "--json"], &["why", "shard"]] {
+                let output = ctl(words).output().unwrap();
+                let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+                assert!(
+                    said.contains("whether its slots are led is not known: ") || output.status.code() == Some(77),
+                    "{said}"
+                );
+            }
+            place.order(&["resume", "shard"]);
+            let next = place.leaders();
+            assert!(next[0].term >= leaders[0].term, "{next:?}");
+            conclude(place.fleet);
+        }
     }
 }
 

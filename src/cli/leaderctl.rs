@@ -8,6 +8,7 @@ mod live;
 mod pause;
 mod release;
 mod selftest;
+mod slots;
 mod status;
 mod step_down;
 mod verify;

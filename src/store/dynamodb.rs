@@ -542,4 +542,12 @@ impl Store for DynamoDb {
     fn delivery(&self) -> Delivery {
         Delivery::Poll
     }
+
+    fn is_metered(&self) -> bool {
+        true
+    }
+
+    fn hindrance(&self) -> Option<String> {
+        self.table.watch.clock().hindrance(BootInstant::now())
+    }
 }

@@ -50,6 +50,45 @@ pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
     Some((parent.parse().ok()?, slot))
 }
 
+/// What [`Store::inspect`] tells of the slots of `shard`, as far as there is something to tell.
+///
+/// It takes no more permission than to look at a shard: where a list takes some, or money, each slot that there may be
+/// is asked for by its name.
+///
+/// # Errors
+/// As [`Store::inspect`].
+pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Report)>, StoreError> {
+    if !store.is_metered() {
+        match store.list(&format!("{shard}/")).await {
+            Err(error) if error.conclusion == Conclusion::Denied => {}
+            list => {
+                let is_slot = |found: &Shard| parent(found).is_some_and(|(parent, _)| parent == *shard);
+                let mut slots: Vec<_> = list?.into_iter().filter(|(found, _)| is_slot(found)).collect();
+                slots.sort_by_key(|(slot, _)| parent(slot).map(|(_, number)| number));
+                return Ok(slots);
+            }
+        }
+    }
+    let slots: Vec<Shard> = (1..=MOST).map_while(|slot| name(shard, slot).ok()).collect();
+    let mut known = Vec::new();
+    for some in slots.chunks(store.lanes()) {
+        let looks = some.iter().map(|slot| async move { (slot, store.inspect(slot).await) });
+        for (slot, report) in parallel::all(looks).await {
+            let report = match report {
+                // As a list shows what something else wrote.
+                Err(error) if error.conclusion == Conclusion::Misconfigured => {
+                    Report { holder: Some(Holder::stranger()), last_term: None }
+                }
+                report => report?,
+            };
+            if report != Report::default() {
+                known.push((slot.clone(), report));
+            }
+        }
+    }
+    Ok(known)
+}
+
 /// # Errors
 /// One line, where the store at `location` cannot have so many leaders of a shard.
 pub fn check(location: &Location, slots: u32) -> Result<(), String> {

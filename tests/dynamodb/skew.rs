@@ -1,9 +1,9 @@
 //! Wall clocks that are wrong, and servers that do not say what time it is.
 
 use super::*;
-use crate::support::dynamo::{Fate, Proxy, Response, Server, millis_now};
+use crate::support::dynamo::{Fate, Proxy, Response, Server, millis_now, set_date};
 use leaderrun::store::{Observation, Renewal};
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::Instant;
 use tokio::time::sleep;
 
 const HOUR: u64 = 3_600_000;
@@ -18,17 +18,6 @@ fn an_hour_behind() -> u64 {
 
 fn without_date(response: &mut Response) {
     response.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("date"));
-}
-
-/// The server's clock, as its answers tell it, is this many seconds further than it is.
-fn set_date(response: &mut Response, seconds: i64) {
-    for (name, value) in &mut response.headers {
-        if name.eq_ignore_ascii_case("date") {
-            let date = httpdate::parse_http_date(value).unwrap().duration_since(UNIX_EPOCH).unwrap();
-            let shifted = date.as_secs().checked_add_signed(seconds).unwrap();
-            *value = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(shifted));
-        }
-    }
 }
 
 /// How long until `two` may claim, and that it may not before.

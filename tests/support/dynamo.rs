@@ -319,6 +319,17 @@ pub fn error_answer(status: u16, code: &str, message: &str) -> Fate {
     })
 }
 
+/// The server's clock, as its answers tell it, is this many seconds further than it is.
+pub fn set_date(response: &mut Response, seconds: i64) {
+    for (name, value) in &mut response.headers {
+        if name.eq_ignore_ascii_case("date") {
+            let date = httpdate::parse_http_date(value).unwrap().duration_since(UNIX_EPOCH).unwrap();
+            let shifted = date.as_secs().checked_add_signed(seconds).unwrap();
+            *value = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(shifted));
+        }
+    }
+}
+
 fn serve(connection: TcpStream, upstream: u16, rule: &Mutex<Rule>, actions: &Mutex<Vec<String>>) {
     let _ = connection.set_nodelay(true);
     let mut reader = BufReader::new(connection.try_clone().expect("a socket can be cloned"));

@@ -35,6 +35,12 @@ impl Place {
         &**self.server.as_ref().expect("only a server can be away")
     }
 
+    /// A name that nobody else on this host uses: candidates are asked whatever their store is.
+    pub fn shard(&self) -> String {
+        let scratch = self.fleet.scratch.path().file_name().expect("it has a name").to_string_lossy();
+        format!("shard-{}", scratch.trim_start_matches('.'))
+    }
+
     /// In the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.fleet.scratch.path().join(name)

@@ -3,6 +3,7 @@
 //! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one note,
 //! in one step, and what follows is waiting and telling; run again, it finds its work done.
 
+use super::slots::{Kin, Slots};
 use super::status::{self, Shown};
 use super::{PROGRAM, bounded, fail, inspect, printed};
 use crate::exit;
@@ -11,7 +12,8 @@ use crate::ledger;
 use crate::orders::{self, Orders};
 use crate::presence;
 use crate::store::slotted;
-use crate::store::{Conclusion, Report, Store, StoreError, on_one_line};
+use crate::store::{Holder, Report, Store, StoreError, on_one_line};
+use std::cell::RefCell;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,27 +29,52 @@ pub struct Desk<'a> {
     pub json: bool,
 }
 
+/// Of a shard, or of slots of it.
+pub struct Leaders {
+    pub led: Vec<(Shard, Holder)>,
+    /// Why there may be others.
+    pub hidden: Option<StoreError>,
+}
+
+impl Leaders {
+    /// What they are about to do, of one and of several.
+    pub fn told(&self, shard: &Shard, one: &str, several: &str) -> String {
+        let named = self.led.iter().map(|(led, holder)| match led {
+            whole if whole == shard => holder.to_string(),
+            slot => format!("{holder} of {slot}"),
+        });
+        let does = if self.led.len() == 1 { one } else { several };
+        format!("{} {does}", named.collect::<Vec<_>>().join(", "))
+    }
+}
+
 impl Desk<'_> {
     pub async fn inspect(&self) -> Result<Report, StoreError> {
         inspect(self.store, self.shard, self.patience).await
     }
 
-    /// The same of a shard whose candidates may have slots: where nobody leads it as a whole, some leader of a slot. That
-    /// is asked by way of a list, so only a verb that is about all of them asks it.
-    pub async fn inspect_all(&self) -> Result<Report, StoreError> {
-        let report = self.inspect().await?;
-        if report.holder.is_some() {
-            return Ok(report);
-        }
-        let below = match bounded(self.patience * 4, self.store.list(&format!("{}/", self.shard))).await {
-            // Who may not list knows of no slots.
-            Err(error) if error.conclusion == Conclusion::Denied => return Ok(report),
-            below => below?,
+    /// Who leads the shard, or a slot of it.
+    pub async fn leaders(&self) -> Result<Leaders, StoreError> {
+        let whole = self.inspect().await?.holder.map(|holder| (self.shard.clone(), holder));
+        let slots = Slots::of(self.store, self.shard, self.patience).await?;
+        let led = slots.led().map(|(slot, holder)| (slot.clone(), holder.clone()));
+        Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden })
+    }
+
+    /// Waits until nobody leads any of these. False when that takes longer than `most`.
+    pub async fn wait_until_free(&self, most: Option<Duration>, led: &[(Shard, Holder)]) -> Result<bool, StoreError> {
+        // What is free by now is not looked at again.
+        let left = RefCell::new(led.iter().map(|(shard, _)| shard).collect::<Vec<_>>());
+        let look = async || {
+            loop {
+                let Some(shard) = left.borrow().last().copied() else { return Ok(true) };
+                if inspect(self.store, shard, self.patience).await?.holder.is_some() {
+                    return Ok(false);
+                }
+                left.borrow_mut().pop();
+            }
         };
-        let is_slot = |shard: &Shard| slotted::parent(shard).is_some_and(|(parent, _)| parent == *self.shard);
-        let mut slots = below.into_iter().filter(|(shard, _)| is_slot(shard));
-        let holder = slots.find_map(|(_, report)| report.holder);
-        Ok(Report { holder, ..report })
+        Ok(self.look_until(most, look, |free| free.then_some(())).await?.is_some())
     }
 
     pub async fn orders(&self) -> Result<Orders, StoreError> {
@@ -71,18 +98,18 @@ impl Desk<'_> {
     }
 
     /// The same, of what `look` shows.
-    pub async fn look_until<T>(
+    async fn look_until<S, T>(
         &self,
         most: Option<Duration>,
-        look: impl AsyncFn() -> Result<Report, StoreError>,
-        mut found: impl FnMut(&Report) -> Option<T>,
+        look: impl AsyncFn() -> Result<S, StoreError>,
+        mut found: impl FnMut(&S) -> Option<T>,
     ) -> Result<Option<T>, StoreError> {
         let begun = Instant::now();
         let mut away = false;
         loop {
             match look().await {
-                Ok(report) => {
-                    if let Some(found) = found(&report) {
+                Ok(seen) => {
+                    if let Some(found) = found(&seen) {
                         return Ok(Some(found));
                     }
                 }
@@ -109,7 +136,8 @@ impl Desk<'_> {
         let state = async {
             let (report, orders) = (self.inspect().await?, self.orders().await?);
             let ledger = bounded(self.patience, ledger::last(self.store, self.shard)).await?;
-            Ok(Shown { report, orders: Some(orders), ledger, standbys: None })
+            let kin = Kin::of(self.store, self.shard, &report, self.patience).await?;
+            Ok(Shown { report, orders: Some(orders), ledger, kin, standbys: None })
         };
         let shown = state.await.map_err(|error| self.although(sentence, error))?;
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))

@@ -1,11 +1,11 @@
 //! `leaderctl list`: who leads which shard, a line each.
 
 use super::live::Live;
-use super::status::{Shown, as_json, waiting};
-use super::{bounded, printed, rfc3339};
+use super::slots::{self, sessions, waiting};
+use super::status::{Shown, as_json};
+use super::{printed, rfc3339};
 use crate::lease::{Prefix, Shard, show};
-use crate::presence;
-use crate::store::{Store, StoreError, on_one_line};
+use crate::store::{Report, Store, StoreError, on_one_line};
 use clap::Args;
 use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
@@ -53,15 +53,16 @@ impl ListFlags {
         let prefix = self.prefix.as_str();
         let list = store.list(prefix).await?;
         let standbys = if self.standbys || !store.is_metered() {
-            Some(bounded(patience * 4, presence::standbys(store, prefix)).await?)
+            Some(slots::standbys(store, prefix, patience).await?)
         } else {
             None
         };
-        let shown = |(shard, report): (Shard, _)| {
-            let standbys = standbys.as_ref().map(|all| waiting(all, &shard, &report));
-            (shard, Shown { report, orders: None, ledger: None, standbys })
+        let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
+        let shown = |(shard, report): &(Shard, Report)| {
+            let standbys = standbys.as_ref().map(|all| waiting(all, shard, &leaders));
+            (shard.clone(), Shown { report: report.clone(), standbys, ..Shown::default() })
         };
-        Ok(list.into_iter().map(shown).collect())
+        Ok(list.iter().map(shown).collect())
     }
 }
 
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
     use crate::lease::Term;
-    use crate::store::{Holder, Report};
+    use crate::store::Holder;
 
     #[test]
     fn a_line_of_a_list_has_a_word_for_each_column_whatever_a_record_says() {
@@ -127,7 +128,7 @@ mod tests {
             let holder = source.below(8).ne(&0).then_some(holder);
             let fate = if holder.is_some() { Fate::Accepted } else { Fate::Refused };
             let report = Report { holder, last_term: source.one_in(2).then(|| Term(source.number())) };
-            let shown = Shown { report, standbys: source.one_in(2).then_some(3), orders: None, ledger: None };
+            let shown = Shown { report, standbys: source.one_in(2).then_some(3), ..Shown::default() };
             for line in as_columns(&[("db/main".parse().unwrap(), shown)]) {
                 assert_eq!(line.split_whitespace().count(), COLUMNS, "{line:?}");
                 assert!(!line.contains(char::is_control), "{line:?}");
@@ -148,7 +149,7 @@ mod tests {
             renewed_ago: Some(Duration::from_millis(5_750)),
             ..Holder::default()
         };
-        let shown = |report, standbys| Shown { report, standbys, orders: None, ledger: None };
+        let shown = |report, standbys| Shown { report, standbys, ..Shown::default() };
         let led = shown(Report { holder: Some(holder), last_term: Some(Term(12)) }, Some(2));
         let free = shown(Report { holder: None, last_term: Some(Term(3)) }, None);
         let lines = as_columns(&[("a".parse().unwrap(), led), ("db/main".parse().unwrap(), free)]);

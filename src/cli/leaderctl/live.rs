@@ -80,7 +80,7 @@ fn lasting(shard: &Shard, shown: &Shown) -> String {
     if let Some(holder) = &mut report.holder {
         (holder.renewed_ago, holder.expires_in) = (None, None);
     }
-    row(shard, &Shown { report, orders: None, ledger: None, standbys: shown.standbys }).join(" ")
+    row(shard, &Shown { report, standbys: shown.standbys, ..Shown::default() }).join(" ")
 }
 
 fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
@@ -123,12 +123,7 @@ mod tests {
             let (renewed_ago, expires_in) =
                 (Some(Duration::from_secs(15 - seconds)), Some(Duration::from_secs(seconds)));
             let holder = Holder { owner: owner.to_owned(), renewed_ago, expires_in, ..Holder::default() };
-            Shown {
-                report: Report { holder: Some(holder), last_term: None },
-                orders: None,
-                ledger: None,
-                standbys: Some(1),
-            }
+            Shown { report: Report { holder: Some(holder), last_term: None }, standbys: Some(1), ..Shown::default() }
         };
         assert_eq!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("a", 3)));
         assert_ne!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("b", 9)));

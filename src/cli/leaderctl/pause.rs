@@ -100,18 +100,31 @@ impl PauseFlags {
         }
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| desk.although(&format!("paused {until}"), error);
-        let holder = desk.inspect_all().await.map_err(paused)?.holder;
-        let Some(holder) = holder else { return desk.done(&format!("paused {until}; nobody leads")).await };
+        let leaders = desk.leaders().await.map_err(paused)?;
+        // They may run beside whatever the operator does next.
+        let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
+        if self.wait.is_none() && leaders.led.is_empty() {
+            let nobody = if hidden.is_empty() { "nobody leads" } else { "nobody leads it as a whole" };
+            return desk.done(&format!("paused {until}; {nobody}{hidden}")).await;
+        }
         if self.keep {
-            return desk.done(&format!("paused {until}; {holder} goes on, and nobody follows")).await;
+            let who = leaders.told(&self.shard, "goes on, and nobody follows", "go on, and nobody follows");
+            return desk.done(&format!("paused {until}; {who}{hidden}")).await;
         }
         let Some(most) = self.wait else {
-            return desk.done(&format!("paused {until}; {holder} stops when it next renews its lease")).await;
+            let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
+            return desk.done(&format!("paused {until}; {}{hidden}", leaders.told(&self.shard, stop.0, stop.1))).await;
         };
-        let free = |report: &crate::store::Report| report.holder.is_none().then_some(());
-        match desk.look_until(most, async || desk.inspect_all().await, free).await.map_err(paused)? {
-            Some(()) => desk.done(&format!("paused {until}; nobody leads")).await,
-            None => Ok(desk.not_yet(most, &format!("{holder} has not stopped"))),
+        if !desk.wait_until_free(most, &leaders.led).await.map_err(paused)? {
+            let who = leaders.told(&self.shard, "has not stopped", "have not all stopped");
+            return Ok(desk.not_yet(most, &who));
+        }
+        match leaders.hidden {
+            None => desk.done(&format!("paused {until}; nobody leads")).await,
+            Some(error) => {
+                let message = format!("{}: paused {until}, and the pause stands; {}", self.shard, error.message);
+                Err(StoreError { message, ..error })
+            }
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `leaderctl status`: who leads a shard, for people and for programs.
 
+use super::slots::{self, Kin, Slots};
 use super::{bounded, inspect, job, printed, rfc3339};
 use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::ledger::{self, Ledger};
 use crate::orders::{self, Orders};
-use crate::presence;
 use crate::store::{Report, Store, StoreError, on_one_line};
 use clap::Args;
 use serde::Serialize;
@@ -41,6 +41,7 @@ pub struct Shown {
     pub orders: Option<Orders>,
     /// Read with the orders; None where no job ran.
     pub ledger: Option<Ledger>,
+    pub kin: Kin,
     /// None where they were not counted.
     pub standbys: Option<usize>,
 }
@@ -63,6 +64,8 @@ struct Status<'a> {
     last_term: Option<u64>,
     /// None where they were not counted.
     standbys: Option<usize>,
+    /// None where they were not looked for.
+    led_slots: Option<Vec<&'a str>>,
     /// Only where orders are read: by the verbs that show or change one shard.
     #[serde(flatten)]
     orders: Option<Ordered<'a>>,
@@ -72,6 +75,7 @@ struct Status<'a> {
 struct Ordered<'a> {
     paused: bool,
     pause: Option<Pause<'a>>,
+    parent_pause: Option<ParentPause<'a>>,
     handover: Option<Handover<'a>>,
     last_run: Option<LastRun<'a>>,
 }
@@ -84,6 +88,14 @@ struct Pause<'a> {
     keep: bool,
     /// None: when it is resumed.
     ends_in_seconds: Option<f64>,
+}
+
+/// Of the shard that it is a slot of.
+#[derive(Debug, Serialize)]
+struct ParentPause<'a> {
+    shard: &'a str,
+    #[serde(flatten)]
+    pause: Pause<'a>,
 }
 
 #[derive(Debug, Serialize)]
@@ -132,22 +144,31 @@ impl<'a> LastRun<'a> {
     }
 }
 
-impl<'a> Ordered<'a> {
-    fn of(orders: &'a Orders, ledger: Option<&'a Ledger>) -> Self {
-        let pause = orders.pause.as_ref().map(|pause| Pause {
+impl<'a> Pause<'a> {
+    fn of(pause: &'a orders::PauseOrder) -> Self {
+        Self {
             by: &pause.by,
             since: rfc3339(pause.since_millis),
             reason: pause.reason.as_deref(),
             keep: pause.keep,
             ends_in_seconds: pause.left.map(|left| left.as_secs_f64()),
-        });
+        }
+    }
+}
+
+impl<'a> Ordered<'a> {
+    fn of(orders: &'a Orders, kin: &'a Kin, ledger: Option<&'a Ledger>) -> Self {
+        let pause = orders.pause.as_ref().map(Pause::of);
+        let parent_pause = kin.pause.as_ref();
+        let parent_pause =
+            parent_pause.map(|above| ParentPause { shard: above.parent.as_str(), pause: Pause::of(&above.pause) });
         let handover = orders.handover.as_ref().map(|handover| Handover {
             term: handover.term.0,
             by: &handover.by,
             since: rfc3339(handover.since_millis),
             to: handover.to.as_deref(),
         });
-        Self { paused: pause.is_some(), pause, handover, last_run: ledger.map(LastRun::of) }
+        Self { paused: pause.is_some(), pause, parent_pause, handover, last_run: ledger.map(LastRun::of) }
     }
 }
 
@@ -161,22 +182,18 @@ impl StatusFlags {
         let report = inspect(store, &self.shard, timeout).await?;
         let orders = bounded(timeout, orders::read(store, &self.shard)).await?;
         let ledger = bounded(timeout, ledger::last(store, &self.shard)).await?;
+        let kin = Kin::of(store, &self.shard, &report, timeout).await?;
         let standbys = if self.standbys || !store.is_metered() {
-            let all = bounded(timeout * 4, presence::standbys(store, self.shard.as_str())).await?;
-            Some(waiting(&all, &self.shard, &report))
+            let all = slots::standbys(store, self.shard.as_str(), timeout).await?;
+            let leaders = kin.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
+            Some(slots::waiting(&all, &self.shard, &slots::sessions(report.holder.iter().chain(leaders))))
         } else {
             None
         };
-        let shown = Shown { report, orders: Some(orders), ledger, standbys };
+        let shown = Shown { report, orders: Some(orders), ledger, kin, standbys };
         let text = if self.json { as_json(&self.shard, &shown) } else { as_text(&self.shard, &shown) };
         Ok(printed(writeln!(stdout(), "{text}")))
     }
-}
-
-/// How many wait for a shard: who leads by now waits no more, whatever it has announced.
-pub fn waiting(standbys: &[(Shard, presence::Standby)], shard: &Shard, report: &Report) -> usize {
-    let leader = report.holder.as_ref().and_then(|holder| holder.session.as_ref());
-    standbys.iter().filter(|(of, standby)| of == shard && Some(&standby.session) != leader).count()
 }
 
 /// One line.
@@ -195,16 +212,19 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
         expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
         last_term: report.last_term.map(|term| term.0),
         standbys: shown.standbys,
-        orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, shown.ledger.as_ref())),
+        led_slots: shown.kin.slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect()),
+        orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, &shown.kin, shown.ledger.as_ref())),
     };
     serde_json::to_string(&status).expect("a status is plain data")
 }
 
 fn as_text(shard: &Shard, shown: &Shown) -> String {
-    let mut text = match &shown.report {
-        Report { holder: Some(holder), .. } => format!("{shard}: led by {}", on_one_line(holder.owner.clone())),
-        Report { last_term: Some(term), .. } => format!("{shard}: free (last term {term})"),
-        Report { .. } => format!("{shard}: free"),
+    let advice = shown.kin.slots.as_ref().and_then(Slots::advice);
+    let mut text = match (&shown.report, advice) {
+        (Report { holder: Some(holder), .. }, _) => format!("{shard}: led by {}", on_one_line(holder.owner.clone())),
+        (Report { .. }, Some(advice)) => format!("{shard}: {advice}"),
+        (Report { last_term: Some(term), .. }, None) => format!("{shard}: free (last term {term})"),
+        (Report { .. }, None) => format!("{shard}: free"),
     };
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -224,6 +244,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     add("standbys", standbys.map(|count| count.to_string()));
     let orders = shown.orders.as_ref();
     add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
+    add("paused", shown.kin.pause.as_ref().map(paused_above));
     add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
     add("last run", shown.ledger.as_ref().map(|ledger| last_run(ledger, &shown.report)));
     text
@@ -235,6 +256,11 @@ pub fn paused(pause: &orders::PauseOrder) -> String {
     let keep = if pause.keep { ", who leads goes on" } else { "" };
     let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("by {} since {}{left}{keep}{reason}", pause.by, rfc3339(pause.since_millis))
+}
+
+/// The same, of all slots of a shard.
+pub fn paused_above(above: &slots::ParentPause) -> String {
+    format!("all slots of {}, {}", above.parent, paused(&above.pause))
 }
 
 /// Of which slot, by whom, from when to when, and how it ended.

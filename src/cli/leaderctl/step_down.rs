@@ -2,6 +2,7 @@
 
 use super::PROGRAM;
 use super::desk::Desk;
+use super::slots::Slots;
 use crate::cli::flags;
 use crate::lease::{Shard, Term};
 use crate::orders::{self, HandoverOrder};
@@ -62,7 +63,11 @@ impl StepDownFlags {
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let desk = Desk { store, patience, shard: &self.shard, json: self.json };
         let Some(holder) = desk.inspect().await?.holder else {
-            return Ok(desk.refuse("nobody leads"));
+            let slots = Slots::of(store, &self.shard, patience).await?;
+            let more = slots.advice().or(slots.hidden.map(|hidden| hidden.message));
+            return Ok(desk.refuse(
+                &more.map_or("nobody leads".to_owned(), |more| format!("nobody leads it as a whole; {more}")),
+            ));
         };
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),

@@ -1,13 +1,13 @@
 //! `leaderctl why`: why does this host not lead?
 
+use super::slots::{self, Slots, listed};
 use super::status;
 use super::{bounded, fail, inspect, printed, rfc3339};
 use crate::exit;
 use crate::lease::{Shard, show};
 use crate::orders::{self, Orders};
-use crate::presence;
 use crate::store::slotted;
-use crate::store::{Report, Store, on_one_line};
+use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line};
 use crate::witness::{self, Statement};
 use clap::Args;
 use serde::Serialize;
@@ -40,32 +40,99 @@ struct Answer<'a> {
     because: Vec<String>,
 }
 
+/// What the store tells.
+struct Known {
+    /// None where it does not tell.
+    report: Result<Report, StoreError>,
+    /// None where somebody leads the shard as a whole, or where the store does not answer.
+    slots: Option<Result<Slots, StoreError>>,
+}
+
+impl Known {
+    async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Self {
+        let report = inspect(store, shard, patience).await;
+        let slots = match &report {
+            Ok(Report { holder: None, .. }) => Some(Slots::of(store, shard, patience).await),
+            Ok(Report { holder: Some(_), .. }) | Err(_) => None,
+        };
+        Self { report, slots }
+    }
+
+    /// The store has not answered.
+    fn away(&self) -> bool {
+        is_silence(&self.report) || self.slots.as_ref().is_some_and(is_silence)
+    }
+
+    fn leads(&self, host: &str) -> bool {
+        let leads = |holder: &Holder| holder.host.as_deref() == Some(host);
+        let whole = self.report.as_ref().is_ok_and(|report| report.holder.as_ref().is_some_and(leads));
+        let slots = self.slots.as_ref().and_then(|slots| slots.as_ref().ok());
+        whole || slots.is_some_and(|slots| slots.led().any(|(_, holder)| leads(holder)))
+    }
+
+    fn tell(&self, because: &mut Vec<String>) {
+        let report = match &self.report {
+            Err(error) => return because.push(trouble(error)),
+            Ok(report) => report,
+        };
+        if let Some(holder) = &report.holder {
+            return because.push(led(holder, None));
+        }
+        let slots = match &self.slots {
+            Some(Ok(slots)) => slots,
+            Some(Err(error)) => {
+                return because.push(format!("whether its slots are led is not known: {}", error.message));
+            }
+            None => return,
+        };
+        let before = because.len();
+        because.extend(slots.led().map(|(slot, holder)| led(holder, Some(slot))));
+        if because.len() == before {
+            let names = listed(slots.names());
+            because.push(match report.last_term {
+                _ if !names.is_empty() => format!("nobody leads; there were leaders of {names}"),
+                Some(term) => format!("nobody leads; the last term was {term}"),
+                None if slots.hidden.is_some() => "nobody leads it as a whole".to_owned(),
+                None => "nobody has ever led".to_owned(),
+            });
+        }
+        because.extend(slots.hidden.as_ref().map(|hidden| hidden.message.clone()));
+    }
+}
+
+fn is_silence<T>(answer: &Result<T, StoreError>) -> bool {
+    answer.as_ref().is_err_and(|error| exit::of_store(error) == exit::UNAVAILABLE)
+}
+
+/// Of a store that has told nothing.
+fn trouble(error: &StoreError) -> String {
+    let what = match error.conclusion {
+        Conclusion::NotApplied | Conclusion::Unknown => "the store does not answer here",
+        Conclusion::Denied => "the store denied this",
+        Conclusion::Misconfigured => "the store cannot be used",
+    };
+    format!("{what}: {}", error.message)
+}
+
 impl WhyFlags {
     /// Answers also where the store does not: the candidates of this host may know since when.
     pub async fn answer(&self, store: &dyn Store, patience: Duration) -> ExitCode {
         let here = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
         let candidates = if host == here { self.candidates().await } else { Vec::new() };
-        let report = inspect(store, &self.shard, patience).await;
-        let away = report.as_ref().is_err_and(|error| exit::of_store(error) == exit::UNAVAILABLE);
-        // Who has not answered once is not waited for again.
-        let orders = if away { None } else { Some(bounded(patience, orders::read(store, &self.shard)).await) };
+        let known = Known::of(store, &self.shard, patience).await;
         let mut because = Vec::new();
-        let mut leads = false;
-        match &report {
-            Ok(report) => leads = by_record(report, &host, &mut because),
-            Err(error) => because.push(format!("the store does not answer here: {}", error.message)),
-        }
-        match &orders {
-            Some(Ok(orders)) => by_orders(orders, &mut because),
-            Some(Err(error)) if report.is_ok() => because.push(format!("the orders cannot be read: {}", error.message)),
-            Some(Err(_)) | None => {}
+        known.tell(&mut because);
+        // Who has not answered once is not waited for again.
+        if known.report.is_ok() && !known.away() {
+            self.orders(store, known.slots.as_ref().and_then(|slots| slots.as_ref().ok()), patience, &mut because)
+                .await;
         }
         for statement in &candidates {
-            by_candidate(statement, &mut because);
+            self.by_candidate(statement, &mut because);
         }
         if candidates.is_empty() {
-            let announced = if away { None } else { self.announced(store, &host, patience).await };
+            let announced = if known.away() { None } else { self.announced(store, &host, patience).await };
             because.push(match announced {
                 Some(true) => format!("a standby of {host} has announced itself"),
                 Some(false) | None if host == here => format!("no candidate for it runs on {host}"),
@@ -73,6 +140,7 @@ impl WhyFlags {
                 None => format!("whether a standby waits on {host} is not known: that store was not asked"),
             });
         }
+        let leads = known.leads(&host);
         let because: Vec<String> = because.into_iter().map(on_one_line).collect();
         let written = if self.json {
             let answer = Answer { shard: self.shard.as_str(), host: &host, leads, because };
@@ -83,20 +151,19 @@ impl WhyFlags {
             writeln!(out, "{}: {host} {verdict}", self.shard)
                 .and_then(|()| because.iter().try_for_each(|line| writeln!(out, "  {line}")))
         };
-        match report {
-            Ok(_) => printed(written),
-            Err(error) => fail(exit::of_store(&error), &error.message),
-        }
+        let failed = known.report.err().or(known.slots.and_then(Result::err));
+        failed.map_or_else(|| printed(written), |error| fail(exit::of_store(&error), &error.message))
     }
 
     /// Of this host and shard, as far as they answer.
     async fn candidates(&self) -> Vec<Statement> {
         let mut told = Vec::new();
-        // Who waits for a slot waits for any of its shard.
+        // Who waits for a slot waits for any of its shard, and who leads in one leads in no other.
         let parent = slotted::parent(&self.shard).map(|(parent, _)| parent.to_string());
+        let is_meant = |shard: &str| shard == self.shard.as_str() || Some(shard) == parent.as_deref();
         for name in witness::all().unwrap_or_default() {
             if let Ok(statement) = witness::ask(&name).await
-                && (statement.shard == self.shard.as_str() || Some(&statement.shard) == parent.as_ref())
+                && (is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant))
             {
                 told.push(statement);
             }
@@ -104,49 +171,64 @@ impl WhyFlags {
         told
     }
 
+    /// What binds it: also those of the shard that it is a slot of, and of its own slots.
+    async fn orders(&self, store: &dyn Store, slots: Option<&Slots>, patience: Duration, because: &mut Vec<String>) {
+        let unread = |error: StoreError| format!("the orders cannot be read: {}", error.message);
+        let own = [&self.shard].into_iter();
+        for shard in own.chain(slots.into_iter().flat_map(Slots::names)) {
+            let of = if *shard == self.shard { String::new() } else { format!("{shard}: ") };
+            match bounded(patience, orders::read(store, shard)).await {
+                Ok(orders) => by_orders(&orders, &of, because),
+                Err(error) => return because.push(unread(error)),
+            }
+        }
+        match slots::parent_pause(store, &self.shard, patience).await {
+            Ok(above) => because.extend(above.map(|above| format!("paused: {}", status::paused_above(&above)))),
+            Err(error) => because.push(unread(error)),
+        }
+    }
+
     /// None where that is not known: it costs money, or the store does not answer.
     async fn announced(&self, store: &dyn Store, host: &str, patience: Duration) -> Option<bool> {
         if store.is_metered() {
             return None;
         }
-        let standbys = bounded(patience, presence::standbys(store, self.shard.as_str())).await.ok()?;
-        Some(standbys.iter().any(|(shard, standby)| *shard == self.shard && standby.host == host))
+        let standbys = slots::standbys(store, self.shard.as_str(), patience).await.ok()?;
+        let parent = slotted::parent(&self.shard).map(|(parent, _)| parent);
+        let waits = |shard: &Shard| *shard == self.shard || Some(shard) == parent.as_ref();
+        Some(standbys.iter().any(|(shard, standby)| waits(shard) && standby.host == host))
+    }
+
+    fn by_candidate(&self, statement: &Statement, because: &mut Vec<String>) {
+        let Statement { shard, owner, pid, standing, leadership, .. } = statement;
+        let term = leadership.as_ref().map(|leads| format!(", term {}", leads.term)).unwrap_or_default();
+        let of =
+            if leadership.is_some() && *shard != self.shard.as_str() { format!(" of {shard}") } else { String::new() };
+        let obstacle = standing.obstacle.as_ref().map(|obstacle| format!(": {obstacle}")).unwrap_or_default();
+        because.push(format!("the candidate {owner} (process {pid}) is {}{of}{term}{obstacle}", standing.role));
+        if let Some((message, lasting)) = &standing.trouble {
+            because.push(format!("{owner} has had trouble with the store for {}: {message}", show(*lasting)));
+        }
+        if let Some(hindrance) = &standing.hindrance {
+            because.push(format!("{owner}: {hindrance}"));
+        }
     }
 }
 
-/// Whether that host leads.
-fn by_record(report: &Report, host: &str, because: &mut Vec<String>) -> bool {
-    let Some(holder) = &report.holder else {
-        because.push(match report.last_term {
-            Some(term) => format!("nobody leads; the last term was {term}"),
-            None => "nobody has ever led".to_owned(),
-        });
-        return false;
-    };
+/// Who, where, since when and until when; in which slot of the shard that was asked for.
+fn led(holder: &Holder, slot: Option<&Shard>) -> String {
+    let slot = slot.map(|slot| format!(" {slot}")).unwrap_or_default();
     let on = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
     let since = holder.since_millis.map(|since| format!(" since {}", rfc3339(since))).unwrap_or_default();
     let until = match holder.expires_in {
         Some(left) => format!(", with {} to go unless it renews", show(left)),
         None => String::new(),
     };
-    because.push(format!("{holder} leads{on}{since}{until}"));
-    holder.host.as_deref() == Some(host)
+    format!("{holder} leads{slot}{on}{since}{until}")
 }
 
-fn by_orders(orders: &Orders, because: &mut Vec<String>) {
-    because.extend(orders.pause.as_ref().map(|pause| format!("paused {}", status::paused(pause))));
-    because.extend(orders.handover.as_ref().map(|handover| format!("handover {}", status::handed_over(handover))));
-}
-
-fn by_candidate(statement: &Statement, because: &mut Vec<String>) {
-    let Statement { owner, pid, standing, leadership, .. } = statement;
-    let term = leadership.as_ref().map(|leads| format!(", term {}", leads.term)).unwrap_or_default();
-    let obstacle = standing.obstacle.as_ref().map(|obstacle| format!(": {obstacle}")).unwrap_or_default();
-    because.push(format!("the candidate {owner} (process {pid}) is {}{term}{obstacle}", standing.role));
-    if let Some((message, lasting)) = &standing.trouble {
-        because.push(format!("{owner} has had trouble with the store for {}: {message}", show(*lasting)));
-    }
-    if let Some(hindrance) = &standing.hindrance {
-        because.push(format!("{owner}: {hindrance}"));
-    }
+/// Of a slot, where `of` says which.
+fn by_orders(orders: &Orders, of: &str, because: &mut Vec<String>) {
+    because.extend(orders.pause.as_ref().map(|pause| format!("{of}paused {}", status::paused(pause))));
+    because.extend(orders.handover.as_ref().map(|handover| format!("{of}handover {}", status::handed_over(handover))));
 }

@@ -14,6 +14,7 @@
 //! neither is believed alone: the interval becomes both and all between, and no date proves anything until a whole
 //! lease has passed in agreement ([`Clock::settled`]).
 
+use crate::lease::show_seconds;
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use std::time::Duration;
 const MOST_DATE_AGE: i128 = 2 * SECOND;
 /// Clock rates differ by less than one part in this many.
 const DRIFT_PARTS: i128 = 100;
+/// The age of a date, and an answer that took long.
+const WIDE: Duration = Duration::from_secs(6);
 const SECOND: i128 = 1_000_000_000;
 const MILLISECOND: i128 = 1_000_000;
 
@@ -81,6 +84,19 @@ impl Clock {
         Some(Bounds {
             lower: milliseconds(nanos(at) + offset.low),
             upper: milliseconds(nanos(at) + offset.high + MILLISECOND - 1),
+        })
+    }
+
+    /// What makes a takeover slow, for people: a standby judges by the lower end.
+    pub fn hindrance(&self, now: BootInstant) -> Option<String> {
+        let Bounds { lower, upper } = self.bounds(now)?;
+        let width = Duration::from_millis(upper.saturating_sub(lower));
+        (width > WIDE).then(|| {
+            let width = show_seconds(width);
+            format!(
+                "DynamoDB's clock is known to within {width} only, for its answers are slow or their dates disagree: a \
+                 takeover may come so much later"
+            )
         })
     }
 
@@ -156,6 +172,20 @@ mod tests {
         }
         let bounds = clock.bounds(at(10_000 + 19 * 437)).unwrap();
         assert!(bounds.upper - bounds.lower < 1300, "{bounds:?}");
+    }
+
+    #[test]
+    fn an_interval_that_delays_takeovers_is_told_of_and_a_usual_one_is_not() {
+        let mut clock = Clock::default();
+        assert_eq!(clock.hindrance(at(5)), None);
+        clock.sample(date_at(10_300), at(10_300), at(11_300));
+        assert_eq!(clock.hindrance(at(20_000)), None);
+        // Another front end, with another clock.
+        clock.sample(date_at(3_620_000), at(20_000), at(20_010));
+        let said = clock.hindrance(at(20_010)).unwrap();
+        assert!(said.contains("within 1h 2s only"), "{said}");
+        clock.sample(date_at(3_621_000), at(21_000), at(21_010));
+        assert_eq!(clock.hindrance(at(21_010)), None);
     }
 
     #[test]

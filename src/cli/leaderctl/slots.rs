@@ -1,0 +1,147 @@
+//! What verbs tell of slots: of a shard that has some, and of a shard that is one.
+//!
+//! The hazard: slot 2 of `db` is the shard `db/2`, and all that there is of `db` itself are orders and standbys. So who
+//! asks for `db` hears that nobody leads, while leaders of its slots run; and who asks for `db/2` hears of no pause, for
+//! that is one of `db`. No record tells whether `db/2` is a slot or a shard of its own: what is said here is what holds
+//! if it is one.
+
+use super::{PROGRAM, bounded};
+use crate::lease::{Session, Shard};
+use crate::orders::{self, PauseOrder};
+use crate::presence;
+use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, slotted};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// The slots of a shard that somebody has led, or leads.
+#[derive(Debug, Default)]
+pub struct Slots {
+    known: Vec<(Shard, Report)>,
+    /// Why there may be others.
+    pub hidden: Option<StoreError>,
+}
+
+impl Slots {
+    /// # Errors
+    /// As [`slotted::inspect`], but for a denied permission.
+    pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Result<Self, StoreError> {
+        match bounded(patience * 4, slotted::inspect(store, shard)).await {
+            Ok(known) => Ok(Self { known, hidden: None }),
+            Err(error) if error.conclusion == Conclusion::Denied => {
+                let message = format!("whether its slots are led is not known: {}", error.message);
+                Ok(Self { known: Vec::new(), hidden: Some(StoreError { message, ..error }) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn led(&self) -> impl Iterator<Item = (&Shard, &Holder)> {
+        self.known.iter().filter_map(|(slot, report)| Some((slot, report.holder.as_ref()?)))
+    }
+
+    /// Somebody leads there, or did.
+    pub fn names(&self) -> impl Iterator<Item = &Shard> {
+        self.known.iter().map(|(slot, _)| slot)
+    }
+
+    /// None where no slot is led, as far as is known.
+    pub fn advice(&self) -> Option<String> {
+        let led = listed(self.led().map(|(slot, _)| slot));
+        match self.led().count() {
+            0 => None,
+            1 => Some(format!("{led} is led: ask for that")),
+            _ => Some(format!("{led} are led: ask for those")),
+        }
+    }
+}
+
+/// `db/1, db/2`.
+pub fn listed<'a>(shards: impl Iterator<Item = &'a Shard>) -> String {
+    shards.map(Shard::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// What is shown of a shard beside itself.
+#[derive(Debug, Default)]
+pub struct Kin {
+    /// None where they were not looked for: it is led as a whole, or more was not asked.
+    pub slots: Option<Slots>,
+    /// Of the shard that it is a slot of.
+    pub pause: Option<ParentPause>,
+}
+
+/// A pause of a shard, which is one of all its slots.
+#[derive(Debug)]
+pub struct ParentPause {
+    pub parent: Shard,
+    pub pause: PauseOrder,
+}
+
+impl Kin {
+    /// Of a shard of which `report` tells.
+    ///
+    /// # Errors
+    /// As [`Slots::of`] and [`orders::read`]. What is denied is said, and left out.
+    pub async fn of(store: &dyn Store, shard: &Shard, report: &Report, patience: Duration) -> Result<Self, StoreError> {
+        let slots = match report.holder {
+            None => Some(Slots::of(store, shard, patience).await?),
+            Some(_) => None,
+        };
+        let (slots, hidden): (_, Option<StoreError>) = match slots {
+            Some(Slots { hidden: Some(hidden), .. }) => (None, Some(hidden)),
+            slots => (slots, None),
+        };
+        let pause = match parent_pause(store, shard, patience).await {
+            Err(error) if error.conclusion == Conclusion::Denied => {
+                say(shard, &format!("whether a pause of all slots binds it is not known: {}", error.message));
+                None
+            }
+            pause => pause?,
+        };
+        if let Some(hidden) = hidden {
+            say(shard, &hidden.message);
+        }
+        Ok(Self { slots, pause })
+    }
+}
+
+fn say(shard: &Shard, what: &str) {
+    eprintln!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned()));
+}
+
+/// # Errors
+/// As [`orders::read`].
+pub async fn parent_pause(
+    store: &dyn Store,
+    shard: &Shard,
+    patience: Duration,
+) -> Result<Option<ParentPause>, StoreError> {
+    let Some((parent, _)) = slotted::parent(shard) else { return Ok(None) };
+    let pause = bounded(patience, orders::read(store, &parent)).await?.pause;
+    Ok(pause.map(|pause| ParentPause { parent, pause }))
+}
+
+/// Who waits for shards whose names begin with `prefix`, or for any slot of one where those names are of slots.
+///
+/// # Errors
+/// As [`presence::standbys`].
+pub async fn standbys(
+    store: &dyn Store,
+    prefix: &str,
+    patience: Duration,
+) -> Result<Vec<(Shard, presence::Standby)>, StoreError> {
+    // The names of `db`'s slots may begin so, and that of `db` does not.
+    let above = prefix.rsplit_once('/').filter(|(_, slot)| slot.bytes().all(|byte| byte.is_ascii_digit()));
+    let prefix = above.map_or(prefix, |(shard, _)| shard);
+    bounded(patience * 4, presence::standbys(store, prefix)).await
+}
+
+/// How many wait for a shard: who leads by now waits no more, whatever it has announced.
+pub fn waiting(standbys: &[(Shard, presence::Standby)], shard: &Shard, leaders: &HashSet<&Session>) -> usize {
+    let parent = slotted::parent(shard).map(|(parent, _)| parent);
+    let waits = |of: &Shard| of == shard || Some(of) == parent.as_ref();
+    standbys.iter().filter(|(of, standby)| waits(of) && !leaders.contains(&standby.session)).count()
+}
+
+pub fn sessions<'a>(leaders: impl IntoIterator<Item = &'a Holder>) -> HashSet<&'a Session> {
+    leaders.into_iter().filter_map(|holder| holder.session.as_ref()).collect()
+}

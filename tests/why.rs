@@ -1,0 +1,209 @@
+//! What `leaderctl why` says, with real candidates and real servers: who leads and for how long, what is ordered, and what
+//! the candidates of this host say themselves, also while the store is away or lets nobody in.
+
+#[macro_use]
+mod support;
+
+use leaderrun::time::BootInstant;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+use support::fleet::{leaderctl, leaderrun, stamp_program, wait_until_or};
+use support::place::Place;
+use support::world::TIMING;
+
+impl Place {
+    fn start(&mut self, owner: &str) {
+        let mut command = leaderrun();
+        command.args(TIMING).args(["-q", "--announce", "always", "--owner", owner, "--store", &self.url]);
+        command.args([&self.shard(), "--"]).arg(stamp_program()).arg(self.path("stamps"));
+        command.envs(self.environment.iter().copied());
+        self.fleet.launch(owner, command);
+    }
+
+    /// Its standard output, once that has all of `signs` in it.
+    #[track_caller]
+    fn why(&self, words: &[&str], signs: &[&str]) -> String {
+        let mut said = String::new();
+        let words = [&["why"], words].concat();
+        let explain = || format!("{words:?}: {signs:?}\n{}\n{}", self.order(&words), self.fleet.logs());
+        wait_until_or("it says so", explain, || {
+            said = self.order(&words);
+            signs.iter().all(|sign| said.contains(sign))
+        });
+        said
+    }
+}
+
+fn here() -> String {
+    nix::unistd::gethostname().unwrap().into_string().unwrap()
+}
+
+fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for(mut place: Place) {
+    let (here, name) = (here(), place.shard());
+    let shard = name.as_str();
+    let said = place.why(&[shard], &["nobody has ever led", &format!("no candidate for it runs on {here}")]);
+    assert!(said.starts_with(&format!("{shard}: {here} does not lead\n")), "{said}");
+
+    place.start("c0");
+    let leader = place.fleet.leader();
+    place.start("c1");
+    let (led_by, processes) =
+        (format!("c0 (term {})", leader.term), ["c0", "c1"].map(|owner| place.fleet.pid(owner).to_string()));
+    let said = place.why(
+        &[shard],
+        &[
+            &format!("{shard}: {here} leads\n"),
+            &format!("{led_by} leads on {here} since 20"),
+            &format!("the candidate c0 (process {}) is leader, term {}\n", processes[0], leader.term),
+            &format!("the candidate c1 (process {}) is standby: {led_by} leads\n", processes[1]),
+        ],
+    );
+    let ends = said.lines().nth(1).unwrap().contains("s to go unless it renews");
+    assert_eq!(ends, place.server.is_some(), "a kernel's lease has no end: {said}");
+    assert!(!said.contains("paused") && !said.contains("trouble") && !said.contains("standby of"), "{said}");
+
+    let metered = place.url.starts_with("dynamodb:");
+    let unknown = if metered { "is not known: that store was not asked" } else { "no standby of elsewhere" };
+    let said = place.why(&[shard, "--host", "elsewhere"], &[": elsewhere does not lead\n", &led_by, unknown]);
+    assert!(!said.contains("the candidate"), "{said}");
+
+    place.order(&["step-down", shard, "--to", "nobody", "--for", "1h"]);
+    let handed_over = format!("handover of term {} to nobody, by ", leader.term);
+    place.why(
+        &[shard],
+        &[&handed_over, "nobody leads; the last term was ", "c1 (process", "is standby: handed over to nobody by "],
+    );
+
+    place.order(&["pause", shard, "--for", "1h", "--reason", "a 'migration'"]);
+    let said = place.why(&[shard], &["paused by ", "is standby: paused by "]);
+    let paused = said.lines().find(|line| line.starts_with("  paused by ")).unwrap();
+    assert!(paused.contains(", for another 59m ") && paused.ends_with(": a 'migration'"), "{said}");
+    let answer: Value = serde_json::from_str(&place.order(&["why", shard, "--json"])).unwrap();
+    assert_eq!((&answer["leads"], &answer["host"]), (&false.into(), &here.as_str().into()), "{answer}");
+    place.fleet.conclude();
+}
+
+fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut place: Place) {
+    let name = place.shard();
+    let shard = name.as_str();
+    place.start("c0");
+    let leader = place.fleet.leader();
+    let begun = BootInstant::now();
+    place.server().freeze();
+    let (mut said, mut output) = (String::new(), None::<Output>);
+    wait_until_or("the candidate says so", String::new, || {
+        let asked = place.ctl(&["--request-timeout", "1s", "why", shard]).output().unwrap();
+        said = String::from_utf8(asked.stdout.clone()).unwrap();
+        output = Some(asked);
+        said.contains("c0 has had trouble with the store for ")
+    });
+    let most = BootInstant::now().since(begun);
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(said.contains("  the store does not answer here: "), "{said}");
+    assert!(said.contains(&format!("the candidate c0 (process {})", place.fleet.pid("c0"))), "{said}");
+    let (_, lasting) = said.split_once("c0 has had trouble with the store for ").unwrap();
+    let (lasting, _) = lasting.split_once(": ").unwrap();
+    let lasting = humantime::parse_duration(lasting).unwrap();
+    assert!(lasting <= most, "{lasting:?} of {most:?}: {said}");
+    place.server().thaw();
+    place.fleet.leader_where(|life| life.term >= leader.term);
+    wait_until_or(
+        "it is over",
+        || place.fleet.logs(),
+        || {
+            let asked = place.ctl(&["why", shard]).output().unwrap();
+            asked.status.success() && !String::from_utf8_lossy(&asked.stdout).contains("trouble")
+        },
+    );
+    place.fleet.conclude();
+}
+
+everywhere!(
+    [why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store,]:
+    why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for,
+);
+
+/// Two front ends, whose clocks are an hour apart.
+#[cfg(feature = "dynamodb")]
+#[test]
+fn why_tells_that_the_clock_of_dynamodb_is_known_badly() {
+    use support::dynamo::{Fate, Proxy, Server, set_date};
+    let server = Server::durable();
+    let proxy = Proxy::before(&server);
+    let mut place = Place::remote(Box::new(server));
+    let direct =
+        std::mem::replace(&mut place.url, format!("dynamodb://locks?region=eu-west-1&endpoint={}", proxy.endpoint()));
+    place.start("c0");
+    place.fleet.leader();
+    place.url = direct;
+    let shard = place.shard();
+    place.why(&[&shard], &["is leader, term "]);
+    assert!(!place.order(&["why", &shard]).contains("clock"), "as it should be");
+    let mut number = 0;
+    proxy.rule(move |_| {
+        number += 1;
+        let seconds = if number % 2 == 0 { 3600 } else { 0 };
+        Fate::Rewrite(Box::new(move |response| set_date(response, seconds)))
+    });
+    place.why(&[&shard], &["c0: DynamoDB's clock is known to within 1h ", " only"]);
+    proxy.pass();
+    place.fleet.conclude();
+}
+
+/// Of a store that answers and lets nobody in: that is not silence.
+#[track_caller]
+fn assert_is_denied(leaderctl: &mut Command, shard: &str, sign: &str) {
+    let output = leaderctl.args(["why", shard]).output().unwrap();
+    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(77), "{told}{said}");
+    assert!(!told.contains("does not answer") && !said.contains("does not answer"), "{told}{said}");
+    let line = told.lines().find(|line| line.starts_with("  the store denied this: ")).expect("it says so");
+    assert!(line.contains(sign), "{told}");
+    // What runs here is told all the same.
+    assert!(told.contains("the candidate c0 (process "), "{told}");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_store_that_denies_has_answered() {
+    let mut place = Place::remote(Box::new(support::redis::Server::start()));
+    place.start("c0");
+    place.fleet.leader();
+    let url = place.url.replace("redis://", "redis://:wrong@");
+    assert_ne!(url, place.url);
+    let output = leaderctl().args(["--store", &url, "why", &place.shard()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.contains("  the store cannot be used: ") && told.contains("has no password"), "{told}");
+
+    let port = place.server().address().port();
+    assert_eq!(support::redis::cli(port, &["ACL", "SETUSER", "nobody", "on", ">x", "~*", "+ping"]), "OK");
+    let url = place.url.replace("redis://", "redis://nobody:x@");
+    assert_is_denied(leaderctl().args(["--store", &url]), &place.shard(), "denied user nobody");
+    place.fleet.conclude();
+}
+
+#[test]
+fn a_directory_that_denies_has_answered() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("ignored: only root can be somebody else as well");
+        return;
+    }
+    let mut place = Place::local();
+    place.start("c0");
+    place.fleet.leader();
+    fs::set_permissions(place.path("store"), fs::Permissions::from_mode(0o700)).unwrap();
+    // Where nobody can reach it.
+    let scratch = tempfile::TempDir::new().unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = scratch.path().join("leaderctl");
+    fs::copy(env!("CARGO_BIN_EXE_leaderctl"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+    command.env("LEADERRUN_CONFIG", "/dev/null");
+    assert_is_denied(command.args(["--store", &place.url]), &place.shard(), "permission denied");
+    place.fleet.conclude();
+}
