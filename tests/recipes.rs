@@ -3,6 +3,8 @@
 //! Each is run where it would be: the programs in `/usr/local/bin` (in a mount namespace), with no more environment than
 //! there is. Only the store's URL is another.
 
+#[path = "recipes/lines.rs"]
+mod lines;
 mod support;
 
 use nix::sys::signal::{Signal, kill};

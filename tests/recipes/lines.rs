@@ -1,0 +1,311 @@
+//! The lines and blocks of the README and the manual that stand for themselves, each run as it is written, by a shell on
+//! a machine that has what they name: on `file:` and on Redis.
+
+use super::{Machine, text, write_script};
+use crate::support::fleet::{children_of, wait_until, wait_until_or};
+use crate::support::server::Server;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A machine, and a store that it reaches.
+struct Site {
+    machine: Machine,
+    url: String,
+    _server: Option<Box<dyn Server>>,
+}
+
+impl Site {
+    fn on_files() -> Self {
+        let machine = Machine::with(&[], "");
+        let url = machine.store();
+        Self { machine, url, _server: None }
+    }
+
+    #[cfg(feature = "redis")]
+    fn on_redis() -> Self {
+        let mut server: Box<dyn Server> = Box::new(crate::support::redis::Server::start());
+        crate::support::server::prepare(&*server);
+        server.grow_old();
+        let url = server.url(server.address());
+        Self { machine: Machine::with(&[], ""), url, _server: Some(server) }
+    }
+
+    /// A program in PATH and in the directory: it writes its name and its words down, and then does `then`.
+    fn has(&self, program: &str, then: &str) {
+        let script = format!("#!/bin/sh\necho \"{program} $*\" >>{}\n{then}\n", self.machine.path("ran").display());
+        write_script(&self.machine.path("bin").join(program), &script);
+    }
+
+    /// A shell that is given `line`, in the directory of the programs.
+    fn shell(&self, line: &str) -> Command {
+        let path = ("PATH", "/usr/local/bin:/usr/bin:/bin");
+        let environment = [path, ("LEADERRUN_STORE", &self.url), ("LEADERRUN_CONFIG", "/dev/null")];
+        let mut command = self.machine.command(&environment, &["/bin/sh", "-c", line], &[]);
+        command.current_dir(self.machine.path("bin"));
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.shell(line).output().unwrap()
+    }
+
+    /// The same, without waiting for its end.
+    fn host(&self, line: &str) -> Host {
+        let log = fs::File::options().create(true).append(true).open(self.machine.path("log")).unwrap();
+        Host(self.shell(line).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+
+    fn ran(&self) -> Vec<String> {
+        self.machine.ran().iter().map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    fn count(&self, program: &str) -> usize {
+        self.ran().iter().filter(|line| line.split(' ').next() == Some(program)).count()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, program: &str, count: usize) {
+        let explain = || format!("{:?}\n{}", self.ran(), self.machine.log());
+        wait_until_or(&format!("{program} has run {count} times"), explain, || self.count(program) >= count);
+    }
+}
+
+/// A leaderrun that a shell waits for, or has become. It is asked to end with the test.
+struct Host(Child);
+
+impl Host {
+    fn stop(&mut self) -> Option<i32> {
+        let shell = self.0.id().cast_signed();
+        let name = |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let leaderrun =
+            [&[shell][..], &children_of(shell)].concat().into_iter().find(|pid| name(*pid) == "leaderrun\n");
+        let _ = kill(Pid::from_raw(leaderrun.unwrap_or(shell)), Signal::SIGTERM);
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            self.stop();
+        }
+    }
+}
+
+/// The line of the README that begins so.
+fn readme(beginning: &str) -> String {
+    let page = text("README.md");
+    let mut lines = page.lines().filter(|line| line.starts_with(beginning));
+    let line = lines.next().unwrap_or_else(|| panic!("no line of README.md begins with {beginning}"));
+    assert_eq!(lines.next(), None, "several begin with {beginning}");
+    line.to_owned()
+}
+
+/// The literal block of a page that has `part`, as mandoc shows it.
+fn manual(page: &str, part: &str) -> String {
+    let page = text(page);
+    let mut blocks = page.split(".Bd -literal").skip(1).map(|block| block.split("\n.Ed").next().unwrap());
+    let block = blocks.find(|block| block.contains(part)).unwrap_or_else(|| panic!("no block has {part}"));
+    block.split_once('\n').unwrap().1.replace("\\e", "\\").replace("\\(dq", "\"")
+}
+
+/// Of one host that fails and others that come later, or of two that come at once.
+fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then(site: &Site) {
+    let line = readme("leaderrun --once ");
+    site.has("server", "");
+    site.has("migrate", "sleep 0.5");
+    let hosts = [(), ()].map(|()| site.shell(&line).spawn().unwrap());
+    for mut host in hosts {
+        assert!(host.wait().unwrap().success());
+    }
+    assert!(site.run(&line).status.success());
+    assert_eq!((site.count("migrate"), site.count("server")), (1, 3), "{:?}", site.ran());
+    assert_eq!(site.ran()[0], "migrate");
+
+    let line = line.replace("2026-11-add-users", "2026-12-fail");
+    site.has("migrate", "exit 9");
+    for _ in 0..2 {
+        assert_eq!(site.run(&line).status.code(), Some(9));
+    }
+    assert_eq!((site.count("migrate"), site.count("server")), (2, 3), "{:?}", site.ran());
+
+    let line =
+        manual("man/leaderrun.1", "leaderrun --once ").replace("leaderrun --once 2026-11", "leaderrun --once 2027");
+    site.has("migrate", "");
+    for _ in 0..2 {
+        assert!(site.run(&line).status.success());
+    }
+    assert_eq!(site.ran().iter().filter(|ran| *ran == "migrate 2026-11-add-users").count(), 1, "{:?}", site.ran());
+}
+
+fn an_address_comes_before_the_command_and_goes_after_it(site: &Site) {
+    let line = readme("leaderrun --lease 20s --on-lead ");
+    let page = text("man/leaderrun.1");
+    let of_manual = page.lines().find_map(|line| line.strip_prefix(".Ql ").filter(|line| line.contains("ip addr")));
+    let of_manual = of_manual.expect("the manual has it as well");
+    site.has("ip", "");
+    site.has("serve", "exec sleep 1000");
+    for (index, line) in [line.as_str(), of_manual].into_iter().enumerate() {
+        let mut host = site.host(line);
+        site.wait_for("serve", index + 1);
+        assert_eq!(host.stop(), Some(143), "{}", site.machine.log());
+        let expected = ["ip addr add 192.0.2.7/24 dev eth0", "serve", "ip addr del 192.0.2.7/24 dev eth0"];
+        // Before that a hook may have been too slow for a busy machine.
+        assert!(site.ran().ends_with(&expected.map(str::to_owned)), "{:?}\n{}", site.ran(), site.machine.log());
+    }
+}
+
+fn a_replica_follows_while_another_leads_and_is_told_where(site: &Site) {
+    let line = readme("leaderrun --standby ");
+    site.has("primary", "exec sleep 1000");
+    site.has("replica", "exec sleep 1000");
+    site.has("point-at", "");
+    let mut first = site.host(&line);
+    site.wait_for("primary", 1);
+    let before = site.count("replica");
+    let _second = site.host(&line);
+    site.wait_for("replica", before + 1);
+    site.wait_for("point-at", 1);
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    assert!(site.ran().contains(&format!("point-at {host}")), "{:?}", site.ran());
+    assert!(site.ran().contains(&"replica --follow".to_owned()), "{:?}", site.ran());
+    first.stop();
+    site.wait_for("primary", 2);
+}
+
+fn a_server_that_fails_is_started_again(site: &Site) {
+    let line = readme("leaderrun --restart ");
+    site.has(
+        "server",
+        &format!("[ $(wc -l <{}) -gt 2 ] && exec sleep 1000; exit 1", site.machine.path("ran").display()),
+    );
+    let mut host = site.host(&line);
+    site.wait_for("server", 3);
+    sleep(Duration::from_millis(200));
+    assert_eq!(host.stop(), Some(143), "{}", site.machine.log());
+    assert_eq!(site.count("server"), 3);
+    assert_eq!(site.machine.log().matches(": leading").count(), 1, "{}", site.machine.log());
+}
+
+fn of_four_workers_three_run_each_in_a_slot_of_its_own(site: &Site) {
+    let line = readme("leaderrun --slots ");
+    site.has("worker", &format!("echo slot $LEADERRUN_SLOT >>{}\nexec sleep 1000", site.machine.path("ran").display()));
+    let mut hosts = [(), (), (), ()].map(|()| site.host(&line));
+    site.wait_for("slot", 3);
+    sleep(Duration::from_secs(1));
+    let slots: Vec<String> = site.ran().into_iter().filter(|line| line.starts_with("slot ")).collect();
+    assert_eq!(slots.len(), 3, "{slots:?}\n{}", site.machine.log());
+    assert_eq!(
+        slots.iter().collect::<BTreeSet<_>>(),
+        ["slot 1", "slot 2", "slot 3"].map(str::to_owned).iter().collect()
+    );
+    // All at once: each has to go on while others leave.
+    for host in &mut hosts {
+        host.stop();
+    }
+}
+
+fn a_dangerous_step_is_taken_only_while_the_lease_lasts(site: &Site) {
+    let line = manual("man/leaderctl.1", "verify --for");
+    assert!(text("README.md").contains(&format!("`{}`", line.trim())), "the README has another line: {line}");
+    site.has("publish", "");
+    let output = site.run(line.trim());
+    assert!(!output.status.success() && site.ran().is_empty(), "nobody leads here: {output:?}");
+    write_script(&site.machine.path("bin").join("steps"), &format!("#!/bin/sh\n{line}\n"));
+    assert!(site.run("leaderrun s -- ./steps").status.success());
+    assert_eq!(site.ran(), ["publish"]);
+    if site.url.starts_with("file:") {
+        return;
+    }
+    // Its lease is shorter than it wants.
+    let short = "leaderrun --lease 4s --renew 1s --grace 1s s -- ./steps";
+    assert!(!site.run(short).status.success());
+    assert_eq!(site.ran(), ["publish"]);
+}
+
+fn the_scripts_of_the_manual_say_what_came_of_it(site: &Site) {
+    let script = manual("man/leaderrun.1", "leaderrun -w 10m migrate");
+    let said = |output: &Output| String::from_utf8([&output.stdout[..], &output.stderr].concat()).unwrap();
+    site.has("migrate", "");
+    let output = site.run(&script);
+    assert!(output.status.success() && said(&output).starts_with("migrated\n"), "{output:?}");
+    site.has("migrate", "exit 3");
+    let output = site.run(&script);
+    assert!(output.status.code() == Some(1) && said(&output).contains("failed\n"), "{output:?}");
+    let mut other = site.host("leaderrun migrate -- sleep 1000");
+    wait_until("another one migrates", || site.machine.log().contains(": leading"));
+    let begun = Instant::now();
+    // Ten minutes are too long for a test.
+    let output = site.run(&script.replace("-w 10m", "-w 1s"));
+    let told = "somebody else is at it for ten minutes\n";
+    assert!(output.status.code() == Some(1) && said(&output).contains(told), "{output:?}");
+    assert!(begun.elapsed() < Duration::from_mins(1) && site.count("migrate") == 2);
+    other.stop();
+
+    let own = site.machine.path("bin").join("own");
+    write_script(&own, &manual("man/leaderrun.1", "[ \"$LEADERRUN_SHARD\" = backup ]"));
+    let output = site.run(own.to_str().unwrap());
+    assert!(output.status.success() && said(&output).contains("backing up in term "), "{output:?}");
+}
+
+macro_rules! at_sites {
+    ($($story:ident),* $(,)?) => {
+        mod file {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story(&super::Site::on_files());
+                }
+            )*
+        }
+        #[cfg(feature = "redis")]
+        mod redis {
+            $(
+                #[test]
+                fn $story() {
+                    super::$story(&super::Site::on_redis());
+                }
+            )*
+        }
+    };
+}
+
+at_sites!(
+    a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then,
+    an_address_comes_before_the_command_and_goes_after_it,
+    a_replica_follows_while_another_leads_and_is_told_where,
+    a_server_that_fails_is_started_again,
+    of_four_workers_three_run_each_in_a_slot_of_its_own,
+    a_dangerous_step_is_taken_only_while_the_lease_lasts,
+    the_scripts_of_the_manual_say_what_came_of_it,
+);
+
+/// Each block that is a unit, but for programs that are there.
+#[test]
+fn systemd_accepts_the_units_of_the_readme_and_the_manual() {
+    let readme = text("README.md");
+    let of_readme = readme.split("```ini\n").nth(1).expect("a unit").split("```").next().unwrap().to_owned();
+    for (page, block) in [("README.md", of_readme), ("leaderrun.1", manual("man/leaderrun.1", "[Service]"))] {
+        assert!(block.starts_with("[Service]\n") && block.contains("\nExecStart="), "{page}: {block}");
+        let scratch = tempfile::TempDir::new().unwrap();
+        let unit = scratch.path().join("worker.service");
+        let text = block.replace("/usr/local/bin/leaderrun", env!("CARGO_BIN_EXE_leaderrun"));
+        fs::write(&unit, text.replace("/usr/local/bin/worker", "/bin/true")).unwrap();
+        assert_eq!(verified(&unit), "", "{page}");
+        // It finds mistakes.
+        fs::write(&unit, block.replace("KillMode=", "KillMod=")).unwrap();
+        assert!(verified(&unit).contains("KillMod"), "{page}");
+    }
+}
+
+fn verified(unit: &Path) -> String {
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(unit).output();
+    let Output { stdout, stderr, .. } = output.expect("systemd-analyze starts: tests/run installs it");
+    String::from_utf8([stdout, stderr].concat()).unwrap()
+}
