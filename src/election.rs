@@ -43,7 +43,7 @@ use attendants::Attendants;
 use random::Random;
 use state::{Ending, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting};
 use std::time::Duration;
-use turns::StandingBack;
+use turns::{Counting, StandingBack};
 
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
@@ -67,8 +67,7 @@ pub struct Election {
     yielding: Option<(Term, BootInstant)>,
     /// Some once we gave a lease up of ourselves, until others have had their turn.
     standing_back: Option<StandingBack>,
-    /// It was said that those who wait cannot be counted.
-    uncounted: bool,
+    counting: Counting,
     /// How often in a row the hook before COMMAND has failed.
     unready: u32,
     waiting: Waiting,
@@ -89,7 +88,7 @@ impl Election {
             orders_worked: false,
             yielding: None,
             standing_back: None,
-            uncounted: false,
+            counting: Counting::Allowed,
             unready: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, bar: None },
             trouble: None,

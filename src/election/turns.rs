@@ -43,6 +43,13 @@ impl Turn {
     }
 }
 
+/// Whether those who wait may be counted, as far as was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Counting {
+    Allowed,
+    Denied,
+}
+
 /// We gave the lease up, and others go first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StandingBack {
@@ -95,8 +102,8 @@ impl Election {
                     }
                     // While the store denies everything, COMMAND goes on for as long as its lease lasts.
                     Err(error) if error.conclusion == Conclusion::Denied && leadership.failures == 0 => {
-                        if !self.uncounted {
-                            self.uncounted = true;
+                        if self.counting == Counting::Allowed {
+                            self.counting = Counting::Denied;
                             actions.push(Action::Say(Notice::Uncounted(error.message)));
                         }
                         self.relinquish(now, actions);
