@@ -4,12 +4,20 @@
 
 #[path = "support/long_run.rs"]
 mod long_run;
+#[path = "faulty/restarting.rs"]
+mod restarts;
+#[path = "faulty/the_checker.rs"]
+mod the_checker;
 #[macro_use]
 mod support;
 
 use leaderrun::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use restarts::{
+    in_two_slots_a_leader_is_cut_off_and_then_everybody, in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
+    the_leader_is_killed_whatever_it_does,
+};
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{Life, children_of, wait_until};
@@ -17,7 +25,12 @@ use support::load::Load;
 use support::operator::Operator;
 use support::proxy::Weather;
 use support::random::Random;
-use support::world::{LEASE, Story, TIMING, World, name};
+use support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
+
+const BARE: Kit = Kit::Bare;
+const FAILING_ONCE: Kit = Kit::Equipped(Ends::Once);
+const FAILING: Kit = Kit::Equipped(Ends::Always);
+const SLOTTED: Kit = Kit::Slotted(Ends::Always);
 
 /// For stories of an outage that has to end in time: a slow machine may be some seconds late. An outage costs the
 /// leadership after 9.3 to 10.3 s.
@@ -45,7 +58,7 @@ const DAEMON: &[&str] = &["ignore-term", "daemon"];
 
 fn leader_is_killed(story: Story, stamp_flags: &[&'static str]) {
     let mut world = World::new(story, stamp_flags);
-    let leader = world.fleet.leader();
+    let leader = world.leader();
     world.fleet.kill(&leader.owner);
     world.successor(&leader);
     // Nobody had to wait for the lease to end. Whoever released it says so afterwards.
@@ -69,14 +82,14 @@ fn the_leader_of_a_daemon_is_killed(story: Story) {
 
 fn leader_is_frozen_for_two_leases(story: Story, stamp_flags: &[&'static str]) {
     let world = World::new(story, stamp_flags);
-    let leader = world.fleet.leader();
+    let leader = world.leader();
     world.fleet.signal(&leader.owner, Signal::SIGSTOP);
     sleep(2 * LEASE);
     let next = world.successor(&leader);
     world.fleet.signal(&leader.owner, Signal::SIGCONT);
     // The one that woke up has to see that it lost, and to leave the other alone.
     sleep(LEASE / 2);
-    assert_eq!(world.fleet.leader().term, next.term);
+    world.assert_leads_on(&next);
     world.conclude();
 }
 
@@ -94,13 +107,13 @@ fn the_leader_of_a_daemon_is_frozen_for_two_leases(story: Story) {
 
 fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]) {
     let world = World::new(story, stamp_flags);
-    let leader = world.fleet.leader();
+    let leader = world.leader();
     world.set(&leader.owner, Weather::BlackHole);
     sleep(3 * LEASE);
     let next = world.successor(&leader);
     world.set(&leader.owner, Weather::Fair);
     sleep(LEASE / 2);
-    assert_eq!(world.fleet.leader().term, next.term);
+    world.assert_leads_on(&next);
     world.conclude();
 }
 
@@ -119,7 +132,7 @@ fn the_leader_of_a_daemon_is_cut_off_for_three_leases(story: Story) {
 /// Freezes those of (candidate, backstop, guard) that `frozen` names, for two leases.
 fn processes_are_frozen(story: Story, frozen: [bool; 3]) {
     let world = World::new(story, DAEMON);
-    let leader = world.fleet.leader();
+    let leader = world.leader();
     let candidate = world.fleet.pid(&leader.owner);
     let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
     let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
@@ -179,7 +192,7 @@ fn the_server_is_restarted(story: Story) {
 
 fn the_server_is_away_for_two_leases(story: Story) {
     let mut world = World::new(story, DAEMON);
-    let leader = world.fleet.leader();
+    let leader = world.leader();
     world.server.kill();
     sleep(2 * LEASE);
     world.server.start_again();
@@ -257,7 +270,7 @@ fn the_lock_is_deleted_by_hand_while_somebody_leads(story: Story) {
 
 fn the_whole_tree_is_killed(story: Story) {
     let mut world = World::new(story, PLAIN);
-    let leader = world.fleet.leader();
+    let leader = world.leader();
     let backstop = children_of(world.fleet.pid(&leader.owner).as_raw())[0];
     let guard = children_of(backstop)[0];
     let killed = BootInstant::now();
@@ -300,7 +313,7 @@ fn one_of_the_three_is_killed_again_and_again(story: Story) {
     let mut random = Random::new(seed);
     let mut world = World::new(story, DAEMON);
     for _ in 0..8 {
-        let leader = world.fleet.leader();
+        let leader = world.leader();
         sleep(random.millis(0, 700));
         let victim = random.one_of(&world.processes(&leader.owner));
         kill(victim, Signal::SIGKILL).unwrap();
@@ -444,7 +457,7 @@ fn operators_order_at_random_while_faults_strike(story: Story) {
 }
 
 macro_rules! told {
-    ($equipped:literal, $fault:expr, $store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
+    ($kit:ident, $fault:expr, $store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
         mod $store {
             $(
                 #[test]
@@ -453,7 +466,7 @@ macro_rules! told {
                         store: stringify!($store),
                         fault: concat!(stringify!($story), $fault),
                         start: || Box::new($start),
-                        equipped: $equipped,
+                        kit: crate::$kit,
                     });
                 }
             )*
@@ -464,14 +477,28 @@ macro_rules! told {
 /// The stories, each with each store.
 macro_rules! stories {
     ($store:ident, $start:expr, $stories:tt) => {
-        told!(false, "", $store, $start, $stories);
+        told!(BARE, "", $store, $start, $stories);
     };
 }
 
-/// The same, of candidates that have hooks, a standby command and restarts.
+/// The same, of candidates that have hooks, a standby command, and restarts of a COMMAND that fails once.
 macro_rules! equipped_stories {
     ($store:ident, $start:expr, $stories:tt) => {
-        told!(true, " beside hooks and a standby command", $store, $start, $stories);
+        told!(FAILING_ONCE, " beside hooks and a standby command", $store, $start, $stories);
+    };
+}
+
+/// The same; COMMAND fails again and again.
+macro_rules! restarting_stories {
+    ($store:ident, $start:expr, $stories:tt) => {
+        told!(FAILING, " beside hooks, a standby command and restarts", $store, $start, $stories);
+    };
+}
+
+/// The same, of two slots.
+macro_rules! slotted_stories {
+    ($store:ident, $start:expr, $stories:tt) => {
+        told!(SLOTTED, " beside hooks, a standby command and restarts", $store, $start, $stories);
     };
 }
 
@@ -517,12 +544,25 @@ mod equipped {
     every_store!(equipped_stories:
         the_leader_is_killed,
         the_leader_of_a_daemon_is_killed,
-        the_leader_is_frozen_for_two_leases,
-        the_leader_of_a_daemon_is_cut_off_for_three_leases,
         candidate_and_guard_are_frozen,
-        the_server_is_away_for_two_leases,
         the_whole_tree_is_killed,
         one_of_the_three_is_killed_again_and_again,
+    );
+}
+
+mod restarting {
+    every_store!(restarting_stories:
+        the_leader_is_killed_whatever_it_does,
+        the_leader_is_frozen_for_two_leases,
+        the_leader_of_a_daemon_is_cut_off_for_three_leases,
+        the_server_is_away_for_two_leases,
+    );
+}
+
+mod slotted {
+    every_store!(slotted_stories:
+        in_two_slots_a_leader_is_cut_off_and_then_everybody,
+        in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
     );
 }
 
@@ -558,44 +598,5 @@ mod random_faults {
         };
         let time = Duration::from_secs(60 * number("LEADERRUN_FAULTS_MINUTES"));
         tell_stories(number("LEADERRUN_FAULTS_SEED"), Limit::Time(time), STORES);
-    }
-}
-
-/// What the checker itself sees.
-mod the_checker {
-    use crate::support::evidence::{Evidence, median_and_worst};
-    use crate::support::fleet::Life;
-    use std::time::Duration;
-
-    const MS: u64 = 1_000_000;
-
-    fn life(term: u64, first: u64, last: u64) -> Life {
-        Life { owner: "somebody".to_owned(), term, first: first * MS, last: last * MS }
-    }
-
-    #[test]
-    fn an_overlap_of_any_two_lives_is_a_breach() {
-        // The first outlives the second, so the third overlaps with one that is not its neighbour.
-        let evidence = Evidence::of(&[life(1, 0, 30), life(2, 10, 12), life(3, 25, 40)], 100 * MS, 0);
-        assert_eq!(evidence.overlap, Duration::from_millis(2 + 5));
-        assert_eq!(evidence.breach().unwrap(), "two at once for 7ms");
-        let moment = Evidence::of(&[life(1, 0, 10), life(2, 10, 12)], 100 * MS, 0);
-        assert!(moment.breach().is_some(), "{moment:?}");
-    }
-
-    #[test]
-    fn a_term_that_does_not_rise_and_a_process_that_is_left_are_breaches() {
-        assert_eq!(Evidence::of(&[life(2, 0, 1), life(2, 2, 3)], 0, 0).breach().unwrap(), "terms do not rise");
-        assert_eq!(Evidence::of(&[life(2, 0, 1)], 0, 3).breach().unwrap(), "3 processes are left");
-        assert_eq!(Evidence::of(&[], 0, 0).breach().unwrap(), "nobody ever led");
-    }
-
-    #[test]
-    fn gaps_are_those_of_the_story_and_not_of_its_end() {
-        let lives = [life(1, 0, 10), life(5, 14, 20), life(6, 22, 30), life(7, 31, 32)];
-        let evidence = Evidence::of(&lives, 30 * MS, 0);
-        assert_eq!(evidence.gaps, [4, 2].map(Duration::from_millis));
-        assert_eq!(median_and_worst(&evidence.gaps), ("3".to_owned(), "4".to_owned()));
-        assert_eq!(evidence.breach(), None);
     }
 }

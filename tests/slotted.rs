@@ -14,12 +14,10 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::evidence::{Evidence, common};
-use support::fleet::{Fleet, Life, leaderrun, stamp_program, wait_until, wait_until_or};
+use support::fleet::{Life, leaderrun, stamp_program, wait_until};
 use support::place::Place;
+use support::slots::{SLOTS, conclude, leader_of, leaders, successor};
 use support::world::{LEASE, TIMING};
-
-const SLOTS: [u32; 2] = [1, 2];
 
 impl Place {
     fn start(&mut self, owner: &str) {
@@ -45,44 +43,12 @@ impl Place {
     }
 
     fn leaders(&self) -> [Life; 2] {
-        SLOTS.map(|slot| leader_of(&self.fleet, slot, |_| true))
+        leaders(&self.fleet)
     }
 
     fn status(&self, shard: &str) -> Value {
         serde_json::from_str(&self.order(&["status", shard, "--standbys", "--json"])).unwrap()
     }
-}
-
-/// Waits until a tree that fits is alive in a slot.
-fn leader_of(fleet: &Fleet, slot: u32, fits: impl Fn(&Life) -> bool) -> Life {
-    let (mut found, begun) = (None, BootInstant::now().as_nanos());
-    let look = || {
-        found = fleet.lives_in_slot(slot).into_iter().rfind(|life| life.last > begun && fits(life));
-        found.is_some()
-    };
-    wait_until_or(&format!("somebody leads slot {slot}"), || fleet.logs(), look);
-    found.unwrap()
-}
-
-fn successor(fleet: &Fleet, slot: u32, last: &Life) -> Life {
-    leader_of(fleet, slot, |life| life.term > last.term)
-}
-
-/// Ends everything, and checks what must hold after every story.
-fn conclude(mut fleet: Fleet) -> [Vec<Life>; 2] {
-    let until = BootInstant::now().as_nanos();
-    let (without, evidence) = fleet.end();
-    assert!(without.is_empty() && evidence.orphans == 0, "{without:?} {evidence:?}\n{}", fleet.logs());
-    assert!(!fleet.scratch.path().join("stamps.3").exists(), "{}", fleet.logs());
-    let lives = SLOTS.map(|slot| fleet.lives_in_slot(slot));
-    for lives in &lives {
-        assert_eq!(Evidence::of(lives, until, 0).breach(), None, "{lives:?}\n{}", fleet.logs());
-    }
-    for one in &lives[0] {
-        let twice = lives[1].iter().find(|other| one.owner == other.owner && !common(one, other).is_zero());
-        assert!(twice.is_none(), "one candidate had two trees: {one:?} {twice:?}\n{}", fleet.logs());
-    }
-    lives
 }
 
 fn of_five_candidates_two_lead_and_those_that_are_gone_are_followed_in_their_slots(mut place: Place) {
@@ -307,14 +273,14 @@ everywhere!(
 mod ways {
     use super::{conclude, leader_of, successor};
     use crate::support::proxy::Weather;
-    use crate::support::world::{LEASE, Story, TIMING, World};
+    use crate::support::world::{Kit, LEASE, Story, TIMING, World};
 
     fn world() -> World {
         let story = Story {
             store: "redis",
             fault: "slots",
             start: || Box::new(crate::support::redis::Server::start()),
-            equipped: false,
+            kit: Kit::Bare,
         };
         let mut world = World::empty(story, &[&TIMING[..], &["--slots", "2"]].concat(), &["ignore-term", "daemon"]);
         world.crew(5);

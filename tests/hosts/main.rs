@@ -174,7 +174,7 @@ fn tell(path: &str, story: Story, told: fn(Story)) {
 macro_rules! stories {
     ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
         mod $store {
-            use crate::support::world::Story;
+            use crate::support::world::{Kit, Story};
 
             $(
                 #[test]
@@ -184,7 +184,7 @@ macro_rules! stories {
                         store: stringify!($store),
                         fault: stringify!($story),
                         start: || Box::new($start),
-                        equipped: false,
+                        kit: Kit::Bare,
                     };
                     crate::tell(path, story, crate::$story);
                 }

@@ -34,6 +34,16 @@ impl Evidence {
         Self { lives: lives.len(), overlap, orphans, gaps, terms_rise }
     }
 
+    /// Of two slots together.
+    pub fn and(mut self, other: Self) -> Self {
+        self.lives += other.lives;
+        self.overlap += other.overlap;
+        self.orphans += other.orphans;
+        self.gaps.extend(other.gaps);
+        self.terms_rise &= other.terms_rise;
+        self
+    }
+
     /// What must hold after every story. Says what does not.
     pub fn breach(&self) -> Option<String> {
         let mut breach = String::new();

@@ -194,6 +194,21 @@ impl Fleet {
 
     /// Ends everything, and says what was seen.
     pub fn end(&mut self) -> (Vec<Life>, Evidence) {
+        let (until, orphans) = self.end_all();
+        let lives = self.lives();
+        let evidence = Evidence::of(&lives, until, orphans);
+        self.publish(&evidence);
+        (lives, evidence)
+    }
+
+    pub fn publish(&self, evidence: &Evidence) {
+        if let Some((store, fault)) = self.title {
+            evidence.publish(store, fault);
+        }
+    }
+
+    /// Since when everything ends, and how many processes are left after it.
+    pub fn end_all(&mut self) -> (u64, usize) {
         let until = BootInstant::now().as_nanos();
         let owners: Vec<String> = self.candidates.keys().cloned().collect();
         for owner in owners {
@@ -205,12 +220,7 @@ impl Fleet {
         while !processes_naming(&marker).is_empty() && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let lives = self.lives();
-        let evidence = Evidence::of(&lives, until, processes_naming(&marker).len());
-        if let Some((store, fault)) = self.title {
-            evidence.publish(store, fault);
-        }
-        (lives, evidence)
+        (until, processes_naming(&marker).len())
     }
 
     pub fn logs(&self) -> String {

@@ -15,7 +15,7 @@ use crate::support::operator::{ORDERED, Operator, Order};
 use crate::support::proxy::Weather;
 use crate::support::random::Random;
 use crate::support::server::Server;
-use crate::support::world::{LEASE, Story, TIMING, World, name};
+use crate::support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
 use leaderrun::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -301,10 +301,13 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     let (store, start) = random.one_of(stores);
     let (size, steps) = (2 + random.below(5), 2 + random.below(4));
     let orders_too = random.per_mille(300).then(|| random.next());
-    let equipped = random.per_mille(400);
-    let equipment = if equipped { ", with hooks, a standby command and restarts" } else { "" };
+    let (kit, equipment) = if random.per_mille(400) {
+        (Kit::Equipped(Ends::Always), ", with hooks, a standby command and restarts")
+    } else {
+        (Kit::Bare, "")
+    };
     println!("seed {seed}: {store}, {size} candidates{equipment}, {steps} steps");
-    let kind = Story { store, fault: "random_faults", start, equipped };
+    let kind = Story { store, fault: "random_faults", start, kit };
     let mut world = World::empty(kind, &TIMING, &["ignore-term", "daemon"]);
     world.use_wall_clocks();
     world.crew(size);

@@ -26,4 +26,5 @@ pub mod redis;
 #[macro_use]
 pub mod server;
 pub mod shell;
+pub mod slots;
 pub mod world;

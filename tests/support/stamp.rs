@@ -1,7 +1,9 @@
 //! A COMMAND that shows when it was alive: it appends a line to a file every two milliseconds until it dies.
 //!
-//! `stamp FILE [ignore-term] [daemon]`; in slot 2 of a shard it writes into `FILE.2`. Each line is `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it starts a
-//! second one first, double-forked and in a session of its own.
+//! `stamp FILE [ignore-term] [daemon] [ends | ends-once]`; in slot 2 of a shard it writes into `FILE.2`. Each line is
+//! `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it starts a second one first, double-forked and in a session of its
+//! own. With `ends` it fails after a while that is never the same, with `ends-once` soon, in the first run of each term;
+//! that daemon does not. The terms of all runs are in `FILE.runs`.
 
 use leaderrun::sys::ignore;
 use leaderrun::time::BootInstant;
@@ -22,14 +24,25 @@ fn main() {
     if has("daemon") {
         let mut daemon = Command::new("setsid");
         daemon.arg("--fork").arg(std::env::current_exe().expect("has a path")).arg(&path);
-        daemon.args(flags.iter().filter(|flag| *flag != "daemon"));
+        daemon.args(flags.iter().filter(|flag| *flag == "ignore-term"));
         assert!(daemon.status().expect("setsid runs").success());
     }
     let slot = std::env::var("LEADERRUN_SLOT").map(|slot| format!(".{slot}")).unwrap_or_default();
-    let mut file = File::options().append(true).create(true).open(path + &slot).expect("the file can be written");
+    let path = path + &slot;
     let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "?".to_owned());
     let (owner, term, pid) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"), std::process::id());
-    loop {
+    let begun = BootInstant::now();
+    let ends = has("ends") || has("ends-once");
+    let is_first = ends && is_first_of(&term, &format!("{path}.runs"));
+    let lasts = if is_first && has("ends-once") {
+        Duration::from_millis(100)
+    } else if has("ends") {
+        Duration::from_millis(200 + begun.as_nanos() % 1300)
+    } else {
+        Duration::MAX
+    };
+    let mut file = append_to(&path);
+    while BootInstant::now().since(begun) < lasts {
         // One write, so that lines of several writers do not mix.
         let line = format!("{owner} {term} {pid} {}\n", BootInstant::now().as_nanos());
         if file.write_all(line.as_bytes()).is_err() {
@@ -37,4 +50,16 @@ fn main() {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+    std::process::exit(3);
+}
+
+fn append_to(path: &str) -> File {
+    File::options().append(true).create(true).open(path).expect("the file can be written")
+}
+
+/// One run comes after another.
+fn is_first_of(term: &str, path: &str) -> bool {
+    let before = std::fs::read_to_string(path).unwrap_or_default();
+    append_to(path).write_all(format!("{term}\n").as_bytes()).expect("it can be written");
+    !before.lines().any(|line| line == term)
 }

@@ -3,6 +3,7 @@
 use super::fleet::{Fleet, Life, children_of};
 use super::proxy::{Proxy, Weather};
 use super::server::{Server, prepare};
+use super::slots::{self, SLOTS};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,8 +23,35 @@ pub struct Story {
     pub fault: &'static str,
     /// Starts the store's server.
     pub start: fn() -> Box<dyn Server>,
-    /// With all that may run beside COMMAND: hooks, a standby command, restarts.
-    pub equipped: bool,
+    pub kit: Kit,
+}
+
+/// What candidates have beside their timing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kit {
+    Bare,
+    /// All that may run beside COMMAND: hooks, a standby command, and restarts of what ends by itself.
+    Equipped(Ends),
+    /// The same, in two slots, and nobody is told of the leader.
+    Slotted(Ends),
+}
+
+/// When COMMAND ends by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// In each term once, soon. [`World::leader`] has that behind it.
+    Once,
+    /// Again and again: whatever happens may happen between two runs.
+    Always,
+}
+
+impl Kit {
+    fn ends(self) -> Option<Ends> {
+        match self {
+            Self::Bare => None,
+            Self::Equipped(ends) | Self::Slotted(ends) => Some(ends),
+        }
+    }
 }
 
 /// Candidates, each with its own way to the server and its own wall clock.
@@ -35,7 +63,7 @@ pub struct World {
     stamp_flags: Vec<&'static str>,
     /// With wall clocks that can be stepped.
     clocks: bool,
-    equipped: bool,
+    kit: Kit,
 }
 
 impl World {
@@ -62,14 +90,19 @@ impl World {
         let mut server = (story.start)();
         prepare(&*server);
         server.grow_old();
+        let ending: &[&str] = match story.kit.ends() {
+            None => &[],
+            Some(Ends::Once) => &["ends-once"],
+            Some(Ends::Always) => &["ends"],
+        };
         Self {
             server,
             fleet: Fleet::titled(story.store, story.fault),
             ways: BTreeMap::new(),
             timing: timing.to_vec(),
-            stamp_flags: stamp_flags.to_vec(),
+            stamp_flags: [stamp_flags, ending].concat(),
             clocks: false,
-            equipped: story.equipped,
+            kit: story.kit,
         }
     }
 
@@ -90,7 +123,7 @@ impl World {
         let address = self.server.address();
         let way = self.ways.entry(owner.to_owned()).or_insert_with(|| Proxy::to(address)).address;
         let store = self.server.url(way);
-        let equipment = if self.equipped { self.equipment() } else { Vec::new() };
+        let equipment = if self.kit.ends().is_some() { self.equipment() } else { Vec::new() };
         let equipment: Vec<&str> = equipment.iter().map(String::as_str).collect();
         let flags = [&self.timing, &["--store", &store][..], &equipment].concat();
         let mut environment = self.server.environment().to_vec();
@@ -104,37 +137,72 @@ impl World {
     /// Each hook writes down its term; the standby command can be told by its arguments.
     fn equipment(&self) -> Vec<String> {
         let hooks = self.fleet.scratch.path().join("hooks");
-        let hook = |event: &str| format!("echo \"{event} $LEADERRUN_TERM\" >>{}", hooks.display());
+        let hook = |event: &str| {
+            format!("echo \"{event} $LEADERRUN_TERM\" >>{}${{LEADERRUN_SLOT:+.$LEADERRUN_SLOT}}", hooks.display())
+        };
         let standby = format!("trap '' TERM; : >>{0}; tail -f -n0 {0}", hooks.display());
         let options = [
             ("hook-timeout", "500ms".to_owned()),
             ("on-lead", hook("lead")),
             ("on-losing", hook("losing")),
             ("on-lost", hook("lost")),
-            ("on-leader-change", "true".to_owned()),
+            match self.kit {
+                Kit::Slotted(_) => ("slots", "2".to_owned()),
+                Kit::Bare | Kit::Equipped(_) => ("on-leader-change", "true".to_owned()),
+            },
             ("standby", standby),
             ("restart", "always".to_owned()),
             ("restart-delay", "100ms".to_owned()),
-            ("restart-limit", "1000".to_owned()),
+            ("restart-healthy", "0".to_owned()),
         ];
         options.map(|(name, value)| format!("--{name}={value}")).to_vec()
     }
 
     /// Some where a hook ran beside or after a later leadership: they are written down in the order that they ran in.
     pub fn breach_of_hooks(&self) -> Option<String> {
-        let text = fs::read_to_string(self.fleet.scratch.path().join("hooks")).unwrap_or_default();
+        match self.kit {
+            Kit::Bare | Kit::Equipped(_) => self.breach_of_hooks_in("hooks"),
+            Kit::Slotted(_) => SLOTS.iter().find_map(|slot| self.breach_of_hooks_in(&format!("hooks.{slot}"))),
+        }
+    }
+
+    fn breach_of_hooks_in(&self, name: &str) -> Option<String> {
+        let text = fs::read_to_string(self.fleet.scratch.path().join(name)).unwrap_or_default();
         let terms: Vec<u64> = text.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect();
         assert_eq!(terms.len(), text.lines().count(), "not of hooks: {text}");
-        if self.equipped && terms.is_empty() {
-            return Some("no hook ran".to_owned());
+        if self.kit.ends().is_some() {
+            let mut leads: Vec<&str> = text.lines().filter(|line| line.starts_with("lead ")).collect();
+            let all = leads.len();
+            leads.dedup();
+            if leads.is_empty() {
+                return Some(format!("no hook ran that {name} tells of"));
+            } else if leads.len() == all {
+                return Some(format!("no command was started again:\n{text}"));
+            }
         }
         (!terms.is_sorted()).then(|| format!("hooks of several terms at once:\n{text}"))
     }
 
+    /// As [`Fleet::leader`]; where COMMAND ends by itself, once it was started again.
+    pub fn leader(&self) -> Life {
+        self.fleet.leader_where(|life| self.kit == Kit::Bare || self.was_started_again(life))
+    }
+
+    fn was_started_again(&self, life: &Life) -> bool {
+        let runs = fs::read_to_string(self.fleet.scratch.path().join("stamps.runs")).unwrap_or_default();
+        runs.lines().filter(|term| *term == life.term.to_string()).count() > 1
+    }
+
     /// As [`Fleet::conclude`].
     pub fn conclude(mut self) -> Vec<Life> {
-        let (lives, evidence) = self.fleet.end();
-        let breach = evidence.breach().or_else(|| self.breach_of_hooks());
+        let (lives, breach) = match self.kit {
+            Kit::Bare | Kit::Equipped(_) => {
+                let (lives, evidence) = self.fleet.end();
+                (lives, evidence.breach())
+            }
+            Kit::Slotted(_) => (slots::end(&mut self.fleet).concat(), None),
+        };
+        let breach = breach.or_else(|| self.breach_of_hooks());
         assert_eq!(breach, None, "{lives:?}\n{}", self.fleet.logs());
         lives
     }
@@ -193,12 +261,20 @@ impl World {
 
     /// Another tree took over from this one.
     pub fn successor(&self, leader: &Life) -> Life {
-        self.fleet.leader_where(|life| life.term > leader.term)
+        let once = self.kit == Kit::Equipped(Ends::Once);
+        self.fleet.leader_where(|life| life.term > leader.term && (!once || self.was_started_again(life)))
+    }
+
+    /// Its leadership goes on. On a busy machine a hook may be too slow, which ends it.
+    pub fn assert_leads_on(&self, leader: &Life) {
+        let now = self.fleet.leader();
+        let leads = if self.kit == Kit::Bare { now.term == leader.term } else { now.term >= leader.term };
+        assert!(leads, "{leader:?} {now:?}\n{}", self.fleet.logs());
     }
 
     /// The same tree is still the only one that there ever was.
     pub fn assert_undisturbed(&self, leader: &Life) {
-        let now = self.fleet.leader();
+        let now = self.leader();
         let lives = self.fleet.lives();
         assert!(now.term == leader.term && lives.len() == 1, "{lives:?}\n{}", self.fleet.logs());
     }

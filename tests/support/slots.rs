@@ -1,0 +1,50 @@
+//! Candidates of a shard that has two slots: who leads in which, and what must hold in each.
+
+use super::evidence::{Evidence, common};
+use super::fleet::{Fleet, Life, wait_until_or};
+use leaderrun::time::BootInstant;
+
+pub const SLOTS: [u32; 2] = [1, 2];
+
+/// Waits until a tree that fits is alive in a slot.
+pub fn leader_of(fleet: &Fleet, slot: u32, fits: impl Fn(&Life) -> bool) -> Life {
+    let (mut found, begun) = (None, BootInstant::now().as_nanos());
+    let look = || {
+        found = fleet.lives_in_slot(slot).into_iter().rfind(|life| life.last > begun && fits(life));
+        found.is_some()
+    };
+    wait_until_or(&format!("somebody leads slot {slot}"), || fleet.logs(), look);
+    found.expect("somebody leads")
+}
+
+/// Waits until both are led.
+pub fn leaders(fleet: &Fleet) -> [Life; 2] {
+    SLOTS.map(|slot| leader_of(fleet, slot, |_| true))
+}
+
+pub fn successor(fleet: &Fleet, slot: u32, last: &Life) -> Life {
+    leader_of(fleet, slot, |life| life.term > last.term)
+}
+
+/// Ends everything, and checks what must hold after every story.
+pub fn conclude(mut fleet: Fleet) -> [Vec<Life>; 2] {
+    end(&mut fleet)
+}
+
+/// The same, and leaves the directory there.
+pub fn end(fleet: &mut Fleet) -> [Vec<Life>; 2] {
+    let (until, orphans) = fleet.end_all();
+    let lives = SLOTS.map(|slot| fleet.lives_in_slot(slot));
+    let [one, two] = [&lives[0], &lives[1]].map(|lives| Evidence::of(lives, until, 0));
+    let breaches = [one.breach(), two.breach()];
+    fleet.publish(&Evidence { orphans, ..one.and(two) });
+    let without = fleet.lives();
+    assert!(without.is_empty() && orphans == 0, "{orphans} {without:?}\n{}", fleet.logs());
+    assert!(!fleet.scratch.path().join("stamps.3").exists(), "{}", fleet.logs());
+    assert_eq!(breaches, [None, None], "{lives:?}\n{}", fleet.logs());
+    for one in &lives[0] {
+        let twice = lives[1].iter().find(|other| one.owner == other.owner && !common(one, other).is_zero());
+        assert!(twice.is_none(), "one candidate had two trees: {one:?} {twice:?}\n{}", fleet.logs());
+    }
+    lives
+}
