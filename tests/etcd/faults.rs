@@ -44,7 +44,7 @@ async fn a_request_takes_no_longer_than_it_may() {
     let begun = Instant::now();
     let error = store.claim(&candidate("one")).await.unwrap_err();
     // By itself, before its caller has to; give or take a busy machine.
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(error.conclusion, Conclusion::Unknown);
     assert_eq!(error.message, format!("etcd at {host} did not answer within 285ms"));
 }

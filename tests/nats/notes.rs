@@ -161,7 +161,7 @@ async fn a_revoked_record_is_deleted_and_standbys_hear_of_it() {
     assert_eq!(operator.revoke(&shard(), term).await, Ok(Release::Released));
     let begun = Instant::now();
     in_time(news).await.unwrap().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(None)));
     assert_eq!(store.release(&one, term).await, Ok(Release::NotHeld));
     let grant = granted(standby.claim(&candidate("two")).await.unwrap());
