@@ -551,7 +551,7 @@ fn list_as_json_has_for_each_shard_what_status_has() {
         let output = leaderctl().args(["--store", &store, "status", "--json", shard]).output().unwrap();
         let mut status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         // What is told of one shard alone.
-        for member in ["paused", "pause", "handover", "last_run"] {
+        for member in ["led_slots", "paused", "pause", "parent_pause", "handover", "last_run"] {
             assert!(status.as_object_mut().unwrap().remove(member).is_some(), "{status}");
         }
         assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), status);

@@ -338,3 +338,40 @@ everywhere!(
 
 #[cfg(feature = "redis")]
 remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_that_nobody_could_see_is_not_ended]);
+
+/// Whoever may read items alone, as README's table has it, and nobody has paid for more.
+#[cfg(feature = "dynamodb")]
+#[test]
+fn dynamodb_is_asked_for_no_standbys_unless_somebody_says_so() {
+    use support::dynamo::{Fate, Proxy, Server, error_answer};
+    let server = Server::durable();
+    let proxy = Proxy::before(&server);
+    proxy.rule(|request| match request.action.as_str() {
+        "GetItem" => Fate::Pass,
+        _ => error_answer(400, "AccessDeniedException", "not authorized"),
+    });
+    let mut place = Place::remote(Box::new(server));
+    for owner in ["c0", "c1"] {
+        let flags = [&TIMING, &["-v", "--store", &place.url][..]].concat();
+        place.fleet.start(owner, &flags, &[], place.environment);
+    }
+    place.fleet.leader();
+    wait_until("the other one waits", || place.fleet.logs().contains("waiting: "));
+    std::thread::sleep(A_WHILE);
+    assert_eq!(place.status()["standbys"], 0, "nobody announces itself unasked");
+    let url = format!("dynamodb://locks?region=eu-west-1&endpoint={}", proxy.endpoint());
+    let look = |words: &[&str]| {
+        let mut command = support::fleet::leaderctl();
+        let output =
+            command.args(["--store", &url]).args(words).envs(place.environment.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for shard in ["shard", "shard/2", "free"] {
+        let status: Value = serde_json::from_str(&look(&["status", "--json", shard])).unwrap();
+        assert!(status["standbys"].is_null() && status["held"] == (shard == "shard"), "{status}");
+        look(&["why", shard]);
+        look(&["history", shard]);
+    }
+    place.fleet.conclude();
+}

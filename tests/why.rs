@@ -200,7 +200,9 @@ fn a_directory_that_denies_has_answered() {
     let scratch = tempfile::TempDir::new().unwrap();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = scratch.path().join("leaderctl");
-    fs::copy(env!("CARGO_BIN_EXE_leaderctl"), &program).unwrap();
+    // By another process: one that this one has open for writing, and a child of another test's with it, cannot be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_leaderctl")).arg(&program).status().unwrap();
+    assert!(copied.success());
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
     command.env("LEADERRUN_CONFIG", "/dev/null");

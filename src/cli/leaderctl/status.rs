@@ -64,8 +64,6 @@ struct Status<'a> {
     last_term: Option<u64>,
     /// None where they were not counted.
     standbys: Option<usize>,
-    /// None where they were not looked for.
-    led_slots: Option<Vec<&'a str>>,
     /// Only where orders are read: by the verbs that show or change one shard.
     #[serde(flatten)]
     orders: Option<Ordered<'a>>,
@@ -73,6 +71,8 @@ struct Status<'a> {
 
 #[derive(Debug, Serialize)]
 struct Ordered<'a> {
+    /// None where they were not looked for.
+    led_slots: Option<Vec<&'a str>>,
     paused: bool,
     pause: Option<Pause<'a>>,
     parent_pause: Option<ParentPause<'a>>,
@@ -168,7 +168,8 @@ impl<'a> Ordered<'a> {
             since: rfc3339(handover.since_millis),
             to: handover.to.as_deref(),
         });
-        Self { paused: pause.is_some(), pause, parent_pause, handover, last_run: ledger.map(LastRun::of) }
+        let led_slots = kin.slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect());
+        Self { led_slots, paused: pause.is_some(), pause, parent_pause, handover, last_run: ledger.map(LastRun::of) }
     }
 }
 
@@ -212,7 +213,6 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
         expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
         last_term: report.last_term.map(|term| term.0),
         standbys: shown.standbys,
-        led_slots: shown.kin.slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect()),
         orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, &shown.kin, shown.ledger.as_ref())),
     };
     serde_json::to_string(&status).expect("a status is plain data")

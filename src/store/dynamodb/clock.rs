@@ -183,7 +183,7 @@ mod tests {
         // Another front end, with another clock.
         clock.sample(date_at(3_620_000), at(20_000), at(20_010));
         let said = clock.hindrance(at(20_010)).unwrap();
-        assert!(said.contains("within 1h 2s only"), "{said}");
+        assert!(said.contains("within 1h 4s only"), "{said}");
         clock.sample(date_at(3_621_000), at(21_000), at(21_010));
         assert_eq!(clock.hindrance(at(21_010)), None);
     }
