@@ -30,7 +30,7 @@ use support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
 const BARE: Kit = Kit::Bare;
 const FAILING_ONCE: Kit = Kit::Equipped(Ends::Once);
 const FAILING: Kit = Kit::Equipped(Ends::Always);
-const SLOTTED: Kit = Kit::Slotted(Ends::Always);
+const SLOTTED: Kit = Kit::Slotted(Ends::Once);
 
 /// For stories of an outage that has to end in time: a slow machine may be some seconds late. An outage costs the
 /// leadership after 9.3 to 10.3 s.
@@ -495,7 +495,7 @@ macro_rules! restarting_stories {
     };
 }
 
-/// The same, of two slots.
+/// As [`equipped_stories`], in two slots.
 macro_rules! slotted_stories {
     ($store:ident, $start:expr, $stories:tt) => {
         told!(SLOTTED, " beside hooks, a standby command and restarts", $store, $start, $stories);
@@ -544,7 +544,10 @@ mod equipped {
     every_store!(equipped_stories:
         the_leader_is_killed,
         the_leader_of_a_daemon_is_killed,
+        the_leader_is_frozen_for_two_leases,
+        the_leader_of_a_daemon_is_cut_off_for_three_leases,
         candidate_and_guard_are_frozen,
+        the_server_is_away_for_two_leases,
         the_whole_tree_is_killed,
         one_of_the_three_is_killed_again_and_again,
     );
@@ -553,9 +556,6 @@ mod equipped {
 mod restarting {
     every_store!(restarting_stories:
         the_leader_is_killed_whatever_it_does,
-        the_leader_is_frozen_for_two_leases,
-        the_leader_of_a_daemon_is_cut_off_for_three_leases,
-        the_server_is_away_for_two_leases,
     );
 }
 

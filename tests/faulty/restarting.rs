@@ -1,4 +1,4 @@
-//! Candidates that have hooks, a standby command and restarts, of a COMMAND that ends again and again.
+//! Candidates that have hooks, a standby command and restarts: one of a COMMAND that ends again and again, and in slots.
 //!
 //! The hazard: what strikes between two runs finds a lease without a tree, and keepers that are about to begin or to end.
 
@@ -30,7 +30,7 @@ pub fn the_leader_is_killed_whatever_it_does(story: Story) {
 pub fn in_two_slots_a_leader_is_cut_off_and_then_everybody(story: Story) {
     let mut world = World::empty(story, &TIMING, DAEMON);
     world.crew(5);
-    let [one, two] = slots::leaders(&world.fleet);
+    let [one, two] = world.leaders();
     world.set(&one.owner, Weather::BlackHole);
     let next = slots::successor(&world.fleet, 1, &one);
     sleep(LEASE / 2);
@@ -49,7 +49,7 @@ pub fn in_two_slots_a_leader_is_cut_off_and_then_everybody(story: Story) {
 pub fn in_two_slots_one_leader_is_killed_and_the_other_is_frozen(story: Story) {
     let mut world = World::empty(story, &TIMING, DAEMON);
     world.crew(5);
-    let [one, two] = slots::leaders(&world.fleet);
+    let [one, two] = world.leaders();
     world.fleet.kill(&one.owner);
     world.fleet.signal(&two.owner, Signal::SIGSTOP);
     world.start(&one.owner);
