@@ -1,5 +1,6 @@
 //! What `leaderctl why` says, with real candidates and real servers: who leads and for how long, what is ordered, and what
 //! the candidates of this host say themselves, also while the store is away or lets nobody in.
+#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "some stories need a server"))]
 
 #[macro_use]
 mod support;
