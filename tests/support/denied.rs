@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const SHARD: &str = "db/main";
-const TIMING: [&str; 8] = ["--lease", "60s", "--renew", "1s", "--grace", "1s", "--retry", "1s"];
+const TIMING: [&str; 6] = ["--renew", "1s", "--grace", "1s", "--retry", "1s"];
 
 /// Who reaches a store: by which URL, with which environment.
 #[derive(Clone, Copy)]
@@ -32,8 +32,8 @@ impl<'a> User<'a> {
         self.prepared(leaderctl(), words)
     }
 
-    fn lead(self, words: &[&str]) -> Command {
-        self.prepared(leaderrun(), &candidacy(words))
+    fn lead(self, lease: &str, words: &[&str]) -> Command {
+        self.prepared(leaderrun(), &candidacy(lease, words))
     }
 
     /// All of it that does not change by the mere passing of time, or with each renewal.
@@ -46,8 +46,8 @@ impl<'a> User<'a> {
     }
 }
 
-fn candidacy<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    [&TIMING[..], &["-q", SHARD], words].concat()
+fn candidacy<'a>(lease: &'a str, words: &[&'a str]) -> Vec<&'a str> {
+    [&["--lease", lease], &TIMING[..], &["-q", SHARD], words].concat()
 }
 
 /// Until it is dropped.
@@ -73,7 +73,7 @@ fn assert_denied(command: &mut Command, sign: &str) -> Output {
 
 /// Somebody leads, as `owner`. Whoever runs `ctl` changes nothing of that; each refusal has `sign` in it.
 pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sign: &str) -> Leader {
-    let mut leader = owner.lead(&["sleep", "1000"]);
+    let mut leader = owner.lead("6s", &["sleep", "1000"]);
     let leader = Leader(leader.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
     wait_until("somebody leads", || owner.status()["held"] == true);
     let history = || owner.ctl(&["history", SHARD]).output().unwrap().stdout;
@@ -127,13 +127,13 @@ pub fn assert_leads_nothing(owner: User, lead: impl Fn(&[&str]) -> Command, sign
     let scratch = TempDir::new().unwrap();
     let started = scratch.path().join("started");
     let touch = ["touch", started.to_str().unwrap()];
-    let output = assert_denied(&mut lead(&candidacy(&touch)), sign);
+    let output = assert_denied(&mut lead(&candidacy("60s", &touch)), sign);
     assert!(!fs::exists(&started).unwrap(), "COMMAND was started: {output:?}");
     let status = owner.status();
     assert!(status["held"] == false && status["paused"] == false, "{status}");
     // Nor does it keep anybody else waiting.
     let begun = Instant::now();
-    let next = owner.lead(&touch).output().unwrap();
+    let next = owner.lead("60s", &touch).output().unwrap();
     assert!(next.status.success() && fs::exists(&started).unwrap(), "{next:?}");
     assert!(begun.elapsed() < Duration::from_secs(30), "it waited for {:?}", begun.elapsed());
 }
