@@ -319,18 +319,14 @@ fn a_directory_that_may_not_be_written_is_a_denied_permission() {
 struct TwoUsers(TempDir);
 
 impl TwoUsers {
-    /// None where there is but one.
-    fn new() -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            println!("ignored: only root can be two users, who owns a file and who does not");
-            return None;
-        }
+    fn new() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "only root can be two users: run this test as root");
         let scratch = TempDir::new().unwrap();
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")] {
             copy_program(program, &scratch.path().join(Path::new(program).file_name().unwrap()));
         }
-        Some(Self(scratch))
+        Self(scratch)
     }
 
     fn directory(&self) -> PathBuf {
@@ -351,14 +347,14 @@ impl TwoUsers {
 
 #[test]
 fn an_operator_who_does_not_own_the_directory_is_denied_what_would_change_something() {
-    let Some(two) = TwoUsers::new() else { return };
+    let two = TwoUsers::new();
     let ctl = |words: &[&str]| two.nobodys("leaderctl", words);
     drop(assert_changes_nothing(User::at(&two.url()), ctl, "permission denied"));
 }
 
 #[test]
 fn a_candidate_that_may_not_read_the_file_with_the_orders_is_denied_before_it_starts_command() {
-    let Some(two) = TwoUsers::new() else { return };
+    let two = TwoUsers::new();
     fs::create_dir(two.directory()).unwrap();
     std::os::unix::fs::chown(two.directory(), Some(65534), Some(65534)).unwrap();
     let orders = two.directory().join("db=main+orders");
