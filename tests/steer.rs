@@ -253,6 +253,8 @@ fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
 fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
     place.start("c0");
     let leader = place.fleet.leader();
+    // It would see its guard gone, and release, before it is killed itself.
+    place.fleet.signal("c0", Signal::SIGSTOP);
     for process in support::fleet::children_of(place.fleet.pid("c0").as_raw()) {
         for child in support::fleet::children_of(process) {
             let _ = kill(nix::unistd::Pid::from_raw(child), Signal::SIGKILL);

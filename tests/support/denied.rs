@@ -42,6 +42,7 @@ impl<'a> User<'a> {
         assert!(output.status.success(), "{output:?}");
         let mut status: Value = serde_json::from_slice(&output.stdout).unwrap();
         status["expires_in_seconds"].take();
+        status["renewed_seconds_ago"].take();
         status
     }
 }
