@@ -17,6 +17,8 @@ use support::fleet::PATIENCE;
 /// Short, for expiry is waited for, but not so short that a busy machine is too slow for it; whole seconds, for some
 /// stores count in them.
 const LEASE: Duration = Duration::from_secs(3);
+/// What has to be over of it by our clock: the server's may be set right meanwhile, and count in whole milliseconds.
+const LEAST: Duration = Duration::from_millis(2_940);
 
 /// The same store, opened several times, as other processes would.
 struct Bench(RefCell<Vec<Arc<dyn Store>>>);
@@ -161,7 +163,7 @@ async fn a_lease_that_is_not_renewed_expires_and_not_before(bench: &Bench) {
     let sent = Instant::now();
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     let next = granted_in_time(&*other, &two).await;
-    assert!(sent.elapsed() >= LEASE, "given away after {:?}", sent.elapsed());
+    assert!(sent.elapsed() >= LEAST, "given away after {:?}", sent.elapsed());
     assert!(next.term > term && next.start_after.is_none(), "{next:?}");
     // The old holder's late writes change nothing.
     let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 2).await else { panic!("the old holder renewed") };
@@ -421,7 +423,7 @@ async fn a_note_vanishes_after_its_time_and_not_before(bench: &Bench) {
             assert!(sent.elapsed() < PATIENCE, "it never vanishes");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert!(sent.elapsed() >= LEASE, "vanished after {:?}", sent.elapsed());
+        assert!(sent.elapsed() >= LEAST, "vanished after {:?}", sent.elapsed());
         assert_eq!(other.replace(&shard, page, Some("soon"), None).await, Ok(false));
         // What has vanished is not in the way.
         write(&*other, "vanishing", page, &lasting("again", LEASE * 60)).await;
@@ -501,7 +503,7 @@ async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(be
         }
         assert!(leaderrun::time::BootInstant::now().since(sent) < PATIENCE, "never granted again");
     };
-    assert!(start_after.since(sent) >= LEASE - LEASE / 50, "started {:?} after", start_after.since(sent));
+    assert!(start_after.since(sent) >= LEAST, "started {:?} after", start_after.since(sent));
     let lost = store.renew(&one, term, 2).await;
     assert!(matches!(lost, Ok(Renewal::Lost(_))), "{lost:?}");
     assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::NotHeld));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, error_answer};
+use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, denial, error_answer};
 use crate::support::fleet::leaderctl;
 use crate::support::ports::free_port;
 use leaderrun::store::{Conclusion, Observation, Release, Renewal};
@@ -83,10 +83,7 @@ async fn a_claim_that_failed_at_the_term_can_be_released() {
 #[tokio::test]
 async fn a_claim_that_may_not_take_terms_leaves_no_lock_behind() {
     let (server, table, proxy, store) = behind_a_proxy().await;
-    proxy.rule(|request| match request.action.as_str() {
-        "UpdateItem" => error_answer(400, "AccessDeniedException", "User x is not authorized"),
-        _ => Fate::Pass,
-    });
+    proxy.deny(|action| action == "UpdateItem");
     let error = store.claim(&candidate("one")).await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::Denied);
     assert!(error.message.contains("denied dynamodb:UpdateItem on table locks: User x is not authorized"), "{error}");
@@ -347,11 +344,6 @@ fn what_the_environment_lacks_is_said_in_one_line() {
     assert!(printed.contains("Misconfigured: the endpoint of DynamoDB is not a URL"), "{printed}");
 }
 
-/// What IAM would deny, the proxy does.
-fn denial() -> Fate {
-    error_answer(400, "AccessDeniedException", "User x is not authorized")
-}
-
 fn user_at(url: &str) -> User<'_> {
     User { url, environment: ENVIRONMENT }
 }
@@ -383,7 +375,7 @@ async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command
 #[tokio::test]
 async fn a_candidate_that_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
     let (server, table, proxy, _store) = behind_a_proxy().await;
-    proxy.rule(|request| if request.action == "Scan" { denial() } else { Fate::Pass });
+    proxy.deny(|action| action == "Scan");
     let (owner, user) = (server.url(&table), url_through(&proxy, &table));
     let sign = format!("denied dynamodb:Scan on table {table}: User x");
     denied::assert_hands_over_uncounted(user_at(&owner), user_at(&user), &sign);

@@ -1,7 +1,7 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
-use crate::support::dynamo::{Fate, Proxy, Server, error_answer, make_table};
+use crate::support::dynamo::{Fate, Proxy, Server, make_table};
 use aws_sdk_dynamodb::types::{KeyType, TimeToLiveStatus};
 use leaderrun::store::{Conclusion, Finding, Verdict};
 
@@ -88,13 +88,7 @@ async fn a_check_names_every_permission_that_is_missing() {
         let server = Server::start();
         let proxy = Proxy::before(&server);
         store(&server.endpoint(), "locks").await.prepare().await.unwrap();
-        proxy.rule(move |request| {
-            if request.action == denied {
-                error_answer(400, "AccessDeniedException", "User: x is not authorized")
-            } else {
-                Fate::Pass
-            }
-        });
+        proxy.deny(move |action| action == denied);
         let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
         let bad = texts(&findings, Verdict::Bad);
         assert_eq!(bad.len(), 1, "{findings:#?}");
@@ -112,13 +106,7 @@ async fn a_check_that_may_not_look_at_the_table_doubts_and_goes_on() {
     let server = Server::start();
     let proxy = Proxy::before(&server);
     store(&server.endpoint(), "locks").await.prepare().await.unwrap();
-    proxy.rule(|request| {
-        if request.action.starts_with("Describe") {
-            error_answer(400, "AccessDeniedException", "User: x is not authorized")
-        } else {
-            Fate::Pass
-        }
-    });
+    proxy.deny(|action| action.starts_with("Describe"));
     let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
     let doubts = texts(&findings, Verdict::Doubtful);
     assert_eq!(doubts.len(), 2, "{findings:#?}");

@@ -311,7 +311,7 @@ async fn a_standby_hears_of_a_deletion_and_of_an_expiry() {
     let (two, begun) = (short("two"), Instant::now());
     granted(leader.claim(&two).await.unwrap());
     in_time(standby.changed(&shard())).await.unwrap();
-    assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= SHORT * 9 / 10, "{:?}", begun.elapsed());
     granted(standby.claim(&short("three")).await.unwrap());
 }
 

@@ -282,6 +282,11 @@ impl Proxy {
         self.rule(|_| Fate::Pass);
     }
 
+    /// Denies actions as IAM does.
+    pub fn deny(&self, is_denied: impl Fn(&str) -> bool + Send + 'static) {
+        self.rule(move |request| if is_denied(&request.action) { denial() } else { Fate::Pass });
+    }
+
     /// The first request of this action meets its fate; all others pass.
     pub fn once(&self, action: &'static str, fate: Fate) {
         let mut fate = Some(fate);
@@ -308,6 +313,11 @@ impl Proxy {
     pub fn actions(&self) -> Vec<String> {
         std::mem::take(&mut *self.actions.lock().unwrap())
     }
+}
+
+/// What IAM answers to whom a policy does not allow it.
+pub fn denial() -> Fate {
+    error_answer(400, "AccessDeniedException", "User x is not authorized")
 }
 
 /// An error as DynamoDB answers it.

@@ -5,6 +5,8 @@
 //! own. With `ends` it fails after a while that is never the same, with `ends-once` soon, in the first run of each term;
 //! that daemon does not. The terms of all runs are in `FILE.runs`.
 
+mod line;
+
 use leaderrun::sys::ignore;
 use leaderrun::time::BootInstant;
 use nix::sys::signal::Signal;
@@ -30,7 +32,7 @@ fn main() {
     let slot = std::env::var("LEADERRUN_SLOT").map(|slot| format!(".{slot}")).unwrap_or_default();
     let path = path + &slot;
     let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "?".to_owned());
-    let (owner, term, pid) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"), std::process::id());
+    let (owner, term) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"));
     let begun = BootInstant::now();
     let ends = has("ends") || has("ends-once");
     let is_first = ends && is_first_of(&term, &format!("{path}.runs"));
@@ -45,9 +47,7 @@ fn main() {
     };
     let mut file = append_to(&path);
     while BootInstant::now().since(begun) < lasts {
-        // One write, so that lines of several writers do not mix.
-        let line = format!("{owner} {term} {pid} {}\n", BootInstant::now().as_nanos());
-        if file.write_all(line.as_bytes()).is_err() {
+        if line::append(&mut file, &owner, &term).is_err() {
             return;
         }
         std::thread::sleep(Duration::from_millis(2));

@@ -4,10 +4,10 @@
 //! never awaits, so that the whole runtime stands still; with `hold` it ignores that it has to end, and with `warn` it may.
 //! SIGTERM has it leave.
 
-use leaderrun::time::BootInstant;
+mod line;
+
 use leaderrun::{Leadership, Member, Overrun};
 use std::fs::File;
-use std::io::Write;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,9 +34,9 @@ async fn main() {
     let work = |leadership: Leadership| {
         let (owner, mut file) = (owner.clone(), file.try_clone().expect("a descriptor"));
         async move {
-            let term = leadership.term();
+            let term = leadership.term().to_string();
             loop {
-                stamp(&mut file, &owner, term);
+                line::append(&mut file, &owner, &term).expect("the file can be written");
                 if block {
                     std::thread::sleep(PAUSE);
                 } else {
@@ -58,10 +58,4 @@ async fn main() {
         _ = asked.recv() => {}
     }
     member.stop().await.expect("the lease can be given back");
-}
-
-fn stamp(file: &mut File, owner: &str, term: u64) {
-    // One write, so that lines of several writers do not mix.
-    let line = format!("{owner} {term} {} {}\n", std::process::id(), BootInstant::now().as_nanos());
-    file.write_all(line.as_bytes()).expect("the file can be written");
 }

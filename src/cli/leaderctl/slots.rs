@@ -135,11 +135,17 @@ pub async fn standbys(
     bounded(patience * 4, presence::standbys(store, prefix)).await
 }
 
+/// Whether who waits for `of` waits for `shard`: for that itself, or for any slot of the shard that it is one of.
+pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
+    of == shard.as_str() || slotted::parent(shard).is_some_and(|(parent, _)| of == parent.as_str())
+}
+
 /// How many wait for a shard: who leads by now waits no more, whatever it has announced.
 pub fn waiting(standbys: &[(Shard, presence::Standby)], shard: &Shard, leaders: &HashSet<&Session>) -> usize {
-    let parent = slotted::parent(shard).map(|(parent, _)| parent);
-    let waits = |of: &Shard| of == shard || Some(of) == parent.as_ref();
-    standbys.iter().filter(|(of, standby)| waits(of) && !leaders.contains(&standby.session)).count()
+    let waits = |(of, standby): &&(Shard, presence::Standby)| {
+        is_waited_for(shard, of.as_str()) && !leaders.contains(&standby.session)
+    };
+    standbys.iter().filter(waits).count()
 }
 
 pub fn sessions<'a>(leaders: impl IntoIterator<Item = &'a Holder>) -> HashSet<&'a Session> {

@@ -6,7 +6,6 @@ use super::{bounded, fail, inspect, printed, rfc3339};
 use crate::exit;
 use crate::lease::{Shard, show};
 use crate::orders::{self, Orders};
-use crate::store::slotted;
 use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line};
 use crate::witness::{self, Statement};
 use clap::Args;
@@ -159,8 +158,7 @@ impl WhyFlags {
     async fn candidates(&self) -> Vec<Statement> {
         let mut told = Vec::new();
         // Who waits for a slot waits for any of its shard, and who leads in one leads in no other.
-        let parent = slotted::parent(&self.shard).map(|(parent, _)| parent.to_string());
-        let is_meant = |shard: &str| shard == self.shard.as_str() || Some(shard) == parent.as_deref();
+        let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);
         for name in witness::all().unwrap_or_default() {
             if let Ok(statement) = witness::ask(&name).await
                 && (is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant))
@@ -194,8 +192,7 @@ impl WhyFlags {
             return None;
         }
         let standbys = slots::standbys(store, self.shard.as_str(), patience).await.ok()?;
-        let parent = slotted::parent(&self.shard).map(|(parent, _)| parent);
-        let waits = |shard: &Shard| *shard == self.shard || Some(shard) == parent.as_ref();
+        let waits = |shard: &Shard| slots::is_waited_for(&self.shard, shard.as_str());
         Some(standbys.iter().any(|(shard, standby)| waits(shard) && standby.host == host))
     }
 

@@ -39,7 +39,8 @@ struct Kept {
 impl Kept {
     fn of(note: &Note) -> Self {
         let millis = |lasts: Duration| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
-        let until_millis = note.lasts.map(|lasts| wall_clock_millis().saturating_add(millis(lasts)));
+        // Of the millisecond that has begun, some is over.
+        let until_millis = note.lasts.map(|lasts| wall_clock_millis().saturating_add(millis(lasts)).saturating_add(1));
         Self { text: note.text.clone(), until_millis }
     }
 

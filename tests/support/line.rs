@@ -1,0 +1,16 @@
+//! The line that stamps are made of: `OWNER TERM PID BOOT_NANOSECONDS`.
+
+use leaderrun::time::BootInstant;
+use std::fs::File;
+use std::io::{Result, Write};
+
+/// Appends one.
+///
+/// It goes out in one write, so that lines of several writers do not mix. And all are of one length, a power of two: the
+/// kernel may cut the write of a process that is killed where a page of the file ends, which is never within a line so.
+pub fn append(file: &mut File, owner: &str, term: &str) -> Result<()> {
+    let told = format!("{owner} {term} {} {}", std::process::id(), BootInstant::now().as_nanos());
+    let line = format!("{told:<127}\n");
+    assert_eq!(line.len(), 128, "too long: {told}");
+    file.write_all(line.as_bytes())
+}
