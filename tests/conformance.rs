@@ -16,9 +16,9 @@ use support::fleet::PATIENCE;
 
 /// Short, for expiry is waited for, but not so short that a busy machine is too slow for it; whole seconds, for some
 /// stores count in them.
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(5);
 /// What has to be over of it by our clock: the server's may be set right meanwhile, and count in whole milliseconds.
-const LEAST: Duration = Duration::from_millis(2_940);
+const LEAST: Duration = Duration::from_millis(4_900);
 
 /// The same store, opened several times, as other processes would.
 struct Bench(RefCell<Vec<Arc<dyn Store>>>);
@@ -92,8 +92,8 @@ async fn a_renewal_keeps_the_lease_beyond_its_first_end(bench: &Bench) {
 }
 
 async fn who_looks_is_told_when_the_lease_was_last_renewed(bench: &Bench) {
-    // Some stores tell the time to a second.
-    const EXACT_TO: Duration = Duration::from_millis(1200);
+    // Some stores tell the time to a second; DynamoDB's first claim guesses it, up to a second and a half too late.
+    const EXACT_TO: Duration = Duration::from_secs(2);
     let (store, other) = (bench.store(), bench.store());
     let one = Candidate { lease: LEASE * 60, ..candidate("renewed/ago", "one") };
     let begun = Instant::now();

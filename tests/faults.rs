@@ -33,9 +33,9 @@ const FAILING: Kit = Kit::Equipped(Ends::Always);
 const SLOTTED: Kit = Kit::Slotted(Ends::Once);
 
 /// For stories of an outage that has to end in time: a slow machine may be some seconds late. An outage costs the
-/// leadership after 9.3 to 10.3 s.
-const LONG: Duration = Duration::from_secs(12);
-const LONG_TIMING: [&str; 10] = ["--lease", "12s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+/// leadership after 13.2 to 14.2 s.
+const LONG: Duration = Duration::from_secs(16);
+const LONG_TIMING: [&str; 10] = ["--lease", "16s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
 
 /// Three candidates with a lease of [`LONG`], and who leads.
 fn long_leases(story: Story) -> (World, Life) {
@@ -350,7 +350,9 @@ fn everything_of_the_leader_is_frozen_until_another_leads(story: Story) {
     let tree = world.tree(&leader.owner);
     assert!(!tree.is_empty());
     for process in keepers.iter().chain(&tree) {
-        kill(*process, Signal::SIGSTOP).unwrap();
+        // What was only to start the daemon may have ended.
+        let stopped = kill(*process, Signal::SIGSTOP);
+        assert!(matches!(stopped, Ok(()) | Err(nix::errno::Errno::ESRCH)), "{stopped:?}");
     }
     world.successor(&leader);
     for process in keepers.iter().rev() {

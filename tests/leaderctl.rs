@@ -22,7 +22,7 @@ impl Place {
 
     fn lead_as(&self, shard: &str, script: &str) -> Candidate {
         let mut command = leaderrun();
-        command.args(["-q", "--store", &self.url, "--lease", "6s", "--renew", "1s", "--grace", "2s"]);
+        command.args(["-q", "--store", &self.url, "--lease", "20s", "--renew", "1s", "--grace", "8s"]);
         command.args([shard, "-c", script]);
         command.envs(self.environment.iter().copied());
         command.env("out", self.fleet.scratch.path()).env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
@@ -138,7 +138,7 @@ fn verify_within_command_asks_the_candidate(place: &Place) {
         assert!(now["seconds_left"].is_null(), "{now}");
         assert_eq!(long, "status 0", "a lease that does not expire lasts for an hour");
     } else {
-        assert!(now["seconds_left"].as_f64().is_some_and(|left| left > 0.0 && left < 6.0), "{now}");
+        assert!(now["seconds_left"].as_f64().is_some_and(|left| left > 0.0 && left < 20.0), "{now}");
         assert!(long.contains("does not lead for long enough") && long.ends_with("status 79"), "{long}");
     }
     // An orderly stop holds the lease until COMMAND has ended.
@@ -156,8 +156,10 @@ fn watch_tells_of_each_leader(place: &Place) {
     first.end();
     let next = place.read("next");
     assert!(next.parse::<u64>().unwrap() > term.parse::<u64>().unwrap());
+    // A record may tell its term a little later than its owner, and that is no news.
+    let owner = format!("-{}-", second.pid());
     // It may have seen that it was free in between.
-    while !line.contains(&next) {
+    while !line.contains(&owner) {
         line = lines.next();
         let told = line.ends_with("shard: free") || line.contains("shard: led by ");
         assert!(told && line.starts_with("20"), "{line}");
@@ -173,10 +175,12 @@ fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
     let line = lines.next();
     assert!(line.starts_with("20") && line.contains(" shard: led by ") && line.contains(&term), "{line}");
     let second = place.lead_as("later/on", &STEADY.replace("term", "next"));
-    let next = place.read("next");
+    // It leads.
+    place.read("next");
     let mut line = lines.next();
-    while !line.contains(&next) {
-        // Whoever is granted a lease may not have its term yet.
+    // A record may tell its term a little later than its owner, and that is no news.
+    let owner = format!("-{}-", second.pid());
+    while !line.contains(&owner) {
         assert!(line.contains(" later/on: "), "{line}");
         line = lines.next();
     }

@@ -16,8 +16,8 @@ use support::ports::free_port;
 use support::world::TIMING;
 use tempfile::TempDir;
 
-/// A probe that has no answer by then has failed.
-const PROBE: Duration = Duration::from_secs(2);
+/// As in examples/kubernetes: a probe that has no answer by then has failed.
+const PROBE: Duration = Duration::from_secs(5);
 /// Where it does not matter how long an answer takes.
 const PATIENT: Duration = Duration::from_secs(20);
 
@@ -177,12 +177,9 @@ fn start(fleet: &mut Fleet, store: &str, owner: &str) -> String {
 }
 
 fn start_at(fleet: &mut Fleet, store: &str, owner: &str, address: &str, flags: &[&str]) {
-    fleet.start(
-        owner,
-        &[&TIMING, &["--request-timeout", "3s", "--store", store, "--listen", address][..], flags].concat(),
-        &[],
-        &[],
-    );
+    let patience: &[&str] = if flags.contains(&"--request-timeout") { &[] } else { &["--request-timeout", "3s"] };
+    let flags = [&TIMING[..], patience, &["--store", store, "--listen", address], flags].concat();
+    fleet.start(owner, &flags, &[], &[]);
     wait_until_or(
         "it listens",
         || fleet.logs(),
@@ -395,7 +392,9 @@ mod redis {
     #[test]
     fn a_store_that_hangs_ends_the_leadership_and_then_the_readiness_but_not_the_life() {
         let (server, mut fleet) = (aged(), Fleet::new());
-        let address = start(&mut fleet, &server.plain_url(), "one");
+        let address = format!("127.0.0.1:{}", free_port());
+        // So that some renewals fail before the deadline.
+        start_at(&mut fleet, &server.plain_url(), "one", &address, &["--request-timeout", "1s"]);
         wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
         let life = fleet.leader();
         server.freeze();

@@ -200,7 +200,7 @@ fn a_candidate_whose_wall_clock_is_set_shows_it() {
 
 #[allow(dead_code, reason = "a build without remote stores has none")]
 fn everything_holds(place: &Place) {
-    let output = place.run(&["--json"]);
+    let output = place.run(&["--json", "--lease", "8s"]);
     assert_held(&output, &FAULTS);
     let said = text(&output.stderr);
     assert!(said.starts_with("leaderctl: ") && said.lines().count() == 1, "{said}");
@@ -288,9 +288,9 @@ fn commands(place: &Place, count: usize) -> Vec<i32> {
 
 /// Interrupts it when the fault is under way.
 fn interrupted(place: &Place, fault: &str, signal: Signal) -> Output {
-    let child = place.begin(&["--only", fault]);
+    let child = place.begin(&["--lease", "15s", "--only", fault]);
     commands(place, 1);
-    // A partition and a freeze last for longer than this, a kill is done.
+    // All of them last for much longer than this, with such a lease.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     kill(pid_of(&child), signal).unwrap();
     child.wait_with_output().unwrap()
@@ -338,7 +338,7 @@ fn a_password_is_shown_to_nobody() {
     let set = Command::new("redis-cli").args(["-p", &port, "CONFIG", "SET", "requirepass", "hunter2"]).output();
     assert!(set.unwrap().status.success());
     place.url = place.url.replace("redis://", "redis://:hunter2@");
-    let child = place.begin(&["--only", "stop", "--only", "short-partition"]);
+    let child = place.begin(&["--lease", "8s", "--only", "stop", "--only", "short-partition"]);
     let begun = std::time::Instant::now();
     while begun.elapsed().as_secs() < 4 {
         for number in place.processes() {
@@ -368,7 +368,7 @@ fn a_password_in_a_file_opens_the_way_through_a_proxy_too() {
     let file = place.scratch.path().join("pgpass");
     fs::write(&file, format!("127.0.0.1:{port}:*:app:hunter2\n")).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let mut selftest = place.selftest(&["--json", "--only", "short-partition"]);
+    let mut selftest = place.selftest(&["--json", "--lease", "8s", "--only", "short-partition"]);
     let output = selftest.env_remove("PGPASSWORD").env("PGPASSFILE", &file).output().unwrap();
     assert_held(&output, &["short-partition"]);
     place.assert_is_left_clean();

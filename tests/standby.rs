@@ -56,7 +56,7 @@ impl Place {
     }
 
     fn step_down(&self) {
-        self.order(&["step-down", "--for", "3s", "shard"]);
+        self.order(&["step-down", "--for", "10s", "shard"]);
     }
 
     /// Ends everything: no two trees at once, nobody left, and nothing ran beside a candidate whose COMMAND was alive.
@@ -165,7 +165,8 @@ fn it_is_started_again_after_it_ends(mut place: Place) {
     let counted = place.path("counted");
     // What it leaves behind is no reason not to, and is not left behind.
     let stamp = place.stamp("ignore-term");
-    let script = format!("echo $$ >> {}; (setsid {stamp}) & sleep 0.1; exit 3", counted.display());
+    let script =
+        format!("echo $$ >> {}; (setsid {}) & sleep 0.1; exit 3", counted.display(), stamp.trim_start_matches("exec "));
     place.start("two", &["--standby", &script]);
     place.wait_until("it was started three times", || lines(&counted).len() >= 3);
     let beside = place.beside();
@@ -286,7 +287,7 @@ fn standbys_are_told_of_each_leader(mut place: Place) {
     let first = place.fleet.leader();
     let teller = teller(&place);
     for owner in ["two", "three"] {
-        place.start(owner, &["--on-leader-change", &teller]);
+        place.start(owner, &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
     }
     let told = |owner: &str| lines(&place.path(&format!("told.{owner}")));
     let line = |life: &Life| format!("leader-change shard {} {} none none", life.owner, life.term);
@@ -306,8 +307,8 @@ fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
     place.start("one", &[]);
     let first = place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    place.start("two", &["--on-leader-change", &stamp, "--hook-timeout", "3s"]);
-    place.wait_until("it is killed", || place.fleet.logs().contains("it took longer than 3s"));
+    place.start("two", &["--on-leader-change", &stamp, "--hook-timeout", "6s"]);
+    place.wait_until("it is killed", || place.fleet.logs().contains("it took longer than 6s"));
     let beside = place.path("beside");
     assert_eq!(processes_naming(&beside).len(), 1, "the candidate's own line has its path");
     let life = &place.beside()[0];
@@ -338,11 +339,14 @@ fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
     place.wait_for("two");
     let hooks = || lives(&place.path("hooks"));
     place.wait_until("the hook runs", || hooks().len() == 2);
+    place.wait_until("the daemon of the other runs", || place.beside().len() == 2);
     let candidate = place.fleet.pid("two").as_raw();
     let backstops = children_of(candidate);
     assert_eq!(backstops.len(), 2);
-    // The hook's was started later.
-    let of_hook = *backstops.iter().max().unwrap();
+    let ours: Vec<i32> = hooks().iter().map(|life| pid(life).as_raw()).collect();
+    let has_hook =
+        |backstop: &i32| children_of(*backstop).into_iter().flat_map(children_of).any(|it| ours.contains(&it));
+    let of_hook = backstops.into_iter().find(has_hook).unwrap();
     let before: Vec<Pid> = place.beside().iter().map(pid).collect();
     slay(Pid::from_raw(of_hook));
     place.wait_until("the hook's tree is dead", || !hooks().iter().map(pid).any(is_alive));
@@ -401,7 +405,7 @@ fn path_with(path: &Path, suffix: &str) -> PathBuf {
 fn a_pause_is_told_as_nobody_leading() {
     let mut place = Place::local();
     let teller = teller(&place);
-    place.start("one", &["--on-leader-change", &teller]);
+    place.start("one", &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
     let leader = place.fleet.leader();
     place.order(&["pause", "shard"]);
     let told = place.path("told.one");

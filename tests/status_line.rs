@@ -17,7 +17,20 @@ struct Leader(Child);
 impl Leader {
     fn of(store: &str) -> Self {
         let mut command = leaderrun();
-        command.args(["--owner", "the-other", "--store", store, "s", "--", "sleep", "1000"]);
+        command.args([
+            "--owner",
+            "the-other",
+            "--renew",
+            "1s",
+            "--grace",
+            "1s",
+            "--store",
+            store,
+            "s",
+            "--",
+            "sleep",
+            "1000",
+        ]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let led = || leaderctl().args(["--store", store, "status", "s"]).output().unwrap().stdout;
         wait_until("it leads", || String::from_utf8_lossy(&led()).contains("led by the-other"));

@@ -138,12 +138,12 @@ async fn a_release_that_arrives_late_does_not_end_the_next_leadership() {
     let one = candidate("one");
     let term = lead(&store, &one).await;
     for late in ["DeleteItem", "UpdateItem"] {
-        proxy.once(late, Fate::Late(Duration::from_secs(1)));
+        proxy.once(late, Fate::Late(Duration::from_secs(4)));
         assert_eq!(store.release(&one, term).await.unwrap_err().conclusion, Conclusion::Unknown);
     }
     assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
     let next = lead(&store, &one).await;
-    sleep(Duration::from_millis(1500)).await;
+    sleep(Duration::from_millis(4500)).await;
     assert!(!item(&server.client(), &table, "TERM").await.unwrap().contains_key("released"));
     assert_eq!(store.renew(&one, next, 1).await.unwrap(), Renewal::Renewed);
 }
@@ -387,7 +387,7 @@ async fn an_operator_is_told_what_was_ordered_before_the_store_went_away() {
     let url = url_through(&proxy, &table);
     let ctl = |url: &str, words: &[&str]| {
         let mut command = leaderctl();
-        command.args(["--request-timeout", "1s", "--store", url]).args(words).envs(ENVIRONMENT.iter().copied());
+        command.args(["--request-timeout", "10s", "--store", url]).args(words).envs(ENVIRONMENT.iter().copied());
         command.output().unwrap()
     };
     for words in [&["pause", "db/main"][..], &["resume", "--json", "db/main"]] {

@@ -172,7 +172,7 @@ async fn our_expired_lease_is_acquired_by_the_go_library_and_not_a_moment_before
         sleep(Duration::from_millis(50)).await;
     }
     assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     assert!(matches!(store.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "go"));
     assert_eq!(refused(store.claim(&one).await.unwrap()).owner, "go");
 }
@@ -190,7 +190,7 @@ async fn an_expired_lease_of_the_go_library_is_taken_over_and_not_a_moment_befor
         sleep(Duration::from_millis(50)).await;
     }
     assert!(now() > ttl);
-    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     assert!(!go.renew(15).await);
     assert!(!go.release().await);
 }

@@ -44,7 +44,7 @@ async fn readwrite_on_the_prefix_is_all_that_a_life_of_leaderships_needs() {
     assert_eq!(first.prepare().await.unwrap().len(), 1);
     let findings = first.check().await.unwrap();
     assert!(!has_bad(&findings), "{}", shown(&findings));
-    let (one, two) = (with_lease("one", Duration::from_secs(2)), with_lease("two", Duration::from_secs(2)));
+    let (one, two) = (with_lease("one", Duration::from_secs(5)), with_lease("two", Duration::from_secs(5)));
     let term = granted(first.claim(&one).await.unwrap()).term;
     assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one");
     assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));

@@ -17,7 +17,7 @@ async fn a_deleted_lock_makes_the_next_leader_wait_for_a_lease_of_the_last_one()
     assert!(grant.term > term);
     let wait = wait_of(&grant);
     // A whole lease, though a part of it had passed: the first one may have a renewal under way.
-    assert!(wait > Duration::from_secs(29) && wait <= Duration::from_millis(30_300), "{wait:?}");
+    assert!(wait > Duration::from_secs(25) && wait <= Duration::from_millis(30_300), "{wait:?}");
     assert!(matches!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
     assert_eq!(first.release(&one, term).await, Ok(Release::NotHeld));
     assert_eq!(second.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
@@ -168,7 +168,7 @@ async fn a_wait_that_is_over_is_over_for_everybody() {
 async fn a_lease_lives_on_over_a_restart_of_etcd() {
     let mut server = old_server().await;
     let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    let one = with_lease("one", Duration::from_secs(4));
+    let one = with_lease("one", Duration::from_secs(10));
     let term = lead(&*first, &one).await;
     refused(second.claim(&candidate("two")).await.unwrap());
     sleep(Duration::from_secs(2)).await;

@@ -73,7 +73,7 @@ async fn what_was_never_looked_at_is_looked_at_first() {
 #[tokio::test]
 async fn an_expiry_is_heard() {
     let server = old_server().await;
-    let (_first, _one, _term, second) = leader_and_standby(&server, Duration::from_secs(1)).await;
+    let (_first, _one, _term, second) = leader_and_standby(&server, Duration::from_secs(4)).await;
     heard(listen(&second)).await;
     lead(&*second, &candidate("two")).await;
 }
@@ -150,7 +150,7 @@ async fn news_come_again_after_etcd_was_away() {
 async fn a_standby_asks_nothing_while_the_leader_renews() {
     const ALL: [&str; 7] = ["Range", "Txn", "LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive", "Watch", "LeaseRevoke"];
     let server = old_server().await;
-    let lease = Duration::from_secs(3);
+    let lease = Duration::from_secs(6);
     let (first, one, term, second) = leader_and_standby(&server, lease).await;
     let news = listen(&second);
     watched(&server, 1).await;
@@ -158,7 +158,7 @@ async fn a_standby_asks_nothing_while_the_leader_renews() {
     let before = server.calls(&ALL);
     let renewals = 9;
     for beat in 1..=renewals {
-        sleep(lease / 4).await;
+        sleep(lease / 8).await;
         assert_eq!(first.renew(&one, term, beat).await, Ok(Renewal::Renewed));
     }
     assert!(!news.is_finished());

@@ -55,13 +55,15 @@ async fn roles_follow_each_other_and_terms_rise(place: Place) {
 }
 
 async fn nobody_else_leads_while_a_leadership_is_held(place: Place) {
-    let first = place.join("first").await;
+    // Whoever outstays its lease ends this very program, and with it every other test.
+    let lease = 2 * LEASE;
+    let first = place.builder("first").lease(lease).join().await.unwrap();
     let leadership = first.leadership().await.unwrap();
     let second = place.join("second").await;
     let stopping = tokio::spawn(async move { first.stop().await });
     assert_eq!(leadership.ending().await, Ending::Asked);
     // The lease is renewed for as long as it takes.
-    tokio::time::sleep(LEASE + SOON).await;
+    tokio::time::sleep(lease + SOON).await;
     assert!(leadership.is_valid() && !second.is_leader() && !stopping.is_finished());
     drop(leadership);
     // It is released.

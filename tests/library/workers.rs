@@ -122,7 +122,8 @@ mod network {
 
     #[test]
     fn work_that_does_not_end_in_time_is_aborted_with_its_process() {
-        for flags in [&["block", "hold"][..], &["hold"]] {
+        // The kernel's own timer would follow four seconds later, and say nothing.
+        for flags in [&["block", "hold", "lease=16", "margin=8"][..], &["hold", "lease=16", "margin=8"]] {
             let mut place = Place::redis();
             place.worker("one", flags);
             let leader = place.fleet.leader();
@@ -160,8 +161,8 @@ mod network {
     #[test]
     fn an_outage_that_ends_in_time_disturbs_nobody() {
         let mut place = Place::redis();
-        // It leads on for 9.3 s at least, so that a slow machine has some to spare.
-        place.worker("one", &["lease=12"]);
+        // It leads on for 13.2 s at least, so that a slow machine has some to spare.
+        place.worker("one", &["lease=16"]);
         let leader = place.fleet.leader();
         place.server().freeze();
         sleep(2 * SOON);

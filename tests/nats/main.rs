@@ -42,7 +42,7 @@ async fn server() -> Server {
     server
 }
 
-const SHORT: Duration = Duration::from_millis(500);
+const SHORT: Duration = Duration::from_millis(1500);
 
 fn short(owner: &str) -> Candidate {
     with_lease(owner, SHORT)

@@ -64,7 +64,7 @@ async fn a_plain_shard_is_a_key_that_people_can_read() {
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     let record = server.client().record(KEY).unwrap();
     assert_eq!((&record["owner"], &record["host"], &record["pid"]), (&json!("one"), &json!("here"), &json!(7)));
-    assert_eq!((&record["leaseMs"], &record["beat"], &record["term"]), (&json!(500), &json!(1), &json!(term.0)));
+    assert_eq!((&record["leaseMs"], &record["beat"], &record["term"]), (&json!(1500), &json!(1), &json!(term.0)));
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_renewal_that_is_overtaken_says_so() {
 #[tokio::test]
 async fn renewals_that_are_under_way_at_once_all_come_to_an_end_and_the_last_one_counts() {
     let server = server().await;
-    let store = open(&server.own_url()).await;
+    let store = open_with(&server.own_url(), Duration::from_secs(40)).await;
     let one = short("one");
     let term = lead(&*store, &one).await;
     let mut renewals = tokio::task::JoinSet::new();
@@ -278,7 +278,8 @@ async fn a_standby_hears_of_a_release_at_once_and_of_renewals_nothing() {
     assert_eq!(told, Ok(()));
     let latency = heard.saturating_duration_since(released);
     println!("a release was heard of after {latency:?}");
-    assert!(latency < Duration::from_secs(1), "{latency:?}");
+    // Not by the heartbeat of five seconds, which would tell as well.
+    assert!(latency < Duration::from_secs(4), "{latency:?}");
     // And takes it in one round trip, by what it was told.
     let before = server.client().requests();
     granted(standby.claim(&candidate("two")).await.unwrap());
@@ -399,7 +400,7 @@ async fn a_standby_that_no_longer_listens_leaves_nothing_behind() {
 async fn a_standby_asks_nothing_while_it_listens() {
     let server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", Duration::from_secs(3));
+    let one = with_lease("one", Duration::from_secs(6));
     let term = granted(leader.claim(&one).await.unwrap()).term;
     refused(standby.claim(&with_lease("two", one.lease)).await.unwrap());
     let mut news = tokio::spawn(async move { standby.changed(&shard()).await });
@@ -462,7 +463,7 @@ async fn renewals_that_overlap_on_a_slow_network_succeed() {
     proxy.set(Weather::Slow(Duration::from_secs(2)));
     let mut renewals = tokio::task::JoinSet::new();
     let begun = Instant::now();
-    for beat in 1..=8 {
+    for beat in 1..=16 {
         let (store, one) = (Arc::clone(&store), one.clone());
         renewals.spawn(async move {
             let sent = begun.elapsed();
@@ -476,6 +477,7 @@ async fn renewals_that_overlap_on_a_slow_network_succeed() {
     while let Some(done) = renewals.join_next().await {
         renewed += u32::from(done.unwrap());
     }
+    // Every other one where nothing else happens.
     assert!(renewed >= 4, "{renewed}");
 }
 

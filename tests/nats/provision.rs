@@ -95,7 +95,7 @@ async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init() {
     ] {
         let server = Server::start();
         make(&server, &settings);
-        let store = open_with(&server.own_url(), Duration::from_secs(1)).await;
+        let store = open(&server.own_url()).await;
         let error = store.prepare().await.unwrap_err();
         assert!(error.conclusion == Conclusion::Misconfigured && error.message.contains(part), "{error}");
         if settings["no_ack"].is_null() && settings["subjects"].is_null() {

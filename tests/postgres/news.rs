@@ -105,10 +105,10 @@ async fn a_standby_whose_connection_was_ended_listens_again() {
     let one = candidate("one");
     let term = lead(&leader, &one).await;
     let waiting = tokio::spawn(async move { (standby.changed(&shard()).await, standby) });
-    tokio::time::sleep(Duration::from_millis(200)).await;
     let standbys = "FROM pg_stat_activity WHERE application_name = 'standby'";
-    server.sql(&format!("SELECT pg_terminate_backend(pid) {standbys}"));
     let back = format!("SELECT count(*) {standbys} AND query LIKE '%clock_timestamp%'");
+    eventually("it listens, and has looked", || server.sql(&back) == "1").await;
+    server.sql(&format!("SELECT pg_terminate_backend(pid) {standbys}"));
     eventually("it is back, and has looked", || server.sql(&back) == "1").await;
     leader.release(&one, term).await.unwrap();
     let (news, standby) = timeout(AT_ONCE, waiting).await.expect("the standby is told").unwrap();

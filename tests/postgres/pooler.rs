@@ -71,7 +71,7 @@ async fn a_row_that_somebody_locked_is_given_up_behind_a_pooler_as_well() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}&application_name=pooled_{}", table.name, table.name));
-    let store = try_open(&url, Duration::from_secs(1)).await.unwrap();
+    let store = try_open(&url, Duration::from_secs(3)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     let mut psql = Psql::start(table.server);

@@ -45,7 +45,8 @@ impl Site {
     /// A shell that is given `line`, in the directory of the programs.
     fn shell(&self, line: &str) -> Command {
         let path = ("PATH", "/usr/local/bin:/usr/bin:/bin");
-        let environment = [path, ("LEADERRUN_STORE", &self.url), ("LEADERRUN_CONFIG", "/dev/null")];
+        let environment =
+            [path, ("LEADERRUN_STORE", &self.url), ("LEADERRUN_CONFIG", "/dev/null"), ("LEADERRUN_HOOK_TIMEOUT", "6s")];
         let mut command = self.machine.command(&environment, &["/bin/sh", "-c", line], &[]);
         command.current_dir(self.machine.path("bin"));
         command

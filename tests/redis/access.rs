@@ -187,7 +187,7 @@ impl Papers {
 
 async fn works(url: &str) {
     let store = Arc::new(open(url).await.unwrap());
-    let one = with_lease("one", Duration::from_millis(300));
+    let one = with_lease("one", Duration::from_secs(1));
     let grant = lead_in_time(&store, &one).await;
     assert!(store.renew(&one, grant.term, 1).await.is_ok());
     let news = tokio::spawn({
@@ -208,7 +208,7 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
     works(&format!("rediss://:hunter2@localhost:{port}?ca={ca}")).await;
 
     let error = |url: String| async move {
-        match open_with(&url, Duration::from_secs(1)).await {
+        match open_with(&url, Duration::from_secs(3)).await {
             Ok(store) => store.claim(&candidate("one")).await.unwrap_err(),
             Err(error) => error,
         }

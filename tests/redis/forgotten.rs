@@ -7,7 +7,7 @@ use leaderrun::time::BootInstant;
 use std::path::Path;
 use std::process::Command;
 
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(4);
 
 /// Whoever led goes on; nobody else is granted anything before a lease has passed since; then the terms rise.
 async fn forgets(server: &mut Server, forget: impl FnOnce(&mut Server)) {
@@ -241,7 +241,7 @@ async fn a_server_whose_clock_is_set_forward_ends_no_lease_that_was_seen() {
     server.cli(&["HSET", LAST, "until", "1"]);
     let grant = granted(other.claim(&two).await.unwrap());
     let wait = grant.start_after.expect("one may live").since(seen);
-    assert!(wait > LEASE * 9 / 10 && wait < LEASE * 2, "{wait:?}");
+    assert!(wait > LEASE / 2 && wait < LEASE * 2, "{wait:?}");
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn a_lease_that_was_only_looked_at_is_not_ended_by_such_a_clock_either() {
     server.cli(&["HSET", LAST, "until", "1"]);
     let grant = granted(other.claim(&candidate("two")).await.unwrap());
     let wait = grant.start_after.expect("one may live").since(seen);
-    assert!(wait > LEASE * 9 / 10 && wait < LEASE * 2, "{wait:?}");
+    assert!(wait > LEASE / 2 && wait < LEASE * 2, "{wait:?}");
 }
 
 #[tokio::test]

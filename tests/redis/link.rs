@@ -105,7 +105,7 @@ impl Freezer {
 async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
     let server = old_server();
     let way = Freezer::to(server.port());
-    let timeout = Duration::from_secs(4);
+    let timeout = Duration::from_secs(12);
     let store = Arc::new(open_with(&format!("redis://{}", way.address), timeout).await.unwrap());
     let one = candidate("one");
     let term = lead(&*store, &one).await;
@@ -115,14 +115,14 @@ async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
         async move { store.renew(&one, term, 1).await }
     });
     // Longer than a connection may be silent.
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    tokio::time::sleep(Duration::from_millis(3600)).await;
     let sent = BootInstant::now();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert!(BootInstant::now().since(sent) < timeout / 2);
     assert!(!hanging.is_finished());
     let error = hanging.await.unwrap().unwrap_err();
     assert_eq!(error.conclusion, Conclusion::Unknown);
-    assert!(error.message.contains("did not answer within 3s 980ms"), "{error}");
+    assert!(error.message.contains("did not answer within 11s 980ms"), "{error}");
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_connection_on_which_a_request_was_given_up_is_not_used_again() {
     assert!(tokio::time::timeout(within, store.renew(&one, term, 1)).await.is_err());
     let sent = BootInstant::now();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-    assert!(BootInstant::now().since(sent) < Duration::from_secs(1));
+    assert!(BootInstant::now().since(sent) < REQUEST_TIMEOUT / 2);
     eventually("it is closed", async || way.closed.load(Ordering::SeqCst) == 1).await;
 }
 
@@ -189,7 +189,7 @@ async fn a_server_that_never_answers_is_given_up_in_time() {
     let store = open_with(&format!("redis://:pw@127.0.0.1:{port}"), timeout).await.unwrap();
     let sent = BootInstant::now();
     let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert!(BootInstant::now().since(sent) < timeout * 4);
+    assert!(BootInstant::now().since(sent) < timeout * 20);
     // It waited for the answer to its password, so the claim was not sent.
     assert_eq!(error.conclusion, Conclusion::NotApplied);
     assert!(error.message.starts_with(&format!("cannot reach redis at 127.0.0.1:{port}: no answer within")), "{error}");

@@ -101,7 +101,7 @@ async fn a_subscription_that_broke_is_made_again() {
     refused(other.claim(&candidate("two")).await.unwrap());
     let news = listen(&server, &other).await;
     // Longer than one that is not made again at once.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("it subscribes again", async || server.subscribers() == 1).await;
     assert!(!news.is_finished());
@@ -161,8 +161,8 @@ async fn a_leader_has_no_subscription() {
 
 #[tokio::test]
 async fn a_standby_asks_about_once_a_lease() {
-    const SPAN: u32 = 4;
-    let lease = Duration::from_secs(2);
+    const SPAN: u32 = 3;
+    let lease = Duration::from_secs(6);
     let server = old_server();
     let store = store(&server).await;
     let one = with_lease("one", lease);
@@ -170,7 +170,7 @@ async fn a_standby_asks_about_once_a_lease() {
     let term = lead(&store, &one).await;
     let mut fleet = Fleet::new();
     let url = server.plain_url();
-    let timing = ["--lease", "2s", "--renew", "300ms", "--grace", "200ms", "--store", &url];
+    let timing = ["--lease", "6s", "--renew", "300ms", "--grace", "200ms", "--store", &url];
     fleet.start("standby", &timing, &[], &[]);
     eventually("the standby listens", async || {
         store.renew(&one, term, server.scripts_run()).await.unwrap();

@@ -26,7 +26,7 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     // A first replica gives the replication another name.
     master.age();
     let url = format!("{}?wait=1", master.plain_url());
-    let store = open_with(&url, Duration::from_secs(2)).await.unwrap();
+    let store = open_with(&url, Duration::from_secs(4)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     assert!(replica.cli(&["GET", LOCK]).starts_with(one.session.as_str()));
@@ -35,9 +35,14 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
 
     drop(replica);
-    let error = store.renew(&one, term, 2).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Unknown);
-    assert!(error.message.starts_with("only 0 of the 1 replicas that wait= asks for have confirmed"), "{error}");
+    let mut beat = 1;
+    eventually("it is told how many have it", async || {
+        beat += 1;
+        let error = store.renew(&one, term, beat).await.unwrap_err();
+        assert_eq!(error.conclusion, Conclusion::Unknown);
+        error.message.starts_with("only 0 of the 1 replicas that wait= asks for have confirmed")
+    })
+    .await;
     let error = store.claim(&one).await.unwrap_err();
     assert_eq!(error.conclusion, Conclusion::Unknown);
     // What needs no replica goes on.
@@ -158,7 +163,7 @@ impl World {
 async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
     let world = World::new();
     let (store, other) = (open(&world.url()).await.unwrap(), open(&world.url()).await.unwrap());
-    let (one, two) = (candidate("one"), candidate("two"));
+    let (one, two) = (with_lease("one", Duration::from_mins(2)), candidate("two"));
     let term = lead(&store, &one).await;
     refused(other.claim(&two).await.unwrap());
     assert_eq!(world.first.cli(&["EXISTS", LOCK]), "1");

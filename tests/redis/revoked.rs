@@ -6,7 +6,7 @@ use leaderrun::store::{Conclusion, Observation, Release, Renewal};
 use leaderrun::time::BootInstant;
 use std::sync::Arc;
 
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn a_lease_that_was_revoked_while_the_server_may_have_forgotten_leases_is_not_made_anew() {

@@ -387,8 +387,8 @@ async fn who_steps_down_from_a_slot_waits_its_time_there_and_then_is_told_of_it_
         assert!(!mandate.handover.unwrap().welcome, "it has to go");
         tokio::time::sleep(HOLD * 2).await;
     }
-    one.release(term).await.unwrap();
     let released = std::time::Instant::now();
+    one.release(term).await.unwrap();
     while !matches!(one.claim().await, Ok(Claim::Granted(_))) {
         one.changed().await;
     }
@@ -465,7 +465,7 @@ async fn the_kernel_gets_back_what_it_gave_after_the_grant() {
 async fn a_doubt_that_is_never_answered_ends_with_the_lease() {
     let bent = Arc::new(Bent::default());
     let mut one = One::of(&bent, "c0", 2);
-    one.candidate.lease = Duration::from_millis(200);
+    one.candidate.lease = Duration::from_secs(1);
     bent.next(&[Fate::Unheard, Fate::Fails(Conclusion::Denied)]);
     assert!(one.claim().await.is_err() && one.claim().await.is_err());
     let asked = bent.asked();

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -118,6 +118,13 @@ impl Server {
 
     /// The bare output of an etcdctl that succeeds.
     pub fn etcdctl(&self, arguments: &[&str]) -> String {
+        let output = self.try_etcdctl(arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "etcdctl {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    pub fn try_etcdctl(&self, arguments: &[&str]) -> Output {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("{scheme}://{}", self.host())]);
@@ -125,10 +132,7 @@ impl Server {
             command.arg("--cacert").arg(tls.file("ca.pem"));
             command.arg("--cert").arg(tls.file("client.pem")).arg("--key").arg(tls.file("client.key"));
         }
-        let output = command.args(arguments).output().expect("etcdctl runs: apt-get install etcd-client");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "etcdctl {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-        text
+        command.args(arguments).output().expect("etcdctl runs: apt-get install etcd-client")
     }
 
     pub fn delete(&self, key: &str) {

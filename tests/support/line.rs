@@ -10,7 +10,8 @@ use std::io::{Result, Write};
 /// kernel may cut the write of a process that is killed where a page of the file ends, which is never within a line so.
 pub fn append(file: &mut File, owner: &str, term: &str) -> Result<()> {
     let told = format!("{owner} {term} {} {}", std::process::id(), BootInstant::now().as_nanos());
-    let line = format!("{told:<127}\n");
-    assert_eq!(line.len(), 128, "too long: {told}");
+    // Owners may have letters of several bytes.
+    let rest = 127_usize.checked_sub(told.len()).unwrap_or_else(|| panic!("too long: {told}"));
+    let line = format!("{told}{}\n", " ".repeat(rest));
     file.write_all(line.as_bytes())
 }

@@ -177,7 +177,7 @@ impl Drop for Server {
 }
 
 impl Sentinel {
-    /// Watches the master on `port`, and takes it for dead after a second.
+    /// Watches the master on `port`, and takes it for dead after five seconds.
     pub fn start(port: u16) -> Self {
         let data = TempDir::new().expect("a scratch directory");
         for _ in 0..20 {
@@ -185,7 +185,7 @@ impl Sentinel {
             let file = data.path().join("sentinel.conf");
             let text = format!(
                 "port {own}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {port} 2\n\
-                 sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n",
+                 sentinel down-after-milliseconds main 5000\nsentinel failover-timeout main 5000\n",
                 data.path().display()
             );
             std::fs::write(&file, text).expect("a file can be written");

@@ -1,8 +1,8 @@
 //! A program that uses the library, and shows when it worked: a line every two milliseconds, as those of a stamp.
 //!
-//! `worker STORE OWNER FILE [block] [hold] [warn] [lease=SECONDS]`; each line is `OWNER TERM PID BOOT_NANOSECONDS`. With `block` its work
-//! never awaits, so that the whole runtime stands still; with `hold` it ignores that it has to end, and with `warn` it may.
-//! SIGTERM has it leave.
+//! `worker STORE OWNER FILE [block] [hold] [warn] [lease=SECONDS] [margin=SECONDS]`; each line is
+//! `OWNER TERM PID BOOT_NANOSECONDS`. With `block` its work never awaits, so that the whole runtime stands still; with
+//! `hold` it ignores that it has to end, and with `warn` it may. SIGTERM has it leave.
 
 mod line;
 
@@ -23,10 +23,14 @@ async fn main() {
     let has = |flag: &str| flags.iter().any(|word| word == flag);
     let (block, hold) = (has("block"), has("hold"));
     let seconds = Duration::from_secs;
-    let lease =
-        flags.iter().find_map(|word| word.strip_prefix("lease=")).map_or(6, |text| text.parse().expect("seconds"));
-    let builder = Member::builder(store, "shard").lease(seconds(lease)).renew(seconds(1)).grace(seconds(1));
+    let told = |name: &str| {
+        let number = flags.iter().find_map(|word| word.strip_prefix(name));
+        number.map(|text| seconds(text.parse().expect("seconds")))
+    };
+    let builder =
+        Member::builder(store, "shard").lease(told("lease=").unwrap_or(seconds(6))).renew(seconds(1)).grace(seconds(1));
     let builder = builder.retry(seconds(1)).owner(owner.clone());
+    let builder = if let Some(margin) = told("margin=") { builder.margin(margin) } else { builder };
     let builder = if has("warn") { builder.on_overrun(Overrun::Warn) } else { builder };
     let member = builder.join().await.expect("the store can be opened");
     let mut asked = signal(SignalKind::terminate()).expect("signals can be heard");

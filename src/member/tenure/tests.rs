@@ -75,11 +75,11 @@ fn holds_may_come_and_go_while_it_leads() {
 
 #[test]
 fn without_a_keeper_the_clock_alone_ends_it() {
-    let (shared, _told) = leading(Overrun::Warn, ending_in(50));
+    let (shared, _told) = leading(Overrun::Warn, ending_in(500));
     let leadership = shared.hold().unwrap();
     assert!(shared.is_leader() && leadership.is_ending().is_none());
-    assert!(leadership.remaining() <= Duration::from_millis(150), "{leadership:?}");
-    std::thread::sleep(Duration::from_millis(60));
+    assert!(leadership.remaining() <= Duration::from_millis(600), "{leadership:?}");
+    std::thread::sleep(Duration::from_millis(550));
     assert!(!shared.is_leader() && shared.hold().is_none());
     assert_eq!(leadership.is_ending(), Some(Ending::Late));
     std::thread::sleep(Duration::from_millis(100));
@@ -89,9 +89,9 @@ fn without_a_keeper_the_clock_alone_ends_it() {
 
 #[test]
 fn an_extension_that_comes_too_late_does_not_take_the_end_back() {
-    let (shared, mut told) = leading(Overrun::Warn, ending_in(10));
+    let (shared, mut told) = leading(Overrun::Warn, ending_in(500));
     let leadership = shared.hold().unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(550));
     shared.extend(ending_in(10_000));
     assert_eq!(leadership.is_ending(), Some(Ending::Late));
     assert!(!shared.is_leader());

@@ -107,8 +107,8 @@ impl From<io::Error> for Trouble {
 }
 
 impl Evidence {
-    /// Of lives in the order of their beginnings. A handover after `until` is the end of the test, and none. Every term
-    /// has to be above `floor`, the highest one of earlier faults.
+    /// Of lives in the order of their beginnings. What begins after `until` is the end of the test, and neither a
+    /// handover nor one of its leaderships. Every term has to be above `floor`, the highest one of earlier faults.
     #[must_use]
     pub fn of(lives: &[Life], until: u64, orphans: usize, floor: u64) -> Self {
         let mut overlap = Duration::ZERO;
@@ -119,7 +119,8 @@ impl Evidence {
         let handover = pairs.map(|pair| Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last))).max();
         let above = lives.first().is_none_or(|life| life.term > floor);
         let terms_rise = above && lives.windows(2).all(|pair| pair[0].term < pair[1].term);
-        Self { terms: lives.len(), terms_rise, overlap, orphans, handover }
+        let terms = lives.iter().filter(|life| life.first <= until).count();
+        Self { terms, terms_rise, overlap, orphans, handover }
     }
 
     /// What must hold whatever the fault. Says what does not.
