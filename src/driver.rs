@@ -7,10 +7,10 @@ use crate::election::{
     Action, CommandEnd, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View,
 };
 use crate::history::Chronicle;
-use crate::lease::{Candidate, Deadline, Shard, Term, show};
+use crate::lease::{Candidate, Deadline, Shard, Term};
 use crate::ledger::{Books, Job};
 use crate::relinquish::Schedule;
-use crate::store::{Holder, Store, StoreError};
+use crate::store::{Holder, Store, StoreError, within};
 use crate::time::BootInstant;
 use crate::{orders, presence};
 use std::collections::VecDeque;
@@ -458,14 +458,6 @@ fn heard(event: Result<Event, JoinError>) -> Option<Event> {
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(_) => None,
         },
-    }
-}
-
-/// A request that is cut off may have been applied, or may yet be.
-async fn within<T>(timeout: Duration, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    match tokio::time::timeout(timeout, request).await {
-        Ok(answer) => answer,
-        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
     }
 }
 

@@ -35,15 +35,14 @@ pub mod wire;
 use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::lease::Deadline;
 use crate::sys::{self, ChildState};
-use crate::time::BootInstant;
+use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use crate::will::Will;
 use hooks::{Hook, Hooks, Reason, Runner};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::sys::timerfd::TimerFd;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use policy::{Effect, Input, Policy};
@@ -386,21 +385,6 @@ impl Watch {
         while let Ok(Some(_)) = self.children.read_signal() {}
         Ok(())
     }
-}
-
-/// A timer that goes on through a suspend.
-pub(crate) fn boot_timer() -> io::Result<TimerFd> {
-    Ok(TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?)
-}
-
-/// Has `timer` readable from `instant` on, also where that has passed.
-pub(crate) fn set_boot_timer(timer: &TimerFd, instant: BootInstant) -> io::Result<()> {
-    if instant == BootInstant::NEVER {
-        return Ok(timer.unset()?);
-    }
-    // Zero would disarm it.
-    let at = TimeSpec::from_duration(Duration::from_nanos(instant.as_nanos().clamp(1, i64::MAX.unsigned_abs())));
-    Ok(timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?)
 }
 
 /// The descriptors a respawned process finds under the numbers in its arguments.

@@ -15,10 +15,10 @@ use crate::election::{Booking, CommandEnd, Ended, Ran, Skipped};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Session, Shard, Term, show};
 use crate::store::{Note, Notes, Page, StoreError, on_one_line};
-use crate::time::wall_clock_millis;
+use crate::time::{rfc3339, wall_clock_millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::Mutex;
 
 /// Only who holds the lease enters runs, but a leader before may still be writing down how its own ended.
@@ -89,15 +89,6 @@ impl fmt::Display for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&rfc3339(self.due_millis))
     }
-}
-
-/// RFC 3339, to the millisecond.
-#[must_use]
-pub fn rfc3339(millis: u64) -> String {
-    let at = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
-    // A note may say anything; humantime ends with the year 9999.
-    at.filter(|_| millis < 253_402_300_800_000)
-        .map_or_else(|| format!("{millis} ms since 1970"), |at| humantime::format_rfc3339_millis(at).to_string())
 }
 
 impl Turn {

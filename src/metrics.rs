@@ -6,8 +6,8 @@
 
 use crate::election::{Action, Ended, Event, Loss, Notice, Obstacle, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
-use crate::ledger::rfc3339;
 use crate::store::{Conclusion, StoreError};
+use crate::time::rfc3339;
 use crate::time::{BootInstant, wall_clock_millis};
 use prometheus::core::Collector;
 use prometheus::{

@@ -6,7 +6,7 @@
 //! renewal is recognised however late it arrives, a release of what is not mine does nothing.
 
 use crate::election::Mandate;
-use crate::lease::{Candidate, Session, Shard, Term};
+use crate::lease::{Candidate, Session, Shard, Term, show};
 use crate::orders;
 use crate::time::BootInstant;
 use std::fmt;
@@ -328,6 +328,17 @@ impl std::error::Error for StoreError {}
 /// What a store says, or somebody wrote into a record, may hold line breaks, and what a terminal obeys.
 pub(crate) fn on_one_line(text: String) -> String {
     if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
+}
+
+/// A request that is cut off may have been applied, or may yet be.
+pub(crate) async fn within<T>(
+    timeout: Duration,
+    request: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(timeout, request).await {
+        Ok(answer) => answer,
+        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
+    }
 }
 
 #[cfg(test)]

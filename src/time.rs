@@ -6,6 +6,9 @@
 //! wake us; it never decides.
 
 use crate::sys;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -108,6 +111,30 @@ pub fn wall_clock_millis() -> u64 {
 fn wall_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// RFC 3339, to the millisecond.
+#[must_use]
+pub fn rfc3339(millis: u64) -> String {
+    let at = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+    // A note may say anything; humantime ends with the year 9999.
+    at.filter(|_| millis < 253_402_300_800_000)
+        .map_or_else(|| format!("{millis} ms since 1970"), |at| humantime::format_rfc3339_millis(at).to_string())
+}
+
+/// A timer that goes on through a suspend.
+pub(crate) fn boot_timer() -> io::Result<TimerFd> {
+    Ok(TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?)
+}
+
+/// Has `timer` readable from `instant` on, also where that has passed.
+pub(crate) fn set_boot_timer(timer: &TimerFd, instant: BootInstant) -> io::Result<()> {
+    if instant == BootInstant::NEVER {
+        return Ok(timer.unset()?);
+    }
+    // Zero would disarm it.
+    let at = TimeSpec::from_duration(Duration::from_nanos(instant.as_nanos().clamp(1, i64::MAX.unsigned_abs())));
+    Ok(timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?)
 }
 
 #[cfg(test)]

@@ -18,9 +18,9 @@ mod why;
 use super::completions::{self, Program};
 use super::flags;
 use crate::exit;
-use crate::lease::{Shard, show};
-use crate::ledger::rfc3339;
-use crate::store::{Finding, Report, Store, StoreError, Verdict};
+use crate::lease::Shard;
+use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
+use crate::time::rfc3339;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use history::HistoryFlags;
@@ -165,14 +165,7 @@ pub fn main() -> ExitCode {
 }
 
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
-    bounded(timeout, store.inspect(shard)).await
-}
-
-async fn bounded<T>(most: Duration, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    match tokio::time::timeout(most, answer).await {
-        Ok(answer) => answer,
-        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(most)))),
-    }
+    within(timeout, store.inspect(shard)).await
 }
 
 async fn init(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {

@@ -5,14 +5,14 @@
 
 use super::slots::{Kin, Slots};
 use super::status::{self, Shown};
-use super::{PROGRAM, bounded, fail, inspect, printed};
+use super::{PROGRAM, fail, inspect, printed};
 use crate::exit;
 use crate::lease::{Shard, show};
 use crate::ledger;
 use crate::orders::{self, Orders};
 use crate::presence;
 use crate::store::slotted;
-use crate::store::{Holder, Report, Store, StoreError, on_one_line};
+use crate::store::{Holder, Report, Store, StoreError, on_one_line, within};
 use std::cell::RefCell;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -78,12 +78,12 @@ impl Desk<'_> {
     }
 
     pub async fn orders(&self) -> Result<Orders, StoreError> {
-        bounded(self.patience, orders::read(self.store, self.shard)).await
+        within(self.patience, orders::read(self.store, self.shard)).await
     }
 
     /// As [`orders::change`]; it takes some requests.
     pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Result<Orders, StoreError> {
-        bounded(self.patience * 4, orders::change(self.store, self.shard, edit)).await
+        within(self.patience * 4, orders::change(self.store, self.shard, edit)).await
     }
 
     /// Looks again and again until `found` finds what is waited for. None when that takes longer than `most`.
@@ -135,7 +135,7 @@ impl Desk<'_> {
         }
         let state = async {
             let (report, orders) = (self.inspect().await?, self.orders().await?);
-            let ledger = bounded(self.patience, ledger::last(self.store, self.shard)).await?;
+            let ledger = within(self.patience, ledger::last(self.store, self.shard)).await?;
             let kin = Kin::of(self.store, self.shard, &report, self.patience).await?;
             Ok(Shown { report, orders: Some(orders), ledger, kin, standbys: None })
         };
@@ -165,7 +165,7 @@ impl Desk<'_> {
         // Who waits for a slot waits for any of its shard.
         let parent = slotted::parent(self.shard).map(|(parent, _)| parent);
         let prefix = parent.as_ref().unwrap_or(self.shard).as_str();
-        let standbys = bounded(self.patience, presence::standbys(self.store, prefix)).await?;
+        let standbys = within(self.patience, presence::standbys(self.store, prefix)).await?;
         let named = |standby: &presence::Standby| standby.owner == name || standby.host == name;
         let waits = |shard: &Shard| shard == self.shard || Some(shard) == parent.as_ref();
         Ok(standbys.iter().any(|(shard, standby)| waits(shard) && named(standby)))

@@ -1,9 +1,9 @@
 //! `leaderctl history`: how the last leaderships of a shard went.
 
-use super::{bounded, inspect, printed, rfc3339};
+use super::{inspect, printed, rfc3339};
 use crate::history::{self, Chapter};
 use crate::lease::{Shard, Term};
-use crate::store::{Store, StoreError, on_one_line};
+use crate::store::{Store, StoreError, on_one_line, within};
 use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -44,7 +44,7 @@ impl HistoryFlags {
     /// # Errors
     /// As [`history::read`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let chapters = bounded(patience, history::read(store, &self.shard)).await?;
+        let chapters = within(patience, history::read(store, &self.shard)).await?;
         let leads = inspect(store, &self.shard, patience).await?.holder.and_then(|holder| holder.term);
         let lines = chapters.iter().map(|chapter| {
             let ended = ended(chapter, leads);

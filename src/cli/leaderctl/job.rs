@@ -4,10 +4,10 @@
 //! tells the two apart, and that is another request. A run may begin before it and end after it, so what was written is read
 //! again where nobody leads: the end of a run is written down before its lease is released.
 
-use super::{bounded, inspect, printed, rfc3339};
+use super::{inspect, printed, rfc3339};
 use crate::lease::{JobId, Shard};
 use crate::ledger::{self, Ledger, Run};
-use crate::store::{Report, Store, StoreError, on_one_line};
+use crate::store::{Report, Store, StoreError, on_one_line, within};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{Write, stdout};
@@ -66,14 +66,14 @@ pub async fn show(
     job: &JobId,
     json: bool,
 ) -> Result<ExitCode, StoreError> {
-    let mut ledger = bounded(patience, ledger::of_job(store, shard, job)).await?;
+    let mut ledger = within(patience, ledger::of_job(store, shard, job)).await?;
     let report = inspect(store, shard, patience).await?;
     let in_doubt = |ledger: &Ledger| {
         let run = ledger.counting();
         run.to_millis.is_none() && State::of(run, &report) == State::Failed
     };
     if ledger.as_ref().is_some_and(in_doubt) {
-        ledger = bounded(patience, ledger::of_job(store, shard, job)).await?;
+        ledger = within(patience, ledger::of_job(store, shard, job)).await?;
     }
     let ledger = ledger.as_ref();
     let state = ledger.map_or(State::Never, |ledger| State::of(ledger.counting(), &report));

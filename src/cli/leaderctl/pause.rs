@@ -1,12 +1,12 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
 use super::desk::Desk;
-use super::{bounded, rfc3339};
+use super::rfc3339;
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, show};
 use crate::orders::{self, PauseOrder};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, within};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl ResumeFlags {
             .await;
         match changed {
             Err(error) if self.force && exit::of_store(&error) == exit::CONFIGURATION => {
-                bounded(patience * 4, orders::remove(store, &self.shard)).await?;
+                within(patience * 4, orders::remove(store, &self.shard)).await?;
                 return desk.done("resumed: removed orders that something else wrote").await;
             }
             changed => changed?,

@@ -14,7 +14,7 @@ use super::desk::{Desk, LOOK_EVERY};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
-use crate::store::{Holder, Release, Report, Store, StoreError, on_one_line};
+use crate::store::{Holder, Release, Report, Store, StoreError, on_one_line, within};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ impl ReleaseFlags {
                 Verdict::Ended => return desk.done(&format!("the lease of term {term} has ended by itself")).await,
             }
         }
-        match super::bounded(patience, store.revoke(&self.shard, term)).await? {
+        match within(patience, store.revoke(&self.shard, term)).await? {
             Release::NotHeld => Ok(desk.refuse(&format!("term {term} had ended already"))),
             Release::Released => {
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();

@@ -15,14 +15,14 @@ mod table;
 
 pub use programs::run_if_respawned;
 
-use super::{PROGRAM, bounded, fail, inspect, printed};
+use super::{PROGRAM, fail, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show};
 use crate::presence;
 use crate::signals::Signals;
 use crate::store::url::Secret;
-use crate::store::{Claim, Location, Page, Store, StoreError, on_one_line};
+use crate::store::{Claim, Location, Page, Store, StoreError, on_one_line, within};
 use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
 use evidence::{Evidence, Trouble, Verdict};
@@ -366,7 +366,7 @@ fn ended_by(signal: Signal) -> ExitCode {
 /// Removes what can be removed, and says what cannot.
 async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patience: Duration) -> String {
     // What cannot be removed now vanishes by itself, or is a few lines.
-    let _ = bounded(patience * 4, remove_notes(store, shard)).await;
+    let _ = within(patience * 4, remove_notes(store, shard)).await;
     match &named.location {
         Location::File { directory } => remove_files(directory, shard),
         #[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]

@@ -5,11 +5,11 @@
 //! that is one of `db`. No record tells whether `db/2` is a slot or a shard of its own: what is said here is what holds
 //! if it is one.
 
-use super::{PROGRAM, bounded};
+use super::PROGRAM;
 use crate::lease::{Session, Shard};
 use crate::orders::{self, PauseOrder};
 use crate::presence;
-use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, slotted};
+use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, slotted, within};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Slots {
     /// # Errors
     /// As [`slotted::inspect`], but for a denied permission.
     pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Result<Self, StoreError> {
-        match bounded(patience * 4, slotted::inspect(store, shard)).await {
+        match within(patience * 4, slotted::inspect(store, shard)).await {
             Ok(known) => Ok(Self { known, hidden: None }),
             Err(error) if error.conclusion == Conclusion::Denied => {
                 let message = format!("whether its slots are led is not known: {}", error.message);
@@ -116,7 +116,7 @@ pub async fn parent_pause(
     patience: Duration,
 ) -> Result<Option<ParentPause>, StoreError> {
     let Some((parent, _)) = slotted::parent(shard) else { return Ok(None) };
-    let pause = bounded(patience, orders::read(store, &parent)).await?.pause;
+    let pause = within(patience, orders::read(store, &parent)).await?.pause;
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
 
@@ -132,7 +132,7 @@ pub async fn standbys(
     // The names of `db`'s slots may begin so, and that of `db` does not.
     let above = prefix.rsplit_once('/').filter(|(_, slot)| slot.bytes().all(|byte| byte.is_ascii_digit()));
     let prefix = above.map_or(prefix, |(shard, _)| shard);
-    bounded(patience * 4, presence::standbys(store, prefix)).await
+    within(patience * 4, presence::standbys(store, prefix)).await
 }
 
 /// Whether who waits for `of` waits for `shard`: for that itself, or for any slot of the shard that it is one of.

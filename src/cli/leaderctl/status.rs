@@ -1,11 +1,11 @@
 //! `leaderctl status`: who leads a shard, for people and for programs.
 
 use super::slots::{self, Kin, Slots};
-use super::{bounded, inspect, job, printed, rfc3339};
+use super::{inspect, job, printed, rfc3339};
 use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::ledger::{self, Ledger};
 use crate::orders::{self, Orders};
-use crate::store::{Report, Store, StoreError, on_one_line};
+use crate::store::{Report, Store, StoreError, on_one_line, within};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -181,8 +181,8 @@ impl StatusFlags {
             return job::show(store, timeout, &self.shard, job, self.json).await;
         }
         let report = inspect(store, &self.shard, timeout).await?;
-        let orders = bounded(timeout, orders::read(store, &self.shard)).await?;
-        let ledger = bounded(timeout, ledger::last(store, &self.shard)).await?;
+        let orders = within(timeout, orders::read(store, &self.shard)).await?;
+        let ledger = within(timeout, ledger::last(store, &self.shard)).await?;
         let kin = Kin::of(store, &self.shard, &report, timeout).await?;
         let standbys = if self.standbys || !store.is_metered() {
             let all = slots::standbys(store, self.shard.as_str(), timeout).await?;

@@ -2,11 +2,11 @@
 
 use super::slots::{self, Slots, listed};
 use super::status;
-use super::{bounded, fail, inspect, printed, rfc3339};
+use super::{fail, inspect, printed, rfc3339};
 use crate::exit;
 use crate::lease::{Shard, show};
 use crate::orders::{self, Orders};
-use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line};
+use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, within};
 use crate::witness::{self, Statement};
 use clap::Args;
 use serde::Serialize;
@@ -175,7 +175,7 @@ impl WhyFlags {
         let own = [&self.shard].into_iter();
         for shard in own.chain(slots.into_iter().flat_map(Slots::names)) {
             let of = if *shard == self.shard { String::new() } else { format!("{shard}: ") };
-            match bounded(patience, orders::read(store, shard)).await {
+            match within(patience, orders::read(store, shard)).await {
                 Ok(orders) => by_orders(&orders, &of, because),
                 Err(error) => return because.push(unread(error)),
             }
