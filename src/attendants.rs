@@ -7,6 +7,7 @@
 
 use crate::custody::{Command, Custody, News};
 use crate::election::{CommandEnd, GUARD_PATIENCE, Stop, TreeEvent};
+use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::processes::inherited;
@@ -15,6 +16,7 @@ use crate::time::BootInstant;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,6 +37,7 @@ pub struct Duties {
     pub hook_timeout: Duration,
     pub stop_signal: Signal,
     pub grace: Duration,
+    pub containment: Arc<Containment>,
 }
 
 impl Duties {
@@ -284,6 +287,7 @@ impl Attendants {
             hooks: Hooks::default(),
             terminal_group: None,
             no_input: true,
+            containment: Arc::clone(&self.duties.containment),
             // They have no lease to give back.
             store_url: None,
         };

@@ -6,9 +6,11 @@
 //! and the guard was one), or the candidate itself, a subreaper above both, has no descendant left.
 
 use crate::election::{HookEnd, Stop, TreeEvent};
+use crate::guard::cgroup::Leaf;
+use crate::guard::contain::Containment;
 use crate::guard::hooks::{Hook, Hooks, Reason};
 use crate::guard::policy::Order;
-use crate::guard::tree::{LOOK_AGAIN, Tree, children};
+use crate::guard::tree::{LOOK_AGAIN, Tree};
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{Charge, GUARD_NAME};
 use crate::lease::{Candidate, Deadline, Term};
@@ -26,6 +28,7 @@ use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
@@ -82,6 +85,8 @@ pub struct Command {
     pub terminal_group: Option<Pid>,
     /// Standard input is empty, instead of ours.
     pub no_input: bool,
+    /// By what its tree can be killed.
+    pub containment: Arc<Containment>,
     /// Where the lease is to be given back should we be killed; None where the kernel does that.
     pub store_url: Option<Secret>,
 }
@@ -99,6 +104,9 @@ impl Custody {
         tenure: &[BorrowedFd<'_>],
     ) -> io::Result<Self> {
         nix::sys::prctl::set_child_subreaper(true)?;
+        let containment = &command.containment;
+        let tree = containment.new_tree()?;
+        let leaf = tree.leaf();
         let charge = write_charge(&Charge {
             command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),
             deadline,
@@ -107,11 +115,15 @@ impl Custody {
             hooks: command.hooks.clone(),
             terminal_group: command.terminal_group.map(Pid::as_raw),
             will: command.store_url.as_ref().map(|url| Will::new(url, candidate, term)),
+            scheduling: containment.scheduling(),
+            walks: containment.walks(),
+            leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
+            namespaces: containment.namespaces(),
         })?;
-        let tree = Tree::after(children());
         let (guard, guards_end) = Line::pair()?;
         let (backstop, backstops_end) = Line::pair()?;
         let mut inherited = vec![charge.as_fd(), guards_end.as_fd(), backstops_end.as_fd()];
+        inherited.extend(leaf.map(Leaf::directory));
         inherited.extend(tenure);
         let mut arguments = vec![OsString::from(candidate.shard.as_str())];
         arguments.extend(inherited.iter().map(|descriptor| descriptor.as_raw_fd().to_string().into()));
@@ -213,6 +225,10 @@ impl Custody {
         }
         if self.proven || self.tree.look() {
             self.dead = true;
+            // The backstop has done that, unless it was killed.
+            if let Some(leaf) = self.tree.leaf() {
+                leaf.remove();
+            }
             self.tell(TreeEvent::Dead);
         }
     }
@@ -244,6 +260,10 @@ impl Custody {
             Report::Unready(end) => self.tell(TreeEvent::Unready(end)),
             Report::HookFailed(hook, end) => self.news.push_back(News::HookFailed(hook, end)),
             Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
+            Report::Killed { woken, signalled, empty } => tracing::debug!(
+                "killed the tree: {woken:.1?} after it was due the guard was awake, after {signalled:.1?} each process had \
+                 SIGKILL, after {empty:.1?} none was left"
+            ),
             // While we are killing it ourselves we also see for ourselves that it is dead.
             Report::Dead if self.seized => {}
             // Told on when the backstop itself has been reaped: until then it is a process of ours.

@@ -14,29 +14,37 @@
 //! - *The guard is killed.* COMMAND dies with it (`PR_SET_PDEATHSIG`); what outlives COMMAND lands on the
 //!   backstop, the next subreaper up, which kills it.
 //! - *The guard is frozen.* At `backstop_at` the backstop and the candidate, each by itself, kill the guard
-//!   (SIGKILL ends a stopped process as well), and the tree lands on them.
+//!   (SIGKILL ends a stopped process as well), and the tree lands on them. A timer of the guard's own does the same.
 //! - *Two of the three* are killed or frozen: the third is enough, for each of them knows the deadline and
-//!   inherits what the others leave. (All three killed in the same instant: COMMAND itself still dies, but what
-//!   it forked lives on. Only a PID namespace could close that.)
+//!   inherits what the others leave.
+//! - *All three* are killed or frozen in one instant: COMMAND itself still dies. What it forked dies where the tree has a
+//!   PID namespace ([`init`]), or where a service manager kills the cgroup; else it lives on.
 //! - *A descendant hides* in its own session or process group, or double-forks: the guard is a subreaper, so
-//!   every descendant becomes its child at the latest when its own parent dies. "No child left" is the proof.
-//! - *A process number is reused* between looking and killing: see [`tree`].
+//!   every descendant becomes its child at the latest when its own parent dies.
+//! - *A tree forks as fast as it is killed*, or hides from `/proc`: see [`contain`], [`cgroup`] and [`tree`].
+//! - *The scheduler does not wake us*: see [`priority`].
 //!
 //! All three leave the terminal's signals and systemd's to the candidate: guard and backstop block every signal,
 //! and have process groups of their own.
 
 mod backstop;
+pub mod cgroup;
+pub mod contain;
 pub mod hooks;
+mod init;
 pub mod policy;
+pub mod priority;
 mod terminal;
 pub mod tree;
+pub mod walk;
 pub mod wire;
 
 use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::lease::Deadline;
-use crate::sys::{self, ChildState};
+use crate::sys::{self, Birth, ChildState, Doom, Namespaces, Scheduling, SingleThread};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use crate::will::Will;
+use cgroup::Leaf;
 use hooks::{Hook, Hooks, Reason, Runner};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -45,11 +53,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::TimerFd;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
-use policy::{Effect, Input, Policy};
+use policy::{Effect, Input, Order, Policy};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -74,6 +82,13 @@ pub struct Charge {
     pub terminal_group: Option<i32>,
     /// What to do once the tree is dead, should the candidate be gone.
     pub will: Option<Will>,
+    /// What COMMAND gets, however we raise ours.
+    pub scheduling: Scheduling,
+    /// `/proc` shows all that is to be killed.
+    pub walks: bool,
+    /// The name of the cgroup that COMMAND is born in, where it has one; its directory is among the descriptors.
+    pub leaf: Option<String>,
+    pub namespaces: Option<Namespaces>,
 }
 
 /// Becomes backstop and guard if this process was respawned to be them. The first thing that `main` does.
@@ -93,7 +108,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
 }
 
 /// The guard's main loop. Returns once no descendant is left.
-fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
+fn guard(charge: Charge, line: Line, tree: Tree, mask: SigSet, single_thread: SingleThread) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
@@ -101,20 +116,26 @@ fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
     let boxes = charge.hooks.boxes();
     let mut guard = Guard {
         policy: Policy::with_hooks(BootInstant::now(), charge.deadline, charge.grace, boxes),
-        tree: Tree::default(),
+        tree,
         command: None,
         group: None,
+        init: None,
+        namespaces: charge.namespaces,
         stop_signal: Signal::try_from(charge.stop_signal).unwrap_or(Signal::SIGTERM),
         terminal: charge.terminal_group.and_then(|group| Terminal::open(Pid::from_raw(group))),
         line: Some(line),
         words: charge.command,
-        mask,
-        runner: Runner::new(charge.hooks, mask),
+        start: Start { single_thread, mask, scheduling: charge.scheduling },
+        runner: Runner::new(charge.hooks),
         just_ended: false,
         hook_ended: None,
         killing: false,
+        kill: None,
         finished: false,
+        // Without one, the backstop and the candidate do its work.
+        doom: Doom::new().ok(),
     };
+    guard.set_doom();
     if boxes.lead.is_some() {
         guard.run_hook(Hook::Lead, charge.deadline.term_at);
     } else {
@@ -126,6 +147,7 @@ fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
             if let Some(terminal) = &guard.terminal {
                 terminal.take_back();
             }
+            guard.report_kill();
             guard.take(Input::Empty);
             if guard.finished {
                 return Ok(());
@@ -146,12 +168,47 @@ fn guard(charge: Charge, line: Line, mask: SigSet) -> io::Result<()> {
         }
         guard.take(Input::Tick);
         if guard.killing {
-            guard.tree.kill();
+            guard.kill();
         }
         // While it is killed, the tree is looked at again at once: it may be forking as fast as it dies.
         let wake_at = if guard.killing { tree::next_look() } else { guard.policy.wake_at() };
-        watch.wait(guard.line.as_ref(), wake_at)?;
+        let inits_line = guard.init.as_ref().map(|(_, line)| line.as_fd());
+        watch.wait(guard.line.as_ref(), inits_line, guard.tree.leaf().map(Leaf::events), wake_at)?;
     }
+}
+
+/// What every program below the guard is started with.
+struct Start {
+    single_thread: SingleThread,
+    mask: SigSet,
+    scheduling: Scheduling,
+}
+
+impl Start {
+    fn birth<'a>(
+        &'a self,
+        tree: &'a Tree,
+        terminal: Option<BorrowedFd<'a>>,
+        not_after: BootInstant,
+    ) -> Birth<'a> {
+        Birth {
+            single_thread: &self.single_thread,
+            mask: self.mask,
+            scheduling: self.scheduling,
+            terminal,
+            cgroup: tree.leaf().map(Leaf::directory),
+            not_after,
+        }
+    }
+}
+
+/// When a kill was due and done, to be measured.
+#[derive(Clone, Copy, Debug)]
+struct Kill {
+    due: BootInstant,
+    woken: BootInstant,
+    /// Some once each process that could be seen has its SIGKILL.
+    signalled: Option<BootInstant>,
 }
 
 struct Guard {
@@ -159,22 +216,28 @@ struct Guard {
     tree: Tree,
     /// Some while COMMAND has not been reaped.
     command: Option<Pid>,
-    /// COMMAND's process group: safe to signal while COMMAND has not been reaped.
+    /// COMMAND's process group: safe to signal while COMMAND has not been reaped. None in a PID namespace, whose init reaps it.
     group: Option<Pid>,
+    /// The init of COMMAND's PID namespace while it has not been reaped, and the line to it.
+    init: Option<(Pid, Line)>,
+    namespaces: Option<Namespaces>,
     stop_signal: Signal,
     terminal: Option<Terminal>,
     /// None once the candidate is gone.
     line: Option<Line>,
     /// COMMAND, to be started.
     words: Vec<Vec<u8>>,
-    mask: SigSet,
+    start: Start,
     runner: Runner,
     /// COMMAND was reaped, and what it left behind has not been dealt with.
     just_ended: bool,
     /// Some once the hook that ran was reaped, until the policy has heard of it.
     hook_ended: Option<HookEnd>,
     killing: bool,
+    /// Some from the first kill on.
+    kill: Option<Kill>,
     finished: bool,
+    doom: Option<Doom>,
 }
 
 impl Guard {
@@ -184,16 +247,18 @@ impl Guard {
         let program = words.next().unwrap_or_default();
         let arguments: Vec<OsString> = words.collect();
         let terminal = self.terminal.as_ref().and_then(Terminal::to_hand_over);
-        match sys::start_command(&program, &arguments, self.mask, terminal, not_after) {
-            Ok(child) => {
-                let pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
-                self.command = Some(pid);
-                self.group = Some(pid);
-                if let Some(terminal) = &mut self.terminal {
-                    terminal.set_borrower(pid);
-                }
-                self.tree.grew();
-                self.report(&wire::Report::Started { pid: pid.as_raw() });
+        let birth = self.start.birth(&self.tree, terminal, not_after);
+        let started = match self.namespaces {
+            None => sys::start_command(&program, &arguments, birth).map(|command| (command, None)),
+            Some(namespaces) => {
+                let inside =
+                    init::Inside { program: &program, arguments: &arguments, stop_signal: self.stop_signal };
+                init::start(namespaces, &inside, birth).map(|(init, line)| (init, Some(line)))
+            }
+        };
+        match started {
+            Ok((child, inits_line)) => {
+                self.started(child, inits_line);
                 self.take(Input::CommandStarted);
             }
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
@@ -210,8 +275,31 @@ impl Guard {
         }
     }
 
+    /// With a line to it `child` is an init, else it is COMMAND.
+    fn started(&mut self, child: Pid, inits_line: Option<Line>) {
+        let command = match inits_line {
+            None => {
+                self.tree.grew();
+                self.group = Some(child);
+                child
+            }
+            Some(line) => {
+                self.tree.grew_by_init(child);
+                self.init = Some((child, line));
+                // Where /proc does not show it, its init is the next best to name.
+                self.tree.child_of(child).unwrap_or(child)
+            }
+        };
+        self.command = Some(command);
+        if let Some(terminal) = &mut self.terminal {
+            terminal.set_borrower(command);
+        }
+        self.report(&wire::Report::Started { pid: command.as_raw() });
+    }
+
     fn run_hook(&mut self, hook: Hook, not_after: BootInstant) {
-        match self.runner.start(hook, &self.policy, not_after) {
+        let birth = self.start.birth(&self.tree, None, not_after);
+        match self.runner.start(hook, &self.policy, birth) {
             Ok(()) => self.tree.grew(),
             Err(end) => self.hook_over(hook, end),
         }
@@ -239,8 +327,33 @@ impl Guard {
         !self.just_ended && self.hook_ended.is_none()
     }
 
+    /// Kills what can be found, and notes when that was done first.
+    fn kill(&mut self) {
+        self.tree.kill();
+        if let Some(Kill { signalled: signalled @ None, .. }) = &mut self.kill {
+            *signalled = Some(BootInstant::now());
+        }
+    }
+
+    fn report_kill(&mut self) {
+        if let Some(Kill { due, woken, signalled: Some(signalled) }) = self.kill.take() {
+            let [woken, signalled, empty] = [woken, signalled, BootInstant::now()].map(|instant| instant.since(due));
+            self.report(&wire::Report::Killed { woken, signalled, empty });
+        }
+    }
+
+    /// The kernel kills this process when nobody trusts it any more, also where it is frozen.
+    fn set_doom(&mut self) {
+        let backstop_at = self.policy.backstop_at();
+        if let Some(doom) = &mut self.doom {
+            let _ = doom.set(backstop_at);
+        }
+    }
+
     fn take(&mut self, input: Input) {
-        for effect in self.policy.handle(BootInstant::now(), input) {
+        let now = BootInstant::now();
+        let due = self.policy.wake_at().min(now);
+        for effect in self.policy.handle(now, input) {
             match effect {
                 Effect::Start => self.start(),
                 Effect::ReportUnready(end) => self.report(&wire::Report::Unready(end)),
@@ -252,38 +365,46 @@ impl Guard {
                 Effect::KillHook => self.kill_hook(),
                 Effect::Finish => self.finished = true,
                 Effect::AskTree => self.ask(),
-                Effect::KillTree => self.killing = true,
+                Effect::KillTree => {
+                    self.killing = true;
+                    self.kill = Some(Kill { due, woken: now, signalled: None });
+                }
                 Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),
-                Effect::Signal(signal) => {
-                    if let (Some(command), Ok(signal)) = (self.command, Signal::try_from(signal)) {
+                Effect::Signal(signal) => match (&self.init, self.command, Signal::try_from(signal)) {
+                    (Some((_, line)), ..) => line.order(Order::Signal(signal)),
+                    (None, Some(command), Ok(signal)) => {
                         let _ = nix::sys::signal::kill(command, signal);
                     }
-                }
+                    (None, ..) => {}
+                },
                 Effect::Continue => {
                     if let Some(terminal) = &self.terminal {
                         terminal.hand_over();
                     }
-                    self.signal_group(Signal::SIGCONT);
+                    self.continue_command();
                 }
             }
+        }
+        if matches!(input, Input::Order(Order::Extend(_))) {
+            self.set_doom();
         }
     }
 
     /// The stop signal once to every process; SIGCONT after it, for what is stopped cannot obey.
-    fn ask(&self) {
+    fn ask(&mut self) {
         if self.tree.is_empty() {
             return;
+        }
+        if let Some((_, line)) = &self.init {
+            line.order(Order::Stop { kill_after: None });
         }
         let signals = [self.stop_signal, Signal::SIGCONT];
         for signal in signals {
             self.signal_group(signal);
         }
         // Finding the others takes a look at every process of the machine.
-        let others = self.tree.outside_of(self.group);
         for signal in signals {
-            for process in &others {
-                process.signal(signal);
-            }
+            self.tree.ask(signal, self.group);
         }
     }
 
@@ -293,8 +414,16 @@ impl Guard {
         }
     }
 
+    fn continue_command(&self) {
+        match &self.init {
+            Some((_, line)) => line.order(Order::Continue),
+            None => self.signal_group(Signal::SIGCONT),
+        }
+    }
+
     /// Reaps every child that ended and looks after COMMAND's stops.
     fn reap(&mut self) {
+        self.hear_init();
         loop {
             match self.tree.reap(WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED) {
                 Some((pid, ChildState::Exited(status))) => self.ended(pid, CommandEnd::Exited(status)),
@@ -307,12 +436,15 @@ impl Guard {
     }
 
     fn ended(&mut self, pid: Pid, end: CommandEnd) {
-        if self.command == Some(pid) {
-            self.report(&wire::Report::Ended(end));
-            self.runner.command_end = Some(end);
-            // From here on the group's number may become somebody else's.
-            (self.command, self.group) = (None, None);
-            self.just_ended = true;
+        if self.init.as_ref().is_some_and(|(init, _)| *init == pid) {
+            // Its last words first: it is killed where somebody kills it, and else ends after COMMAND.
+            self.hear_init();
+            self.init = None;
+            if self.command.is_some() {
+                self.command_ended(CommandEnd::Signalled(libc::SIGKILL));
+            }
+        } else if self.command == Some(pid) {
+            self.command_ended(end);
         } else if let Some(hook) = self.runner.reaped(pid) {
             let end = match end {
                 CommandEnd::Exited(status) => HookEnd::Exited(status),
@@ -322,13 +454,32 @@ impl Guard {
         }
     }
 
+    fn command_ended(&mut self, end: CommandEnd) {
+        self.report(&wire::Report::Ended(end));
+        self.runner.command_end = Some(end);
+        // From here on the group's number may become somebody else's.
+        (self.command, self.group) = (None, None);
+        self.just_ended = true;
+    }
+
+    /// What the init of COMMAND's PID namespace tells of it.
+    fn hear_init(&mut self) {
+        while let Some((_, line)) = &self.init {
+            match line.hear_report() {
+                Heard::Message(wire::Report::Ended(end)) => self.command_ended(end),
+                Heard::Message(wire::Report::Paused { signal }) => self.stopped(signal),
+                // It tells nothing else.
+                Heard::Message(_) => {}
+                Heard::Silence | Heard::Closed => return,
+            }
+        }
+    }
+
     /// COMMAND was stopped. Only what a terminal did concerns us: a SIGSTOP is somebody's own business.
     fn stopped(&mut self, signal: i32) {
         let Some(terminal) = &self.terminal else { return };
         match Signal::try_from(signal) {
-            Ok(Signal::SIGTTIN | Signal::SIGTTOU) if terminal.hand_over() => {
-                self.signal_group(Signal::SIGCONT);
-            }
+            Ok(Signal::SIGTTIN | Signal::SIGTTOU) if terminal.hand_over() => self.continue_command(),
             Ok(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) => {
                 terminal.take_back();
                 self.report(&wire::Report::Paused { signal });
@@ -371,14 +522,29 @@ impl Watch {
         })
     }
 
-    fn wait(&mut self, line: Option<&Line>, wake_at: BootInstant) -> io::Result<()> {
+    /// Waits for any of them, with `events` of a cgroup among them. The priority is raised for as long as it waits.
+    fn wait(
+        &mut self,
+        line: Option<&Line>,
+        inits_line: Option<BorrowedFd<'_>>,
+        events: Option<BorrowedFd<'_>>,
+        wake_at: BootInstant,
+    ) -> io::Result<()> {
         set_boot_timer(&self.timer, wake_at)?;
-        let mut sources = vec![
+        // Nothing is asked of the timer where it stands for a source that is not there.
+        let timer = self.timer.as_fd();
+        let source = |fd: Option<_>, flags| PollFd::new(fd.unwrap_or(timer), fd.map_or(PollFlags::empty(), |_| flags));
+        let mut sources = [
             PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
+            PollFd::new(timer, PollFlags::POLLIN),
+            source(line.map(AsFd::as_fd), PollFlags::POLLIN),
+            source(inits_line, PollFlags::POLLIN),
+            source(events, PollFlags::POLLPRI),
         ];
-        sources.extend(line.map(|line| PollFd::new(line.as_fd(), PollFlags::POLLIN)));
-        match poll(&mut sources, PollTimeout::NONE) {
+        priority::before_wait();
+        let woken = poll(&mut sources, PollTimeout::NONE);
+        priority::after_wait();
+        match woken {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -418,6 +584,10 @@ mod tests {
                 hooks: Hooks { lost: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
                 terminal_group: Some(7),
                 will: None,
+                scheduling: Scheduling::SHARED,
+                walks: true,
+                leaf: Some("payload-7-0".to_owned()),
+                namespaces: Some(Namespaces::WithUser),
             };
             serde_json::to_vec(&charge).unwrap()
         });

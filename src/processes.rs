@@ -8,6 +8,7 @@ use crate::custody::{self, Command, Custody, News};
 use crate::driver::Host;
 use crate::election::{Action, Bar, Event, Notice, StartError, Stop, TreeEvent, View};
 use crate::guard::hooks::Reason;
+use crate::guard::priority;
 use crate::lease::{Candidate, Deadline, Term};
 use crate::metrics::Board;
 use crate::notify::{self, Notifier};
@@ -147,6 +148,8 @@ impl Processes {
             News::Tree(event) => {
                 if event == TreeEvent::Dead {
                     self.custody = None;
+                    priority::lower(self.command.containment.scheduling());
+                    sys::unlock_memory();
                     self.with_witness(Witness::ended);
                     self.reap();
                 }
@@ -214,6 +217,9 @@ impl Host for Processes {
             StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN))
         })?;
         self.custody = Some(custody);
+        // From here on we may have to kill.
+        priority::raise(self.command.containment.scheduling());
+        let _ = sys::lock_memory();
         Ok(())
     }
 

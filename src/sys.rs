@@ -1,16 +1,21 @@
 //! The only unsafe code: the few system calls that neither std nor nix offers in a safe form.
 #![expect(unsafe_code, reason = "this is the file for it")]
 
+use crate::exit;
 use crate::time::BootInstant;
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::sys::wait::WaitPidFlag;
 use nix::time::ClockId;
-use nix::unistd::{Pid, SysconfVar, getppid, sysconf, tcsetpgrp};
-use std::ffi::{OsStr, OsString};
-use std::io;
+use nix::unistd::{Pid, SysconfVar, getpid, getppid, sysconf, tcsetpgrp};
+use serde::{Deserialize, Serialize};
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -18,23 +23,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
-
-/// Forks. None in the child.
-///
-/// # Errors
-/// The kernel's, and when this process has more than one thread.
-pub fn fork() -> io::Result<Option<Pid>> {
-    // A directory has two links and one more for each directory in it: here, for each thread.
-    if std::fs::metadata("/proc/self/task")?.nlink() != 3 {
-        return Err(io::Error::other("cannot fork: this process has threads"));
-    }
-    // SAFETY: fork(2) allows a child everything when its parent had one thread, which was just shown; nobody
-    // else runs in between who could have started another.
-    match unsafe { nix::unistd::fork() }? {
-        nix::unistd::ForkResult::Parent { child } => Ok(Some(child)),
-        nix::unistd::ForkResult::Child => Ok(None),
-    }
-}
 
 /// Rows and columns of a terminal. None where `device` is none.
 #[must_use]
@@ -76,60 +64,264 @@ pub fn respawn(
     command.spawn()
 }
 
-/// Starts COMMAND as the leader of a process group of its own, with the signal mask `mask`, bound to die with
-/// this process, and in the foreground of `terminal` where there is one; but not when it is `not_after` or later.
+/// Shows that this process has one thread, so that it may fork. Not `Send`, and the guard, which alone has one, starts no
+/// thread.
+#[derive(Debug)]
+pub struct SingleThread(PhantomData<*const ()>);
+
+impl SingleThread {
+    /// # Errors
+    /// The kernel's, and when this process has more than one thread. `/proc` must be mounted.
+    pub fn prove() -> io::Result<Self> {
+        // A directory has two links and one more for each directory in it: here, for each thread.
+        if std::fs::metadata("/proc/self/task")?.nlink() != 3 {
+            return Err(io::Error::other("cannot fork: this process has threads"));
+        }
+        Ok(Self(PhantomData))
+    }
+
+    /// Forks. None in the child.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn fork(&self) -> io::Result<Option<Pid>> {
+        // SAFETY: fork(2) allows a child everything when its parent has one thread, which `self` shows.
+        match unsafe { nix::unistd::fork() }? {
+            nix::unistd::ForkResult::Parent { child } => Ok(Some(child)),
+            nix::unistd::ForkResult::Child => Ok(None),
+        }
+    }
+
+    /// Forks a child into new namespaces and into the cgroup whose directory this is, each where it is given. None in the
+    /// child.
+    ///
+    /// # Errors
+    /// The kernel's: EPERM where this process may not, ENOSPC where there are too many namespaces, ENOSYS where it has no
+    /// clone3(2) or a filter of system calls hides it.
+    pub fn fork_into(
+        &self,
+        namespaces: Option<Namespaces>,
+        cgroup: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Option<Pid>> {
+        /// From linux/sched.h; libc's is too narrow for it.
+        const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+        // struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+        // set_tid_size, cgroup.
+        let mut arguments = [0_u64; 11];
+        arguments[0] = namespaces.map_or(0, Namespaces::flags);
+        arguments[4] = u64::from(libc::SIGCHLD.unsigned_abs());
+        if let Some(cgroup) = cgroup {
+            arguments[0] |= CLONE_INTO_CGROUP;
+            arguments[10] = u64::from(cgroup.as_raw_fd().unsigned_abs());
+        }
+        // SAFETY: clone3(2) without CLONE_VM is fork(2), which is allowed (above); all pointers are null, so the kernel writes
+        // nowhere, and the child goes on with a copy of this stack. It reads the arguments, whose size is right. glibc is not
+        // told: it needs to know of threads alone.
+        let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
+        match i32::try_from(pid).expect("a process number or -1") {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(None),
+            pid => Ok(Some(Pid::from_raw(pid))),
+        }
+    }
+}
+
+/// The namespaces that a PID namespace of our own consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Namespaces {
+    /// PIDs, and mounts for their `/proc`.
+    Privileged,
+    /// The same below a user namespace, which an unprivileged process may have where the system allows it.
+    WithUser,
+}
+
+impl Namespaces {
+    fn flags(self) -> u64 {
+        let flags = libc::CLONE_NEWPID | libc::CLONE_NEWNS;
+        let flags = match self {
+            Self::Privileged => flags,
+            Self::WithUser => flags | libc::CLONE_NEWUSER,
+        };
+        u64::from(flags.unsigned_abs())
+    }
+}
+
+/// How the kernel schedules a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scheduling {
+    policy: i32,
+    /// Above 0 for the real-time policies alone.
+    priority: i32,
+    nice: i32,
+}
+
+impl Scheduling {
+    /// Runs before everything that is not real-time.
+    pub const REAL_TIME: Self = Self { policy: libc::SCHED_FIFO, priority: 1, nice: 0 };
+    /// Shares the processors with the others, by its nice value.
+    pub const SHARED: Self = Self { policy: libc::SCHED_OTHER, priority: 0, nice: 0 };
+
+    /// # Errors
+    /// The kernel's; none is known.
+    pub fn current() -> io::Result<Self> {
+        let mut parameter = libc::sched_param { sched_priority: 0 };
+        // SAFETY: sched_getparam(2) writes one sched_param where the pointer says; the others take numbers alone. Some C
+        // libraries have no more than a stub of the first two.
+        let (policy, failed, nice) = unsafe {
+            let policy = libc::syscall(libc::SYS_sched_getscheduler, 0);
+            let failed = libc::syscall(libc::SYS_sched_getparam, 0, &raw mut parameter);
+            // -1 is a nice value as well as an error, and for oneself there is no error.
+            (policy, failed, libc::getpriority(libc::PRIO_PROCESS, 0))
+        };
+        let policy = i32::try_from(policy).expect("a policy or -1");
+        if policy < 0 || failed < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { policy: policy & !libc::SCHED_RESET_ON_FORK, priority: parameter.sched_priority, nice })
+    }
+
+    /// True for a policy or nice value that puts a process before others.
+    #[must_use]
+    pub fn is_raised(self) -> bool {
+        self.priority > 0 || self.nice < 0
+    }
+
+    #[must_use]
+    pub fn nice(self) -> i32 {
+        self.nice
+    }
+
+    /// Gives the calling thread this policy; what it forks gets the usual one, without a raised nice value.
+    ///
+    /// # Errors
+    /// EPERM where this process may not have it.
+    pub fn set_policy(self) -> io::Result<()> {
+        self.apply_policy(libc::SCHED_RESET_ON_FORK)
+    }
+
+    /// Gives the calling thread all of this, and what it forks as well. Async-signal-safe.
+    ///
+    /// # Errors
+    /// EPERM where this process may not have it.
+    pub fn restore(self) -> io::Result<()> {
+        self.apply_policy(0)?;
+        set_nice(self.nice)
+    }
+
+    fn apply_policy(self, flag: libc::c_int) -> io::Result<()> {
+        let parameter = libc::sched_param { sched_priority: self.priority };
+        // SAFETY: sched_setscheduler(2) reads one sched_param, and `parameter` is one.
+        let failed = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, self.policy | flag, &raw const parameter) } < 0;
+        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Sets the nice value of the calling thread.
 ///
-/// Whoever decided to start it may have been stopped since for longer than the lease. So the last look at the clock is
-/// the new process's own, right before it becomes COMMAND.
+/// # Errors
+/// EACCES where this process may not have one that low.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    // SAFETY: setpriority(2) takes numbers alone.
+    let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } < 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// How a program is started below the guard.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth<'a> {
+    pub single_thread: &'a SingleThread,
+    pub mask: SigSet,
+    pub scheduling: Scheduling,
+    /// Where it is put in the foreground.
+    pub terminal: Option<BorrowedFd<'a>>,
+    /// The directory of the cgroup that it is born in.
+    pub cgroup: Option<BorrowedFd<'a>>,
+    /// It is not started then or later. The decision to start it may be older than the lease, for a process can be stopped
+    /// at any time. So the last look at the clock is the new process's own, right before it becomes the program.
+    pub not_after: BootInstant,
+}
+
+/// Starts COMMAND as the leader of a process group of its own, bound to die with this process.
 ///
 /// # Errors
 /// The kernel's, those of exec(2) among them; ETIME when it is too late.
-pub fn start_command(
-    program: &OsStr,
-    arguments: &[OsString],
-    mask: SigSet,
-    terminal: Option<BorrowedFd<'_>>,
-    not_after: BootInstant,
-) -> io::Result<Child> {
+pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) -> io::Result<Pid> {
     let mut command = Command::new(program);
     command.args(arguments);
-    start_bound(command, mask, terminal, not_after)
+    start(command, birth)
 }
 
 /// Starts `sh -c TEXT` as [`start_command`] does, with nothing to read, and with `told` in its environment besides ours.
 ///
 /// # Errors
 /// As [`start_command`].
-pub fn start_hook(text: &OsStr, told: &[(&str, String)], mask: SigSet, not_after: BootInstant) -> io::Result<Child> {
+pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(text).envs(told.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
-    start_bound(command, mask, None, not_after)
+    start(command, birth)
 }
 
-fn start_bound(
-    mut command: Command,
-    mask: SigSet,
-    terminal: Option<BorrowedFd<'_>>,
-    not_after: BootInstant,
-) -> io::Result<Child> {
-    let guard = nix::unistd::getpid();
-    let terminal = terminal.map(|terminal| terminal.as_raw_fd());
-    command.process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe calls are made (signal-safety(7)): prctl, getppid,
-    // clock_gettime, tcsetpgrp, getpid and sigprocmask are plain system calls, and nothing is allocated. The descriptor is open
-    // in the child as it is in the parent, which borrows it for longer than this call.
+fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
+    let guard = getpid();
+    let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    let (child, moves) = match birth.cgroup {
+        Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => (birth.single_thread.fork()?, true),
+            child => (child?, false),
+        },
+        None => (birth.single_thread.fork()?, false),
+    };
+    let Some(child) = child else {
+        drop(failure);
+        let error = become_program(command, birth, guard, moves);
+        let number = error.raw_os_error().unwrap_or(libc::EINVAL);
+        let _ = nix::unistd::write(&result, &number.to_ne_bytes());
+        // SAFETY: _exit(2) ends this process without running what belongs to the one that it was forked from.
+        unsafe { libc::_exit(exit::NOT_FOUND.into()) }
+    };
+    drop(result);
+    let mut number = [0; 4];
+    // Closed by exec(2), or by the end of the child; then it is a child that ended at once.
+    match File::from(failure).read_exact(&mut number) {
+        Err(_) => Ok(child),
+        Ok(()) => {
+            let _ = nix::sys::wait::waitpid(child, None);
+            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
+        }
+    }
+}
+
+/// In the child: becomes the program, or says why not.
+fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: bool) -> io::Error {
+    let prepare = || -> io::Result<()> {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // The guard may have died before the line above took effect.
+        if getppid() != guard {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        if let Some(cgroup) = birth.cgroup.filter(|_| moves) {
+            let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+            let members = nix::fcntl::openat(cgroup, c"cgroup.procs", flags, nix::sys::stat::Mode::empty())?;
+            nix::unistd::write(&members, b"0")?;
+        }
+        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        if let Some(terminal) = birth.terminal {
+            // All signals are blocked here, SIGTTOU among them, so this does not stop us. A terminal that
+            // went away meanwhile is no reason not to run.
+            let _ = tcsetpgrp(terminal, getpid());
+        }
+        // Where a lower nice value may not be had again, the usual one is what COMMAND gets.
+        let _ = birth.scheduling.restore();
+        Ok(())
+    };
+    if let Err(error) = prepare() {
+        return error;
+    }
+    let (mask, not_after) = (birth.mask, birth.not_after);
+    // SAFETY: this process has one thread, so what runs between fork and exec may do anything. It is here, and not in
+    // `prepare`, because std sets a signal mask of its own before it.
     unsafe {
         command.pre_exec(move || {
-            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // The guard may have died before the line above took effect.
-            if getppid() != guard {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
-            }
-            if let Some(terminal) = terminal {
-                // All signals are blocked here, SIGTTOU among them, so this does not stop us. A terminal that
-                // went away meanwhile is no reason not to run.
-                let _ = tcsetpgrp(BorrowedFd::borrow_raw(terminal), nix::unistd::getpid());
-            }
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
             if BootInstant::now() >= not_after {
                 return Err(io::Error::from_raw_os_error(libc::ETIME));
@@ -137,7 +329,55 @@ fn start_bound(
             Ok(())
         });
     }
-    command.spawn()
+    command.exec()
+}
+
+/// Ends this process, which was forked from another one, without running what belongs to that one.
+pub fn exit_at_once(status: u8) -> ! {
+    // SAFETY: _exit(2) takes a number, and does not return.
+    unsafe { libc::_exit(status.into()) }
+}
+
+/// Reads as many entries of a directory as fit into `buffer`, as getdents64(2) writes them: their length. 0 at the end.
+///
+/// # Errors
+/// The kernel's.
+pub fn read_directory(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: getdents64(2) writes at most as many bytes as it is told that there is room for.
+    let read = unsafe {
+        libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// The value of an extended attribute, cut to the size of `buffer`'s.
+///
+/// # Errors
+/// The kernel's: ENODATA where there is no such attribute, or where this process may not see it.
+pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    // SAFETY: fgetxattr(2) reads a string that ends with NUL, and writes at most as many bytes as there is room for.
+    let length = unsafe {
+        libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
+    };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    Ok(&buffer[..length])
+}
+
+/// Keeps the pages of this process that are resident in memory, and those that it uses later of what is mapped by now.
+/// Children do not inherit it.
+///
+/// # Errors
+/// EPERM or ENOMEM where this process may not.
+pub fn lock_memory() -> io::Result<()> {
+    // SAFETY: mlockall(2) takes a number, and changes nothing of what the memory holds.
+    let failed = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) } < 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The opposite of [`lock_memory`].
+pub fn unlock_memory() {
+    // SAFETY: munlockall(2) takes nothing.
+    unsafe { libc::munlockall() };
 }
 
 /// Takes over a descriptor that this process inherited under `number`, and keeps it from being inherited on.
@@ -390,11 +630,22 @@ mod tests {
     fn a_command_is_not_started_once_it_is_too_late() {
         let scratch = tempfile::TempDir::new().unwrap();
         let file = scratch.path().join("started");
-        let start =
-            |not_after| start_command("touch".as_ref(), &[file.clone().into()], SigSet::empty(), None, not_after);
+        let start = |not_after| {
+            let birth = Birth {
+                single_thread: &SingleThread(PhantomData),
+                mask: SigSet::empty(),
+                scheduling: Scheduling::current().unwrap(),
+                terminal: None,
+                cgroup: None,
+                not_after,
+            };
+            start_command("touch".as_ref(), &[file.clone().into()], birth)
+        };
         assert_eq!(start(BootInstant::now()).unwrap_err().raw_os_error(), Some(libc::ETIME));
         assert!(!file.exists());
-        assert!(start(BootInstant::NEVER).unwrap().wait().unwrap().success());
+        let pid = start(BootInstant::NEVER).unwrap();
+        let status = nix::sys::wait::waitpid(pid, None).unwrap();
+        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, 0));
         assert!(file.exists());
     }
 }

@@ -1,5 +1,7 @@
 //! `--explain`: what the timing flags mean for COMMAND.
 
+use crate::guard::contain::Containment;
+use crate::guard::priority;
 use crate::lease::{Shard, Timing, parts_of_a_stop, show};
 use crate::store::{Delivery, Location};
 use std::fmt::Write;
@@ -7,7 +9,13 @@ use std::time::Duration;
 
 /// The timing budget, a line each.
 #[must_use]
-pub fn budget(shard: &Shard, location: &Location, timing: &Timing, drain: Option<Duration>) -> String {
+pub fn budget(
+    shard: &Shard,
+    location: &Location,
+    timing: &Timing,
+    drain: Option<Duration>,
+    containment: &Containment,
+) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String, meaning: &str| {
         let line = format!("{name:<20} {value:<14} {meaning}");
@@ -58,5 +66,8 @@ pub fn budget(shard: &Shard, location: &Location, timing: &Timing, drain: Option
         line("crash takeover", show(takeover), "the most from the last renewal of a crashed leader to the next");
     }
     line("drain", drain.map_or_else(|| "for ever".into(), show), "from the stop signal to SIGKILL in an orderly stop");
+    line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
+    let priority = priority::raise(containment.scheduling());
+    line("priority", priority.to_string(), "what waits to kill it is woken with this priority");
     text
 }

@@ -11,7 +11,8 @@ use crate::custody::Command;
 use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Settings, Skipped, StartError};
 use crate::exit;
-use crate::guard;
+use crate::guard::contain::Containment;
+use crate::guard::{self, priority};
 use crate::lease::{Candidate, Session};
 use crate::ledger::{Job as LedgerJob, Turn};
 use crate::listen;
@@ -54,8 +55,12 @@ pub fn main() -> ExitCode {
         Ok(job) => job,
         Err(message) => return flags::usage(PROGRAM, &message),
     };
+    let mut containment = match Containment::find(flags.contain) {
+        Ok(containment) => containment,
+        Err(why) => return fail(exit::OS_ERROR, &why),
+    };
     if flags.explain {
-        print!("{}", explain::budget(&job.shard, &job.store.location, &job.timing, flags.drain));
+        print!("{}", explain::budget(&job.shard, &job.store.location, &job.timing, flags.drain, &containment));
         return ExitCode::SUCCESS;
     }
     if let Err(error) = find(&job.words[0]) {
@@ -74,13 +79,17 @@ pub fn main() -> ExitCode {
     {
         tracing::warn!("{doubt}");
     }
-    match run(&flags, job) {
+    if let Err(why) = containment.settle(flags.contain) {
+        return fail(exit::OS_ERROR, &why);
+    }
+    tracing::debug!("kills a tree by {containment}");
+    match run(&flags, job, &Arc::new(containment)) {
         Ok(status) => status,
         Err(error) => fail(exit::OS_ERROR, &format!("the operating system refused: {error:#}")),
     }
 }
 
-fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
+fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Result<ExitCode> {
     let session = Session::random()?;
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let pid = std::process::id();
@@ -96,14 +105,19 @@ fn run(flags: &Flags, job: Job) -> anyhow::Result<ExitCode> {
         hooks: flags.hooks(),
         terminal_group,
         no_input: false,
+        containment: Arc::clone(containment),
         store_url: None,
     };
     let program = command.words[0].clone();
-    let duties = flags.duties();
+    let duties = flags.duties(containment);
     let mut seed = [0; 8];
     getrandom::fill(&mut seed)?;
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(priority::before_wait)
+        .on_thread_unpark(priority::after_wait)
+        .build()?;
     let board = flags.listen.as_ref().map(|_| Arc::new(Board::new(&candidate)));
     let listening = match flags.listen.as_ref().zip(board.clone()) {
         // Before anything is asked of the store, so that a mistake is heard of at once.

@@ -1,16 +1,19 @@
 //! The backstop: the guard's parent. It does nothing but wait, and kills the tree when the guard does not. When the
 //! candidate is gone as well, it gives the lease back in the end.
 
+use super::cgroup::Leaf;
 use super::tree::{Tree, next_look};
+use super::walk::Walk;
 use super::wire::{Heard, Line, Report};
-use super::{Charge, Watch, adopt_all, guard};
+use super::{Charge, Watch, adopt_all, guard, priority};
 use crate::election::StartError;
-use crate::sys::{self, ChildState};
+use crate::sys::{self, ChildState, Scheduling, SingleThread};
 use crate::time::BootInstant;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
-use std::ffi::OsString;
+use std::collections::HashSet;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -33,29 +36,42 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     File::from(next()?).read_to_end(&mut charge)?;
     let charge: Charge = serde_json::from_slice(&charge).map_err(io::Error::other)?;
     let (guards_line, line) = (Line::adopt(next()?), Line::adopt(next()?));
+    let leaf = charge.leaf.as_deref().map(|name| Ok((CString::new(name)?, File::from(next()?)))).transpose();
+    let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
     let tenure: Vec<OwnedFd> = descriptors.collect();
 
     let (limit, will) = (charge.deadline.backstop_at, charge.will.clone());
     let stop_time = charge.grace.saturating_add(charge.hooks.times().around_a_stop());
+    let walks = charge.walks;
+    // Guard and backstop read the same files at the same time, so each opens them for itself.
+    let own_tree = || -> io::Result<Tree> {
+        let leaf = leaf.as_ref().map(|(name, directory)| Leaf::of(name.clone(), directory.try_clone()?)).transpose()?;
+        let tree = Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf);
+        priority::raise(Scheduling::current()?);
+        // Where it is not allowed, nothing is lost but time.
+        let _ = sys::lock_memory();
+        Ok(tree)
+    };
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
         .map_err(io::Error::from)
-        .and_then(|()| sys::fork());
+        .and_then(|()| SingleThread::prove())
+        .and_then(|single_thread| Ok((single_thread.fork()?, single_thread)));
     match forked {
-        Ok(None) => {
+        Ok((None, single_thread)) => {
             drop(line);
             // The descriptors in `tenure` stay open until this process ends.
-            let ended = guard(charge, guards_line, mask);
-            std::process::exit(i32::from(ended.is_err()));
+            let ended = own_tree().and_then(|tree| guard(charge, guards_line, tree, mask, single_thread));
+            sys::exit_at_once(u8::from(ended.is_err()));
         }
-        Ok(Some(guard)) => {
+        Ok((Some(guard), _)) => {
             drop(guards_line);
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
-            let candidate_lives =
-                Backstop { guard: Some(guard), tree: Tree::default(), line: Some(line), limit, stop_time }
-                    .run(tenure)?;
+            let backstop = Backstop { guard: Some(guard), tree: own_tree()?, line: Some(line), limit, stop_time };
+            let candidate_lives = backstop.run(tenure)?;
             if let Some(will) = will.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+                priority::lower(charge.scheduling);
                 will.execute()?;
             }
             Ok(())
@@ -99,6 +115,9 @@ impl Backstop {
                         self.report(&Report::GuardFailed);
                     }
                     if self.tree.is_empty() {
+                        if let Some(leaf) = self.tree.leaf() {
+                            leaf.remove();
+                        }
                         // What the lease hangs on is let go before anybody is told that it is free.
                         drop(tenure);
                         self.report(&Report::Dead);
@@ -108,7 +127,7 @@ impl Backstop {
                     next_look()
                 }
             };
-            watch.wait(self.line.as_ref(), wake_at)?;
+            watch.wait(self.line.as_ref(), None, None, wake_at)?;
         }
     }
 

@@ -8,9 +8,8 @@ use super::policy::Policy;
 use crate::election::{CommandEnd, HookEnd};
 use crate::exit;
 use crate::lease::HookTimes;
-use crate::sys;
-use crate::time::BootInstant;
-use nix::sys::signal::{SigSet, Signal, killpg};
+use crate::sys::{self, Birth};
+use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -139,7 +138,6 @@ impl Hooks {
 #[derive(Debug)]
 pub(super) struct Runner {
     hooks: Hooks,
-    mask: SigSet,
     /// Some while it has not been reaped.
     running: Option<(Hook, Pid)>,
     /// How COMMAND ended, once it has.
@@ -147,12 +145,12 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub fn new(hooks: Hooks, mask: SigSet) -> Self {
-        Self { hooks, mask, running: None, command_end: None }
+    pub fn new(hooks: Hooks) -> Self {
+        Self { hooks, running: None, command_end: None }
     }
 
-    /// Starts `hook`, but not at `not_after` or later.
-    pub fn start(&mut self, hook: Hook, policy: &Policy, not_after: BootInstant) -> Result<(), HookEnd> {
+    /// Starts `hook`.
+    pub fn start(&mut self, hook: Hook, policy: &Policy, birth: Birth<'_>) -> Result<(), HookEnd> {
         let command = self.hooks.command(hook).cloned().unwrap_or_default();
         let mut told: Vec<(&str, String)> = vec![("LEADERRUN_EVENT", hook.to_string())];
         told.extend(policy.reason().map(|reason| ("LEADERRUN_REASON", reason.to_string())));
@@ -162,9 +160,8 @@ impl Runner {
             None => None,
         };
         told.extend(status.map(|status| ("LEADERRUN_EXIT_STATUS", status.to_string())));
-        match sys::start_hook(&OsString::from_vec(command), &told, self.mask, not_after) {
-            Ok(child) => {
-                let pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
+        match sys::start_hook(&OsString::from_vec(command), &told, birth) {
+            Ok(pid) => {
                 self.running = Some((hook, pid));
                 Ok(())
             }

@@ -166,6 +166,12 @@ impl Policy {
         self.deadline.kill_at
     }
 
+    /// When nobody trusts the guard any more.
+    #[must_use]
+    pub fn backstop_at(&self) -> BootInstant {
+        self.deadline.backstop_at
+    }
+
     /// Why it ends, once it does.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {

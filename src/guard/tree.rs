@@ -1,53 +1,63 @@
-//! The tree: every process that descends from this one.
+//! The tree: every process that descends from this one, and every member of its cgroup.
 //!
-//! The hazard: between reading a process's number in `/proc` and signalling it, the process may end and its
-//! number become a stranger's. A child that has not been reaped keeps its number, so children are safe. Every
-//! other descendant is pinned by a pidfd first, and then shown to be the one that was seen, by its start time.
+//! The hazards:
+//!
+//! - *Between reading a process's number in `/proc` and signalling it, the process may end* and its number become a
+//!   stranger's. So each is pinned by a pidfd first, and then shown to be the one that was seen, by its start time.
+//! - *A process lives while any of its threads does*, and may look like a zombie meanwhile: its main thread has ended. So
+//!   zombies get the signals as well.
+//! - *A tree that is killed process by process can fork as fast as it dies.* Where there is a cgroup or a PID namespace of
+//!   our own, the kernel kills all of it in one step first. What that misses is then killed one by one: a zombie whose
+//!   threads live on, which `cgroup.kill` passes over, and a process that has left the cgroup.
+//! - *Neither proof of the end is enough alone.* "No child left" says nothing of a process that entered another PID
+//!   namespace and was adopted by its init; an empty cgroup says nothing of a process that left it. So both are asked.
+//! - *Memory may be short when the kill is due.* So it allocates nothing ([`walk`](super::walk)).
 
-use crate::sys::{self, ChildState, wait_any};
+use super::cgroup::Leaf;
+use super::walk::{Process, Walk};
+use crate::sys::{ChildState, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitPidFlag;
-use nix::unistd::Pid;
-use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::os::fd::AsFd;
+use nix::unistd::{Pid, getpgid};
+use std::collections::HashSet;
+use std::io;
 use std::time::Duration;
 
-/// A tree that is being killed is looked at again after so long.
+/// A tree that is being killed is looked at again after this time.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The kernel has this long to kill a cgroup or a namespace by itself, before its processes are looked for one by one.
+const ONE_STEP: Duration = Duration::from_millis(20);
 
-/// This process's descendants, but for the children that it had before.
+/// This process's descendants, but for the children that it had before, and the members of the leaf.
 #[derive(Debug)]
 pub struct Tree {
     strangers: HashSet<Pid>,
-    empty: bool,
-}
-
-/// Of a process that has no children yet.
-impl Default for Tree {
-    fn default() -> Self {
-        Self { strangers: HashSet::new(), empty: true }
-    }
-}
-
-/// A process as `/proc` showed it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    pub pid: Pid,
-    parent: Pid,
-    group: Pid,
-    /// In ticks since boot: with the number it names a process for ever.
-    started: u64,
-    zombie: bool,
+    /// None where `/proc` does not show what there is to kill: another PID namespace's, say.
+    walk: Option<Walk>,
+    /// The cgroup that COMMAND was born in, where it has one.
+    leaf: Option<Leaf>,
+    /// The init of a PID namespace, where the tree has one: its end is the end of all in it. Some while it has not been
+    /// reaped.
+    init: Option<Pid>,
+    childless: bool,
+    /// When the first kill was, once there was one.
+    killed_at: Option<BootInstant>,
 }
 
 impl Tree {
-    /// Of a process that may have children already, from before an exec or because it is PID 1: not ours to kill.
+    /// Of a process that has no children yet, or else only `strangers`: children from before an exec, or because it is
+    /// PID 1. They are not ours to kill.
     #[must_use]
-    pub fn after(strangers: HashSet<Pid>) -> Self {
-        Self { strangers, empty: false }
+    pub fn new(strangers: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
+        let childless = strangers.is_empty();
+        Self { strangers, walk, leaf, init: None, childless, killed_at: None }
+    }
+
+    #[must_use]
+    pub fn leaf(&self) -> Option<&Leaf> {
+        self.leaf.as_ref()
     }
 
     /// Reaps one child that has news. None when none has; then [`Tree::is_empty`] is up to date.
@@ -55,17 +65,17 @@ impl Tree {
         match wait_any(flags) {
             Ok(Some((pid, state))) => {
                 if state.is_end() {
-                    self.strangers.remove(&pid);
+                    self.forget(pid);
                 }
-                self.empty = false;
+                self.childless = false;
                 Some((pid, state))
             }
             Ok(None) => {
-                self.empty = !self.strangers.is_empty() && children().is_subset(&self.strangers);
+                self.childless = self.only_strangers_are_left();
                 None
             }
             Err(Errno::ECHILD) => {
-                self.empty = true;
+                self.childless = true;
                 None
             }
             Err(error) => panic!("waitid: {error}"),
@@ -74,81 +84,98 @@ impl Tree {
 
     /// A child was started since it was reaped last.
     pub fn grew(&mut self) {
-        self.empty = false;
+        self.childless = false;
+        self.killed_at = None;
     }
 
-    /// Somebody else reaped this child: its number may become another process's.
+    /// As [`Tree::grew`], and that child is the init of a PID namespace.
+    pub fn grew_by_init(&mut self, init: Pid) {
+        self.grew();
+        self.init = Some(init);
+    }
+
+    /// This child was reaped: its number may become another process's.
     pub fn forget(&mut self, pid: Pid) {
         self.strangers.remove(&pid);
+        self.init.take_if(|init| *init == pid);
     }
 
-    /// Looks whether a descendant is left, for whoever reaps elsewhere. An ended child that was not reaped is left.
+    /// Looks whether a process of the tree is left, for a caller that reaps elsewhere. An ended child that was not reaped is
+    /// left.
     pub fn look(&mut self) -> bool {
-        self.empty = match wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+        self.childless = match wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
             Err(Errno::ECHILD) => true,
-            // The strangers are there until they are reaped: a look at /proc that misses them shows nothing.
-            Ok(_) => !self.strangers.is_empty() && children() == self.strangers,
+            Ok(_) => self.only_strangers_are_left(),
             Err(error) => panic!("waitid: {error}"),
         };
-        self.empty
+        self.is_empty()
     }
 
-    /// True when no descendant is left: the kernel says that there is no child, and every orphan would be one.
+    /// True when no process of the tree is left: the kernel says that there is no child, and every orphan would be one; and
+    /// that the cgroup is empty, where there is one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.empty
+        self.childless && self.leaf.as_ref().is_none_or(Leaf::is_empty)
     }
 
-    /// SIGKILL to every descendant that can be seen now. What is forked meanwhile is there at the next look.
-    pub fn kill(&self) {
-        for process in self.descendants() {
-            process.signal(Signal::SIGKILL);
+    /// The strangers are there until they are reaped: a look at `/proc` that misses them shows nothing.
+    fn only_strangers_are_left(&mut self) -> bool {
+        !self.strangers.is_empty() && self.walk.as_mut().is_some_and(|walk| walk.children() == self.strangers)
+    }
+
+    /// SIGKILL to every process of the tree that can be found now. What is forked meanwhile is there at the next look.
+    pub fn kill(&mut self) {
+        let now = BootInstant::now();
+        let first = *self.killed_at.get_or_insert(now);
+        if let Some(init) = self.init {
+            let _ = kill(init, Signal::SIGKILL);
+        }
+        if let Some(leaf) = &self.leaf {
+            leaf.kill();
+        }
+        let in_one_step = self.init.is_some() || self.leaf.is_some();
+        if in_one_step && self.walk.is_some() && now < first.plus(ONE_STEP) {
+            return;
+        }
+        if let Some(leaf) = &self.leaf {
+            leaf.signal_each(Signal::SIGKILL, |_| true);
+        }
+        if let Some(walk) = &mut self.walk {
+            walk.below(Pid::this(), &self.strangers, |process| process.signal(Signal::SIGKILL));
+        }
+    }
+
+    /// `signal` once to each process of the tree, but not to those in the process group `except`, nor to those in a PID
+    /// namespace, where the init passes it on.
+    pub fn ask(&mut self, signal: Signal, except: Option<Pid>) {
+        let passed_over: HashSet<Pid> = self.strangers.iter().copied().chain(self.init).collect();
+        let mut asked = HashSet::new();
+        if let Some(walk) = &mut self.walk {
+            walk.below(Pid::this(), &passed_over, |process| {
+                asked.insert(process.pid);
+                if Some(process.group) != except {
+                    process.signal(signal);
+                }
+            });
+        }
+        if let Some(leaf) = self.leaf.as_ref().filter(|_| self.init.is_none()) {
+            let is_of_group = |pid| except.is_some() && getpgid(Some(pid)).ok() == except;
+            leaf.signal_each(signal, |pid| !asked.contains(&pid) && !is_of_group(pid));
         }
     }
 
     /// SIGKILL to every process that can be seen below `pid` now, where that is a child that has not been reaped.
-    pub fn kill_below(&self, pid: Pid) {
-        for process in self.below(pid) {
-            process.signal(Signal::SIGKILL);
+    pub fn kill_below(&mut self, pid: Pid) {
+        if let Some(walk) = &mut self.walk {
+            walk.below(pid, &self.strangers, |process: &mut Process<'_>| process.signal(Signal::SIGKILL));
         }
     }
 
-    /// The descendants that are not in `group`.
-    #[must_use]
-    pub fn outside_of(&self, group: Option<Pid>) -> Vec<Process> {
-        self.descendants().into_iter().filter(|process| Some(process.group) != group).collect()
-    }
-
-    fn descendants(&self) -> Vec<Process> {
-        self.below(Pid::this())
-    }
-
-    fn below(&self, top: Pid) -> Vec<Process> {
-        let mut by_parent: HashMap<Pid, Vec<Process>> = HashMap::new();
-        for process in processes() {
-            by_parent.entry(process.parent).or_default().push(process);
-        }
-        let mut found = Vec::new();
-        let mut parents = vec![top];
-        while let Some(parent) = parents.pop() {
-            for process in by_parent.remove(&parent).unwrap_or_default() {
-                if !self.strangers.contains(&process.pid) {
-                    parents.push(process.pid);
-                    found.push(process);
-                }
-            }
-        }
-        found.retain(|process| !process.zombie);
+    /// A process of the tree whose parent is `parent`.
+    pub fn child_of(&mut self, parent: Pid) -> Option<Pid> {
+        let mut found = None;
+        self.walk.as_mut()?.below(parent, &HashSet::new(), |process| found = found.or(Some(process.pid)));
         found
-    }
-}
-
-impl Process {
-    pub fn signal(&self, signal: Signal) {
-        let Ok(pidfd) = sys::pidfd_open(self.pid) else { return };
-        if read(self.pid).is_some_and(|now| now.started == self.started) {
-            let _ = sys::pidfd_send_signal(pidfd.as_fd(), signal);
-        }
     }
 }
 
@@ -158,87 +185,14 @@ pub fn next_look() -> BootInstant {
     BootInstant::now().plus(LOOK_AGAIN)
 }
 
-/// This process's children, ended ones included.
-#[must_use]
-pub fn children() -> HashSet<Pid> {
+/// The children of this process, ended ones included, which are strangers to a tree that is yet to be started.
+///
+/// # Errors
+/// Where it has some, and `/proc` does not show them.
+pub fn strangers(walk: Option<&mut Walk>) -> io::Result<HashSet<Pid>> {
     // Nearly always there is none, and asking the kernel is cheaper than reading all of /proc.
     if wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::ECHILD) {
-        return HashSet::new();
+        return Ok(HashSet::new());
     }
-    processes().into_iter().filter(|process| process.parent == Pid::this()).map(|process| process.pid).collect()
-}
-
-fn processes() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    numbers.filter_map(|number| read(Pid::from_raw(number))).collect()
-}
-
-fn read(pid: Pid) -> Option<Process> {
-    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// Reads a line of proc_pid_stat(5): `PID (COMM) STATE PPID PGRP ...`. COMM may have spaces and parentheses in it.
-fn parse(pid: Pid, line: &[u8]) -> Option<Process> {
-    let comm_end = line.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(&line[comm_end + 1..]).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let number = |index: usize| fields.get(index)?.parse().ok().map(Pid::from_raw);
-    Some(Process {
-        pid,
-        zombie: matches!(*fields.first()?, "Z" | "X"),
-        parent: number(1)?,
-        group: number(2)?,
-        started: fields.get(19)?.parse().ok()?,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fuzz;
-
-    #[test]
-    fn a_command_name_with_spaces_and_parentheses_is_read() {
-        let line = b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
-        let process = parse(Pid::from_raw(42), line).unwrap();
-        assert_eq!((process.parent, process.group, process.started), (Pid::from_raw(7), Pid::from_raw(42), 987_654));
-        assert!(!process.zombie);
-    }
-
-    #[test]
-    fn this_process_is_found_below_its_parent() {
-        let me = read(Pid::this()).expect("/proc is mounted");
-        assert_eq!(me.parent, Pid::parent());
-    }
-
-    #[test]
-    fn a_million_lines_are_processes_or_nothing() {
-        let seeds: [&[u8]; 2] = [
-            b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2",
-            b"1 (x) Z 0 1 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1 0 0",
-        ];
-        fuzz::bent("line of /proc/PID/stat", &seeds, |line, _| (&parse(Pid::from_raw(1), line)).into());
-    }
-
-    #[test]
-    fn a_command_may_call_itself_anything_and_is_still_found() {
-        fuzz::run("name of a command", |source, input| {
-            // Sixteen bytes, of which the last ends it.
-            let mut line = b"42 (".to_vec();
-            let name = source.bend(&[b"sleep", b") S 1 1 1", b"a) Z 0 0 (", b"(((\n)))"]);
-            line.extend(name.iter().filter(|&&byte| byte != 0).take(15));
-            let (parent, group, started) = (source.below(99_999), source.below(99_999), source.number());
-            line.extend_from_slice(
-                format!(") S {parent} {group} 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {started} 1 2").as_bytes(),
-            );
-            input.show(|| String::from_utf8_lossy(&line).into_owned());
-            let process = parse(Pid::from_raw(42), &line).expect("it is the kernel's");
-            let number = |pid: Pid| usize::try_from(pid.as_raw()).expect("it is positive");
-            assert_eq!((number(process.parent), number(process.group), process.started), (parent, group, started));
-            // Cut short, as nothing is when the kernel writes it.
-            let cut = parse(Pid::from_raw(42), &line[..line.len() - 4 - source.below(20)]);
-            (&cut).into()
-        });
-    }
+    walk.map(Walk::children).ok_or_else(|| io::Error::other("cannot see which children this process has"))
 }

@@ -28,6 +28,15 @@ pub enum Report {
         signal: i32,
     },
     DeadlineReached,
+    /// The tree was killed, and how long each step took from the instant at which it was due.
+    Killed {
+        /// Until the guard was awake.
+        woken: Duration,
+        /// Until each process that could be seen had its SIGKILL.
+        signalled: Duration,
+        /// Until none was left.
+        empty: Duration,
+    },
     /// COMMAND will not be started, for the hook before it ended so.
     Unready(HookEnd),
     /// Another hook failed, which changes nothing.
@@ -134,14 +143,17 @@ fn unpack(packet: &Packet) -> (u8, [u64; 3]) {
     (packet[0], numbers)
 }
 
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn encode_order(order: Order) -> Packet {
     match order {
         Order::Extend(Deadline { term_at, kill_at, backstop_at }) => {
             packet(1, [term_at, kill_at, backstop_at].map(BootInstant::as_nanos))
         }
         Order::Stop { kill_after } => {
-            let nanos = kill_after.map_or(u64::MAX, |after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
-            packet(2, [nanos, 0, 0])
+            packet(2, [kill_after.map_or(u64::MAX, nanos), 0, 0])
         }
         Order::Lose => packet(3, [0; 3]),
         Order::Kill => packet(4, [0; 3]),
@@ -182,6 +194,7 @@ fn encode_report(report: &Report) -> Packet {
         Report::DeadlineReached => packet(5, [0; 3]),
         Report::GuardFailed => packet(6, [0; 3]),
         Report::Dead => packet(7, [0; 3]),
+        Report::Killed { woken, signalled, empty } => packet(10, [*woken, *signalled, *empty].map(nanos)),
         Report::Unready(end) => {
             let (kind, number) = encode_end(*end);
             packet(8, [kind, number, 0])
@@ -242,6 +255,10 @@ fn decode_report(packet: &Packet) -> Option<Report> {
             };
             Report::HookFailed(hook, decode_end(numbers[0], number(1)?)?)
         }
+        10 => {
+            let [woken, signalled, empty] = numbers.map(Duration::from_nanos);
+            Report::Killed { woken, signalled, empty }
+        }
         _ => return None,
     })
 }
@@ -288,6 +305,11 @@ mod tests {
             Report::DeadlineReached,
             Report::GuardFailed,
             Report::Dead,
+            Report::Killed {
+                woken: Duration::from_micros(3),
+                signalled: Duration::from_millis(4),
+                empty: Duration::from_secs(5),
+            },
             Report::Unready(HookEnd::Exited(3)),
             Report::Unready(HookEnd::Cut),
             Report::HookFailed(Hook::Losing, HookEnd::TimedOut),

@@ -9,6 +9,7 @@ use super::PROGRAM;
 use crate::attendants::Duties;
 use crate::election::{Patience, Restart, RestartWhen};
 use crate::exit;
+use crate::guard::contain::{Contain, Containment};
 use crate::guard::{hooks, hooks::Hooks};
 use crate::lease::{JobId, Shard, Timing, TimingRequest};
 use crate::ledger::{Job as LedgerJob, Slot, Turn};
@@ -26,6 +27,7 @@ use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Run COMMAND on exactly one of many hosts: the one that holds the lease on SHARD
@@ -170,6 +172,10 @@ pub struct Flags {
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_MARGIN", value_parser = flags::duration,
           allow_hyphen_values = true)]
     margin: Option<Duration>,
+
+    /// Kill COMMAND's tree by: auto, tree, cgroup, pidns
+    #[arg(long, value_name = "HOW", env = "LEADERRUN_CONTAIN", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
+    pub(super) contain: Contain,
 
     /// The name to show as the leader [default: HOST-PID-UUID]
     #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
@@ -398,8 +404,9 @@ impl Flags {
         }
     }
 
-    pub(super) fn duties(&self) -> Duties {
+    pub(super) fn duties(&self, containment: &Arc<Containment>) -> Duties {
         Duties {
+            containment: Arc::clone(containment),
             standby: self.standby.clone(),
             on_leader_change: self.on_leader_change.clone(),
             hook_timeout: self.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),

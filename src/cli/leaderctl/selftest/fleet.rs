@@ -7,7 +7,8 @@
 use super::evidence::{Life, Stamps, Trouble};
 use super::programs;
 use super::proxy::{Proxy, Weather};
-use crate::guard::tree::{Tree, children};
+use crate::guard::tree::{Tree, strangers};
+use crate::guard::walk::Walk;
 use crate::lease::{Shard, Timing, show};
 use crate::store::url::Secret;
 use crate::time::BootInstant;
@@ -63,13 +64,15 @@ impl<'a> Fleet<'a> {
     pub fn new(setting: &'a Setting, name: &str, limit: Duration) -> io::Result<Self> {
         let scratch = setting.scratch.join(name);
         fs::create_dir(&scratch)?;
+        let mut walk = Walk::open()?;
+        let strangers = strangers(Some(&mut walk))?;
         Ok(Self {
             setting,
             candidates: BTreeMap::new(),
             ways: BTreeMap::new(),
             stamps: Stamps::new(scratch.join("stamps"))?,
             scratch,
-            tree: Tree::after(children()),
+            tree: Tree::new(strangers, Some(walk), None),
             until: BootInstant::now().plus(limit).plus(limit),
         })
     }
@@ -255,7 +258,7 @@ impl<'a> Fleet<'a> {
             }
         }
         let stamps = self.stamps.path.clone();
-        let gone = |fleet: &Self| fleet.candidates.is_empty() && commands_of(&stamps) == 0;
+        let gone = |fleet: &mut Self| fleet.candidates.is_empty() && commands_of(&stamps) == 0;
         self.wait_until(grace + Duration::from_secs(1), gone).await;
         let orphans = commands_of(&stamps);
         // A backstop whose candidate was killed may be giving the lease back.
@@ -266,7 +269,7 @@ impl<'a> Fleet<'a> {
 
     /// SIGKILL to everything, at once.
     pub async fn kill(&mut self) {
-        let kill = |fleet: &Self| {
+        let kill = |fleet: &mut Self| {
             if !fleet.tree.is_empty() {
                 fleet.tree.kill();
             }
@@ -276,7 +279,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// False when it took too long.
-    async fn wait_until(&mut self, limit: Duration, reached: impl Fn(&Self) -> bool) -> bool {
+    async fn wait_until(&mut self, limit: Duration, reached: impl Fn(&mut Self) -> bool) -> bool {
         let begun = BootInstant::now();
         loop {
             self.reap();

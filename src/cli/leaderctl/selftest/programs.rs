@@ -6,6 +6,7 @@
 //! too late, should all of them be killed at once.
 
 use crate::cli::leaderrun;
+use crate::sys::SingleThread;
 use crate::time::{self, BootInstant};
 use crate::{guard, sys, will};
 use nix::sys::signal::Signal;
@@ -88,11 +89,13 @@ fn be_command(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
 
 /// In a session of its own, and nobody's child.
 fn make_daemon(path: &OsString, until: u64) -> io::Result<()> {
-    if let Some(child) = sys::fork()? {
+    let single_thread = SingleThread::prove()?;
+    if let Some(child) = single_thread.fork()? {
         waitpid(child, None)?;
         return Ok(());
     }
-    let done = setsid().map_err(io::Error::from).and_then(|_| sys::fork()).and_then(|child| match child {
+    let forked = setsid().map_err(io::Error::from).and_then(|_| single_thread.fork());
+    let done = forked.and_then(|child| match child {
         Some(_) => Ok(()),
         None => stamp(path, BootInstant::from_nanos(until)),
     });

@@ -1,0 +1,337 @@
+//! A cgroup (version 2) for each tree, which the kernel kills in one step.
+//!
+//! The hazards:
+//!
+//! - *A cgroup that can be written is not therefore ours.* Root can write all of them, and a service manager counts on those
+//!   that it made. A directory is ours by systemd's rules of delegation (`Delegate=` sets an extended attribute on it), or
+//!   when it is the root of a container's cgroup namespace. Its own files are never written: only directories are made in it.
+//! - *What runs in an inner node is in the way* once its owner enables controllers. So leaderrun moves itself to
+//!   `supervisor`, and each COMMAND is born in a leaf `payload-N` beside it.
+//! - *A crash leaves a leaf behind*, maybe with a tree in it. All that own a leaf hold a lock on it, which the kernel frees
+//!   with the last of them. What can be locked is nobody's, and is killed and removed at the next start.
+//! - *`cgroup.kill` passes over a zombie whose threads live on*, so what is listed still is killed one by one.
+//!
+//! The files are those of the kernel's Documentation/admin-guide/cgroup-v2.rst; the rules of delegation are those of
+//! systemd's CGROUP_DELEGATION.md.
+
+use crate::sys;
+use crate::time::BootInstant;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{AccessFlags, Pid, UnlinkatFlags, Whence, faccessat, getpid, lseek, read, unlinkat, write};
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const SUPERVISOR: &CStr = c"supervisor";
+const LEAF: &str = "payload-";
+/// What a leaf of a crash before may take to die.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// The cgroup that was delegated to us.
+#[derive(Debug)]
+pub struct Cgroup {
+    directory: OwnedFd,
+    path: PathBuf,
+}
+
+/// The cgroup of one tree.
+#[derive(Debug)]
+pub struct Leaf {
+    name: CString,
+    /// Locked for as long as it is open here, or in a process that inherited it.
+    directory: File,
+    kill: OwnedFd,
+    members: OwnedFd,
+    events: File,
+}
+
+impl Cgroup {
+    /// The cgroup of this process, if it was delegated to us.
+    ///
+    /// # Errors
+    /// Why it is not ours, or cannot be used.
+    pub fn ours() -> Result<Self, String> {
+        let membership = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+        let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
+        let path = directory_of(&mounts, own).ok_or("no file system of type cgroup2 that shows its cgroup is mounted")?;
+        let shown = path.display();
+        let directory: OwnedFd = File::open(&path).map_err(|error| format!("{shown}: {error}"))?.into();
+        let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
+        if !is_delegated(&directory) && !(own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok()) {
+            return Err(format!("{shown} was not delegated to us (systemd: Delegate=yes)"));
+        }
+        for name in [c".", c"cgroup.procs"] {
+            there(name, AccessFlags::W_OK).map_err(|error| format!("{shown} cannot be written: {}", error.desc()))?;
+        }
+        there(c"cgroup.kill", AccessFlags::F_OK)
+            .map_err(|_| format!("{shown} has no cgroup.kill: Linux has it from 5.14 on"))?;
+        Ok(Self { directory, path })
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the leaves of a crash before, with all that lives in them, and moves this process out of the way.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn settle(&self) -> io::Result<()> {
+        match mkdirat(&self.directory, SUPERVISOR, Mode::from_bits_truncate(0o755)) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let supervisor = open(&self.directory, SUPERVISOR, OFlag::O_DIRECTORY)?;
+        write(open(&supervisor, c"cgroup.procs", OFlag::O_WRONLY)?, b"0")?;
+        self.sweep()
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        let mut entries = Dir::openat(&self.directory, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let names: Vec<CString> = entries.iter().filter_map(|entry| Some(entry.ok()?.file_name().to_owned())).collect();
+        let give_up = BootInstant::now().plus(SWEEP);
+        for name in names.into_iter().filter(|name| is_leaf(name.to_bytes())) {
+            // What is gone meanwhile, or somebody's, is none of a crash.
+            let Ok(directory) = open(&self.directory, &name, OFlag::O_DIRECTORY).map(File::from) else { continue };
+            let Ok(()) = directory.try_lock() else { continue };
+            let Ok(leaf) = Leaf::of(name, directory) else { continue };
+            while !leaf.is_empty() && BootInstant::now() < give_up {
+                leaf.kill();
+                leaf.signal_each(Signal::SIGKILL, |_| true);
+                std::thread::sleep(super::tree::LOOK_AGAIN);
+            }
+            leaf.remove();
+        }
+        Ok(())
+    }
+
+    /// A new leaf.
+    ///
+    /// # Errors
+    /// The kernel's: too many cgroups, or no memory.
+    pub fn new_leaf(&self) -> io::Result<Leaf> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        for _ in 0..3 {
+            let name = format!("{LEAF}{}-{}", getpid(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let name = CString::new(name).expect("a number has no NUL");
+            match mkdirat(&self.directory, name.as_c_str(), Mode::from_bits_truncate(0o755)) {
+                // Of another process that had our number, here or in another PID namespace.
+                Err(Errno::EEXIST) => continue,
+                made => made?,
+            }
+            // Somebody who starts may take it for one of a crash before it is locked, and remove it.
+            let Ok(directory) = open(&self.directory, &name, OFlag::O_DIRECTORY).map(File::from) else { continue };
+            if directory.try_lock_shared().is_ok()
+                && let Ok(leaf) = Leaf::of(name, directory)
+            {
+                return Ok(leaf);
+            }
+        }
+        Err(io::Error::other("cannot make a cgroup for the command"))
+    }
+}
+
+impl Leaf {
+    /// Of a directory that this process, or one that it comes from, has locked.
+    ///
+    /// # Errors
+    /// The kernel's: ENODEV where it was removed.
+    pub fn of(name: CString, directory: File) -> io::Result<Self> {
+        Ok(Self {
+            kill: open(&directory, c"cgroup.kill", OFlag::O_WRONLY)?,
+            members: open(&directory, c"cgroup.procs", OFlag::O_RDONLY)?,
+            events: open(&directory, c"cgroup.events", OFlag::O_RDONLY)?.into(),
+            name,
+            directory,
+        })
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    #[must_use]
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Readable with priority when what it says of members has changed.
+    #[must_use]
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Has the kernel kill all members, and what they fork meanwhile.
+    pub fn kill(&self) {
+        let _ = write(&self.kill, b"1");
+    }
+
+    /// True when no process of it lives, threads of zombies included.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let mut text = [0; 256];
+        // A directory that was removed had no members.
+        match nix::sys::uio::pread(&self.events, &mut text, 0) {
+            Ok(length) => text[..length].split(|&byte| byte == b'\n').any(|line| line == b"populated 0"),
+            Err(error) => error == Errno::ENODEV,
+        }
+    }
+
+    /// `signal` to each member that `is_meant`.
+    ///
+    /// The numbers that are read may become strangers' before they are used. So each is pinned by a pidfd, and signalled if
+    /// it is listed still: then it was a member's when it was pinned.
+    pub fn signal_each(&self, signal: Signal, is_meant: impl Fn(Pid) -> bool) {
+        const BATCH: usize = 16;
+        let mut seen = 0;
+        loop {
+            let mut pinned: [Option<(i32, OwnedFd)>; BATCH] = Default::default();
+            let mut count = 0;
+            self.each_member(|at, pid| {
+                if at >= seen && count < BATCH {
+                    // 0 stands for a process of another PID namespace.
+                    let meant = Some(Pid::from_raw(pid)).filter(|&member| pid > 0 && is_meant(member));
+                    pinned[count] = meant.and_then(|member| Some((pid, sys::pidfd_open(member).ok()?)));
+                    count += 1;
+                }
+            });
+            if count == 0 {
+                return;
+            }
+            self.each_member(|_, listed| {
+                for (pid, pidfd) in pinned.iter().flatten() {
+                    if *pid == listed {
+                        let _ = sys::pidfd_send_signal(pidfd.as_fd(), signal);
+                    }
+                }
+            });
+            seen += count;
+        }
+    }
+
+    /// Hands the members' numbers to `each`, with their places in the list.
+    fn each_member(&self, mut each: impl FnMut(usize, i32)) {
+        let mut text = [0; 4096];
+        if lseek(&self.members, 0, Whence::SeekSet).is_err() {
+            return;
+        }
+        let (mut at, mut number) = (0, 0_i32);
+        while let Ok(length @ 1..) = read(&self.members, &mut text) {
+            // A line may go on in the next part.
+            for &byte in &text[..length] {
+                if byte == b'\n' {
+                    each(at, number);
+                    (at, number) = (at + 1, 0);
+                } else {
+                    number = number.wrapping_mul(10).wrapping_add(i32::from(byte.wrapping_sub(b'0')));
+                }
+            }
+        }
+    }
+
+    /// Removes it, where it is empty.
+    pub fn remove(&self) {
+        if let Ok(above) = open(&self.directory, c"..", OFlag::O_DIRECTORY) {
+            let _ = unlinkat(above, self.name.as_c_str(), UnlinkatFlags::RemoveDir);
+        }
+    }
+}
+
+fn open(directory: impl AsFd, name: &CStr, flags: OFlag) -> io::Result<OwnedFd> {
+    Ok(openat(directory, name, flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW, Mode::empty())?)
+}
+
+/// `payload-PID-N`: nobody else's directory is to be taken for one of ours.
+fn is_leaf(name: &[u8]) -> bool {
+    let numbers = name.strip_prefix(LEAF.as_bytes()).map(|numbers| numbers.split(|&byte| byte == b'-'));
+    numbers.is_some_and(|mut numbers| {
+        let mut number = || numbers.next().is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit));
+        number() && number() && numbers.next().is_none()
+    })
+}
+
+/// systemd sets one for root, and for all others the other, which they may read.
+fn is_delegated(directory: &OwnedFd) -> bool {
+    let mut value = [0; 8];
+    [c"trusted.delegate", c"user.delegate"]
+        .iter()
+        .any(|name| sys::extended_attribute(directory.as_fd(), name, &mut value).is_ok_and(|value| value == b"1"))
+}
+
+/// From cgroups(7): the line of version 2 in `/proc/self/cgroup` is `0::PATH`.
+fn own_path(membership: &str) -> Option<&str> {
+    membership.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// Where the cgroup `own` is, as proc_pid_mountinfo(5) tells: `36 35 98:0 ROOT POINT OPTIONS TAGS... - TYPE SOURCE OPTIONS`.
+fn directory_of(mounts: &str, own: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        if kind.split(' ').next()? != "cgroup2" {
+            return None;
+        }
+        let mut fields = place.split(' ').skip(3);
+        let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
+        let below = Path::new(own).strip_prefix(Path::new(&root)).ok()?;
+        // A path that ends with a slash is another one to the kernel's eye, not to ours.
+        Some(if below.as_os_str().is_empty() { PathBuf::from(point) } else { Path::new(&point).join(below) })
+    })
+}
+
+/// The kernel writes a space, a tab, a line break and a backslash as three octal digits.
+pub(super) fn unescape(text: &str) -> std::ffi::OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\').then(|| after.get(..3)).flatten();
+        let octal = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    std::ffi::OsStr::from_bytes(&bytes).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_cgroup_is_found_below_where_it_is_mounted() {
+        let membership = "4:memory:/x\n0::/system.slice/report.service\n";
+        assert_eq!(own_path(membership), Some("/system.slice/report.service"));
+        let mounts = "30 23 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      31 23 0:27 / /sys/fs/my\\040cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
+        let directory = directory_of(mounts, "/system.slice/report.service");
+        assert_eq!(directory, Some(PathBuf::from("/sys/fs/my cgroup/system.slice/report.service")));
+        assert_eq!(directory_of(mounts, "/"), Some(PathBuf::from("/sys/fs/my cgroup")));
+        assert_eq!(directory_of("", "/"), None);
+    }
+
+    #[test]
+    fn only_what_we_name_is_swept() {
+        for (name, ours) in
+            [("payload-12-0", true), ("payload", false), ("payload-12", false), ("payload-a-1", false), ("payload-1-2-3", false)]
+        {
+            assert_eq!(is_leaf(name.as_bytes()), ours, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_outside_of_what_is_mounted_is_not_found() {
+        let mounts = "31 23 0:27 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(directory_of(mounts, "/docker/abc/x"), Some(PathBuf::from("/sys/fs/cgroup/x")));
+        assert_eq!(directory_of(mounts, "/docker/abcd"), None);
+    }
+}

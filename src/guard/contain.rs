@@ -1,0 +1,242 @@
+//! By which means this host can kill a whole tree: found out at the start, before anything is acquired.
+//!
+//! The hazard: a means that is thought to be there and is not shows itself when the lease ends. A `/proc` of another PID
+//! namespace has numbers of other processes in it, and one with `hidepid` hides descendants. So each means is tried at the
+//! start, and what is named and cannot be had is refused.
+
+use super::cgroup::{Cgroup, Leaf, unescape};
+use super::init;
+use super::tree::{self, Tree};
+use super::walk::Walk;
+use crate::sys::{Namespaces, Scheduling, SingleThread};
+use nix::unistd::{Gid, getgroups, getpid};
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io;
+
+/// What an operator asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Contain {
+    /// The walk over `/proc`, and a cgroup where one was delegated to us.
+    #[default]
+    Auto,
+    /// The walk alone.
+    Tree,
+    /// A cgroup, or nothing.
+    Cgroup,
+    /// A PID namespace, or nothing.
+    Pidns,
+}
+
+/// The means that were found.
+#[derive(Debug)]
+pub struct Containment {
+    walks: bool,
+    cgroup: Option<Cgroup>,
+    /// Why there is none, where nobody said that there must not be one.
+    why_no_cgroup: Option<String>,
+    namespaces: Option<Namespaces>,
+    /// What this process has, and COMMAND gets.
+    scheduling: Scheduling,
+}
+
+impl Containment {
+    /// Finds what `contain` asks for. It changes nothing yet; this process must have one thread.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    pub fn find(contain: Contain) -> Result<Self, String> {
+        let walks = walks();
+        let cgroup = match contain {
+            Contain::Tree => None,
+            Contain::Auto | Contain::Cgroup | Contain::Pidns => Some(Cgroup::ours()),
+        };
+        let namespaces = match contain {
+            Contain::Pidns => Some(find_namespaces()?),
+            Contain::Auto | Contain::Tree | Contain::Cgroup => None,
+        };
+        let (cgroup, why_no_cgroup) = match cgroup {
+            Some(Err(why)) if contain == Contain::Cgroup => {
+                return Err(format!("--contain cgroup cannot be had: {why}"));
+            }
+            Some(Err(why)) => (None, Some(why)),
+            Some(Ok(cgroup)) => (Some(cgroup), None),
+            None => (None, None),
+        };
+        match walks {
+            Err(why) if cgroup.is_none() && namespaces.is_none() => Err(format!(
+                "cannot see what would have to be killed: {why}; mount /proc anew, or use --contain pidns or a delegated cgroup"
+            )),
+            walks => Ok(Self {
+                walks: walks.is_ok(),
+                cgroup,
+                why_no_cgroup,
+                namespaces,
+                scheduling: Scheduling::current().unwrap_or(Scheduling::SHARED),
+            }),
+        }
+    }
+
+    /// Moves this process to where it does not stand in the way of the cgroups that it makes.
+    ///
+    /// # Errors
+    /// The kernel's, in words.
+    pub fn settle(&mut self, contain: Contain) -> Result<(), String> {
+        let Some(cgroup) = &self.cgroup else { return Ok(()) };
+        let Err(error) = cgroup.settle() else { return Ok(()) };
+        let why = format!("{}: {error}", cgroup.path().display());
+        if contain == Contain::Cgroup || !(self.walks || self.namespaces.is_some()) {
+            return Err(format!("--contain cgroup cannot be had: {why}"));
+        }
+        (self.cgroup, self.why_no_cgroup) = (None, Some(why));
+        Ok(())
+    }
+
+    /// What kills a tree here, in a word: as `--contain` has it.
+    #[must_use]
+    pub fn method(&self) -> &'static str {
+        match (&self.namespaces, &self.cgroup) {
+            (Some(_), _) => "pidns",
+            (None, Some(_)) => "cgroup",
+            (None, None) => "tree",
+        }
+    }
+
+    #[must_use]
+    pub fn namespaces(&self) -> Option<Namespaces> {
+        self.namespaces
+    }
+
+    #[must_use]
+    pub fn scheduling(&self) -> Scheduling {
+        self.scheduling
+    }
+
+    #[must_use]
+    pub fn walks(&self) -> bool {
+        self.walks
+    }
+
+    /// Of a tree that is yet to be started, with a cgroup of its own where there are some.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new_tree(&self) -> io::Result<Tree> {
+        let mut walk = self.walks.then(Walk::open).transpose()?;
+        let strangers = tree::strangers(walk.as_mut())?;
+        let leaf: Option<Leaf> = self.cgroup.as_ref().map(Cgroup::new_leaf).transpose()?;
+        Ok(Tree::new(strangers, walk, leaf))
+    }
+}
+
+impl fmt::Display for Containment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespaces {
+            Some(Namespaces::Privileged) => f.write_str("a PID namespace")?,
+            Some(Namespaces::WithUser) => f.write_str("a PID namespace below a user namespace")?,
+            None => {}
+        }
+        let after = |first: bool| if first { "" } else { ", then " };
+        if let Some(cgroup) = &self.cgroup {
+            write!(f, "{}a cgroup below {}", after(self.namespaces.is_none()), cgroup.path().display())?;
+        }
+        if self.walks {
+            write!(f, "{}the walk over /proc", after(self.namespaces.is_none() && self.cgroup.is_none()))?;
+        }
+        if let Some(why) = &self.why_no_cgroup {
+            write!(f, " (no cgroup: {why})")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether `/proc` shows all that we may have to kill.
+fn walks() -> Result<(), String> {
+    let own = fs::read_link("/proc/self").map_err(|error| format!("/proc is not mounted, or is not ours: {error}"))?;
+    if own.as_os_str() != OsStr::new(&getpid().to_string()) {
+        return Err("/proc is of another PID namespace".to_owned());
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+    let status = fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
+    match hides(&mounts) {
+        Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
+        Some(Hides { option, .. }) => Err(format!("/proc is mounted with {option}, and this process has no CAP_SYS_PTRACE")),
+        None => Ok(()),
+    }
+}
+
+/// That `/proc` hides processes, as its mount options say (proc(5)).
+#[derive(Debug, PartialEq, Eq)]
+struct Hides<'a> {
+    option: &'a str,
+    /// The group that sees all the same.
+    exempt: Option<u32>,
+}
+
+/// As the last of the mounts on `/proc` has it, which is the one that is seen.
+fn hides(mounts: &str) -> Option<Hides<'_>> {
+    let (place, kind) = mounts
+        .lines()
+        .filter_map(|line| line.split_once(" - "))
+        .rfind(|(place, _)| place.split(' ').nth(4).map(unescape).is_some_and(|point| point == "/proc"))?;
+    let options = || place.split(' ').nth(5).into_iter().chain(kind.split(' ').nth(2)).flat_map(|all| all.split(','));
+    let hidepid = options().find(|option| option.starts_with("hidepid="))?;
+    let exempt = options().find_map(|option| option.strip_prefix("gid=")?.parse().ok());
+    match hidepid {
+        "hidepid=0" | "hidepid=off" => None,
+        // No group is exempt from these.
+        "hidepid=4" | "hidepid=ptraceable" => Some(Hides { option: hidepid, exempt: None }),
+        option => Some(Hides { option, exempt }),
+    }
+}
+
+fn is_member(group: u32) -> bool {
+    let group = Gid::from_raw(group);
+    nix::unistd::getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
+}
+
+/// Whether `/proc/self/status` names `CAP_SYS_PTRACE` among the effective capabilities.
+fn is_privileged(status: &str) -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let set = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    set.is_some_and(|set| set & (1 << CAP_SYS_PTRACE) != 0)
+}
+
+fn find_namespaces() -> Result<Namespaces, String> {
+    let refused = |error: &io::Error| format!("--contain pidns cannot be had: {error}");
+    let one = SingleThread::prove().map_err(|error| refused(&error))?;
+    match init::try_namespaces(&one, Namespaces::Privileged) {
+        Ok(()) => Ok(Namespaces::Privileged),
+        Err(_) => match init::try_namespaces(&one, Namespaces::WithUser) {
+            Ok(()) => Ok(Namespaces::WithUser),
+            Err(error) => Err(format!("{} (root may, and others where they may make user namespaces)", refused(&error))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_mount_of_proc_tells_whether_it_hides_processes() {
+        let line = |options: &str| format!("24 30 0:22 / /proc rw,nosuid shared:14 - proc proc {options}\n");
+        assert_eq!(hides(&line("rw")), None);
+        assert_eq!(hides(&line("rw,hidepid=off")), None);
+        let mounts = format!("{}{}", line("rw"), line("rw,gid=44,hidepid=invisible"));
+        assert_eq!(hides(&mounts), Some(Hides { option: "hidepid=invisible", exempt: Some(44) }));
+        assert_eq!(hides(&format!("{mounts}{}", line("rw"))), None);
+        let mounts = line("rw,gid=44,hidepid=ptraceable");
+        assert_eq!(hides(&mounts), Some(Hides { option: "hidepid=ptraceable", exempt: None }));
+        // An elder kernel has it among the options of the mount.
+        let elder = "24 30 0:22 / /proc rw,hidepid=2 shared:14 - proc proc rw\n";
+        assert_eq!(hides(elder), Some(Hides { option: "hidepid=2", exempt: None }));
+    }
+
+    #[test]
+    fn the_capability_to_see_all_is_read_from_the_effective_set() {
+        assert!(is_privileged("CapPrm:\t0000000000000000\nCapEff:\t000001ffffffffff\n"));
+        assert!(!is_privileged("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
+    }
+}

@@ -1,0 +1,203 @@
+//! The init of a PID namespace: the guard's child, and COMMAND's parent in there.
+//!
+//! ```text
+//! lr-guard           the guard
+//! └─ lr-init         PID 1 of the namespace
+//!    └─ COMMAND ...  the tree
+//! ```
+//!
+//! When it ends, the kernel kills all that is left in the namespace, in one step, and lets nobody reap it before: so its end,
+//! once it was reaped, is the proof that the tree is dead.
+//!
+//! The hazards:
+//!
+//! - *All of leaderrun is killed in one instant*: PR_SET_PDEATHSIG kills the init with the guard, and so the tree. The kernel
+//!   delivers that signal from an ancestor of the namespace, which an init cannot ignore.
+//! - *The guard is frozen*: its own timer kills it at the deadline ([`KillTimer`](crate::sys::Doom)), and so the init.
+//! - *The guard knows COMMAND by another number than the init does*, and cannot wait for it: the init tells what becomes of
+//!   it, and passes signals on.
+
+use super::wire::{Heard, Line, Report};
+use super::policy::Order;
+use crate::election::{CommandEnd, StartError};
+use crate::sys::{self, Birth, ChildState, Namespaces, SingleThread, wait_any};
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Gid, Pid, Uid, getegid, geteuid};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+
+/// What an init tells that could not make its namespaces usable; no errno of exec(2).
+const NOT_SET_UP: u8 = 1;
+
+/// What runs in the namespace, and how it is asked to stop.
+pub struct Inside<'a> {
+    pub program: &'a OsStr,
+    pub arguments: &'a [OsString],
+    pub stop_signal: Signal,
+}
+
+/// Starts an init, and COMMAND below it.
+///
+/// # Errors
+/// As [`sys::start_command`]; then nothing is left.
+pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> io::Result<(Pid, Line)> {
+    let (line, inits_line) = Line::pair()?;
+    let owner = (geteuid(), getegid());
+    let Some(init) = birth.single_thread.fork_into(Some(namespaces), birth.cgroup)? else {
+        drop(line);
+        run(namespaces, owner, inside, birth, &inits_line);
+    };
+    drop(inits_line);
+    let first = loop {
+        match line.hear_report() {
+            Heard::Silence => {
+                let _ = poll(&mut [PollFd::new(line.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+            }
+            heard => break heard,
+        }
+    };
+    let error = match first {
+        Heard::Message(Report::Started { .. }) => return Ok((init, line)),
+        Heard::Message(Report::NotStarted(StartError(errno))) => errno,
+        Heard::Message(_) | Heard::Silence | Heard::Closed => libc::EAGAIN,
+    };
+    let _ = waitpid(init, None);
+    Err(io::Error::from_raw_os_error(error))
+}
+
+/// Whether such namespaces can be had here, and used.
+///
+/// # Errors
+/// Why not.
+pub fn try_namespaces(one: &SingleThread, namespaces: Namespaces) -> io::Result<()> {
+    let owner = (geteuid(), getegid());
+    match one.fork_into(Some(namespaces), None)? {
+        None => {
+            let number = set_up(namespaces, owner).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EINVAL));
+            // All that Linux has are below 256.
+            sys::exit_at_once(u8::try_from(number).unwrap_or(u8::MAX));
+        }
+        Some(child) => match waitpid(child, None)? {
+            WaitStatus::Exited(_, 0) => Ok(()),
+            WaitStatus::Exited(_, number) => Err(io::Error::from_raw_os_error(number)),
+            _ => Err(io::Error::other("the first process in it was killed")),
+        },
+    }
+}
+
+/// In the new namespaces: gives them the user that they were made by, and a `/proc` of their own.
+fn set_up(namespaces: Namespaces, (user, group): (Uid, Gid)) -> io::Result<()> {
+    if namespaces == Namespaces::WithUser {
+        // user_namespaces(7): without it an unprivileged process may not map its group.
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+        fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    }
+    // What is mounted outside goes on arriving here, and nothing that is mounted here leaves.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    Ok(mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>)?)
+}
+
+/// The init itself. Everything is blocked that can be, as in the guard.
+fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Birth<'_>, line: &Line) -> ! {
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    let _ = nix::sys::prctl::set_name(c"lr-init");
+    // The guard may have died before the first of these took effect; its end of the line was closed then.
+    if line.hear_order() == Heard::Closed {
+        sys::exit_at_once(NOT_SET_UP);
+    }
+    let started = set_up(namespaces, owner)
+        // Why a namespace cannot be used is not what exec(2) says of COMMAND.
+        .map_err(|_| io::Error::from_raw_os_error(libc::EAGAIN))
+        .and_then(|()| {
+            let children = SignalFd::with_flags(&children_signal(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+            Ok((children, sys::start_command(inside.program, inside.arguments, Birth { cgroup: None, ..birth })?))
+        });
+    match started {
+        Ok((children, command)) => {
+            line.report(&Report::Started { pid: command.as_raw() });
+            look_after(line, &children, command, inside.stop_signal);
+            sys::exit_at_once(0);
+        }
+        Err(error) => {
+            line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EINVAL))));
+            sys::exit_at_once(NOT_SET_UP);
+        }
+    }
+}
+
+fn children_signal() -> SigSet {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    signals
+}
+
+/// Returns once no process is left in the namespace, or the guard is gone.
+fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signal) {
+    let mut command = Some(command);
+    loop {
+        loop {
+            match wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED) {
+                Ok(Some((pid, state))) if Some(pid) == command => {
+                    let end = match state {
+                        ChildState::Exited(status) => CommandEnd::Exited(status),
+                        ChildState::Signalled(signal) => CommandEnd::Signalled(signal),
+                        ChildState::Stopped(signal) => {
+                            line.report(&Report::Paused { signal });
+                            continue;
+                        }
+                        ChildState::Continued => continue,
+                    };
+                    // From here on its number may become another process's.
+                    command = None;
+                    line.report(&Report::Ended(end));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(Errno::ECHILD) => return,
+                Err(error) => panic!("waitid: {error}"),
+            }
+        }
+        loop {
+            match line.hear_order() {
+                Heard::Message(order) => obey(order, command, stop_signal),
+                Heard::Silence => break,
+                Heard::Closed => return,
+            }
+        }
+        let sources = [line.as_fd(), children.as_fd()].map(|source| PollFd::new(source, PollFlags::POLLIN));
+        let _ = poll(&mut { sources }, PollTimeout::NONE);
+        while let Ok(Some(_)) = children.read_signal() {}
+    }
+}
+
+fn obey(order: Order, command: Option<Pid>, stop_signal: Signal) {
+    match order {
+        Order::Signal(signal) => {
+            if let (Some(command), Ok(signal)) = (command, Signal::try_from(signal)) {
+                let _ = kill(command, signal);
+            }
+        }
+        Order::Continue => {
+            if let Some(command) = command {
+                let _ = killpg(command, Signal::SIGCONT);
+            }
+        }
+        Order::Stop { .. } => {
+            // Everything in the namespace but this process, kill(2). What is stopped cannot obey without the second one.
+            for signal in [stop_signal, Signal::SIGCONT] {
+                let _ = kill(Pid::from_raw(-1), signal);
+            }
+        }
+        // The guard's own affairs.
+        Order::Extend(_) | Order::Lose | Order::Kill | Order::Because(_) => {}
+    }
+}
