@@ -82,7 +82,6 @@ pub fn main() -> ExitCode {
     if let Err(why) = containment.settle(flags.contain) {
         return fail(exit::OS_ERROR, &why);
     }
-    tracing::debug!("kills a tree by {containment}");
     match run(&flags, job, &Arc::new(containment)) {
         Ok(status) => status,
         Err(error) => fail(exit::OS_ERROR, &format!("the operating system refused: {error:#}")),
@@ -165,6 +164,7 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
         let line = log::is_live(flags.log_format, flags.quiet).then(|| StatusLine::new(PROGRAM, &candidate));
         let host = Processes::new(command, &candidate, attendants, notifier, board)?.with_line(line);
+        tracing::debug!("a tree is killed by {containment}");
         let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
         let habits = Habits { announces: flags.announces(&*store), job: job.ledger, schedule };
         driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await

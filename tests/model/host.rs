@@ -217,11 +217,31 @@ impl Host {
         self.settle(cx);
     }
 
+    /// Whether the kernel's timer of a guard that is frozen has to fire in this tick.
+    pub fn is_kill_timer_due(&self, tick: Tick, mutant: Option<Mutant>) -> bool {
+        !self.suspended
+            && mutant != Some(Mutant::NoKillTimer)
+            && self.custody.as_ref().is_some_and(|custody| {
+                custody.guard.mode == Mode::Frozen && custody.guard.policy.backstop_at() <= self.clock.at(tick)
+            })
+    }
+
+    pub fn kill_timer_fires(&mut self, cx: &Context<'_>) {
+        cx.world.meet(Met::KillTimerKills);
+        self.kill(Link::Guard, cx);
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self, link: Link, cx: &Context<'_>) {
         match (link, &mut self.custody) {
             (Link::Candidate, _) => self.candidate_ends(),
-            (Link::Guard, Some(custody)) => (custody.guard.mode, custody.guard.killed) = (Mode::Gone, true),
+            (Link::Guard, Some(custody)) => {
+                (custody.guard.mode, custody.guard.killed) = (Mode::Gone, true);
+                if cx.world.contained && cx.world.mutant != Some(Mutant::InitOutlivesGuard) {
+                    cx.world.meet(Met::DiedWithItsGuard);
+                    custody.kill();
+                }
+            }
             (Link::Backstop, Some(custody)) => custody.backstop.mode = Mode::Gone,
             (Link::Guard | Link::Backstop, None) => {}
         }

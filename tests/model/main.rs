@@ -73,6 +73,7 @@ fn world(store: Kind, faults: Faults, horizon: u8) -> World {
         faults,
         victim: None,
         attended: false,
+        contained: false,
         horizon,
         breaches: Breach::HARMFUL.to_vec(),
         mutant: None,
@@ -212,6 +213,18 @@ fn command_never_meets_what_runs_beside_its_standby() {
     }
     let operators = Faults { orders: 2, stops: 2, total: 2, ..Faults::NONE };
     holds("beside standbys, with orders", world(Kind::Atomic, operators, 14), 5_000, &met);
+}
+
+/// In a PID namespace a tree dies with its guard, and a guard that is frozen is killed by the kernel: so a host may lose all
+/// three of its processes.
+#[test]
+fn no_strike_at_all_processes_of_a_host_breaks_it_where_the_tree_has_a_namespace() {
+    let met = [Met::KillTimerKills, Met::DiedWithItsGuard];
+    for store in [Kind::Conditional, Kind::Atomic] {
+        let faults = Faults { kills: 3, freezes: 3, total: 3, ..Faults::NONE };
+        let world = World { contained: true, victim: Some(Id(0)), ..world(store, faults, 12) };
+        holds(&format!("all processes of a host struck, {store:?}"), world, 50_000, &met);
+    }
 }
 
 /// `wake_at` in the past with nothing to do is a candidate that takes all of a processor: while a tree is hard to kill

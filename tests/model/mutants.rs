@@ -52,6 +52,10 @@ pub enum Mutant {
     ClockStopsInSuspend,
     /// Orders are read before the claim, when there were none, and not again after the grant.
     OrdersReadBeforeClaim,
+    /// A guard that is frozen is not killed at the deadline.
+    NoKillTimer,
+    /// A PID namespace goes on when its guard has died.
+    InitOutlivesGuard,
     /// What runs beside a standby counts as dead when it was asked to end.
     AttendantsTakenForDead,
 }
@@ -110,6 +114,22 @@ fn a_wait_counted_from_the_request() {
     let (states, found) = explore(World { breaches: vec![Breach::TwoTrees], horizon: 11, ..world }, false);
     let found = found.expect("a wait that is too short");
     println!("WaitFromRequest: {:?} after {} steps ({states} states)\n{}", found.breach, found.steps, found.story);
+}
+
+fn contained(mutant: Mutant, faults: Faults) -> World {
+    World { contained: true, ..mutated(mutant, Kind::Atomic, faults) }
+}
+
+#[test]
+fn a_frozen_guard_that_no_timer_kills() {
+    let world = contained(Mutant::NoKillTimer, Faults { freezes: 3, ..Faults::NONE });
+    breaks(Mutant::NoKillTimer, Breach::TwoTrees, world);
+}
+
+#[test]
+fn a_namespace_that_outlives_its_guard() {
+    let world = contained(Mutant::InitOutlivesGuard, Faults { kills: 3, ..Faults::NONE });
+    breaks(Mutant::InitOutlivesGuard, Breach::TwoTrees, world);
 }
 
 #[test]

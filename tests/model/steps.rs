@@ -14,6 +14,8 @@ pub enum Step {
     Tick,
     /// A timer fires.
     Wake(Id, Link),
+    /// The kernel kills a frozen guard.
+    KillTimer(Id),
     /// The candidate has its guard start COMMAND.
     Start(Id),
     /// A request arrives, is applied, and answered.
@@ -93,6 +95,9 @@ impl World {
             let (id, cx) = (host.id, self.context(state, host.id));
             if host.starting.is_some() && host.is_able(Link::Candidate) {
                 steps.push(Step::Start(id));
+            }
+            if host.is_kill_timer_due(state.tick, self.mutant) {
+                steps.push(Step::KillTimer(id));
             }
             let due = LINKS.into_iter().filter(|&link| host.is_due(link, state.tick, self.mutant));
             steps.extend(due.map(|link| Step::Wake(id, link)));
@@ -185,8 +190,9 @@ impl World {
             }
             for link in LINKS {
                 let others = LINKS.into_iter().filter(|&other| other != link);
-                // Who could kill the tree is never gone altogether.
-                if host.is_able(link) && (!host.has_tree() || others.into_iter().any(|other| host.is_able(other))) {
+                // Who could kill the tree is never gone altogether, where the kernel does not.
+                let dispensable = self.contained || !host.has_tree();
+                if host.is_able(link) && (dispensable || others.into_iter().any(|other| host.is_able(other))) {
                     if left.kills > 0 {
                         steps.push(Step::Kill(id, link));
                     }

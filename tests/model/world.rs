@@ -32,6 +32,8 @@ pub struct World {
     pub victim: Option<Id>,
     /// Something runs beside each standby.
     pub attended: bool,
+    /// Each tree has a PID namespace of its own, which dies with its guard. Then all processes of a host may be struck.
+    pub contained: bool,
     pub horizon: Tick,
     /// The breaches that are looked for.
     pub breaches: Vec<Breach>,
@@ -172,10 +174,12 @@ pub enum Met {
     CommandWaited,
     AttendantsSeized,
     AttendantsBack,
+    KillTimerKills,
+    DiedWithItsGuard,
 }
 
 impl Met {
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::TakenAfterCrash,
         Self::TakenAfterRelease,
         Self::SeenFree,
@@ -199,6 +203,8 @@ impl Met {
         Self::CommandWaited,
         Self::AttendantsSeized,
         Self::AttendantsBack,
+        Self::KillTimerKills,
+        Self::DiedWithItsGuard,
     ];
     /// What can be met without operators, and without anything beside standbys.
     pub const UNORDERED: usize = 18;
@@ -445,6 +451,7 @@ impl Model for World {
                     }
                 }
             }
+            Step::KillTimer(id) => self.with_host(&mut state, id, Host::kill_timer_fires),
             Step::Wake(id, link) => self.with_host(&mut state, id, |host, cx| host.wake(link, cx)),
             Step::Start(id) => self.with_host(&mut state, id, |host, cx| {
                 host.start(cx);
