@@ -137,6 +137,7 @@ on_every_method!(more_bombs, [is_stopped], {
         .by(User::Somebody)
         .on(&["nproc=600"])
         .bomb(),
+    #[ignore = "to give it the priority wants CAP_SYS_RESOURCE"]
     a_bomb_beside_a_guard_of_the_same_user_that_may_have_priority: Attack::of("bomb", &["deaf", "setsid"])
         .by(User::Somebody)
         .on(&["nproc=600", "rtprio=10"])

@@ -37,6 +37,7 @@ pub enum Method {
 
 /// Where the lease is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub enum Store {
     /// In a directory: held as long as one of our processes lives.
     File,
@@ -46,6 +47,7 @@ pub enum Store {
 
 /// What ends the first leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub enum Event {
     /// SIGTERM to leaderrun.
     Asked,
@@ -148,43 +150,44 @@ pub fn tell(attack: Attack, method: Method, store: Store, event: Event) {
         shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
         let _ = &shared;
     }
-    let story = Story::begin(attack, method, store, event);
-    let runs_or_ended = || story.firsts.first().is_some() || story.first.ended().is_some();
-    wait_until_or("the first command runs", || story.first.log(), runs_or_ended);
-    if attack.refusable && story.first.ended() == Some(71) {
-        return story.judge_refusal();
+    let scene = Story::begin(attack, method, store, event);
+    let runs_or_ended = || scene.firsts.first().is_some() || scene.first.ended().is_some();
+    wait_until_or("the first command runs", || scene.first.log(), runs_or_ended);
+    if attack.refusable && scene.first.ended() == Some(71) {
+        return scene.judge_refusal();
     }
-    let (second, seconds) = story.start_second();
-    story.attack();
+    assert!(scene.firsts.first().is_some(), "it ended with {:?}\n{}", scene.first.ended(), scene.first.log());
+    let (second, seconds) = scene.start_second();
+    scene.attack();
     // Where the kernel gives the attack a namespace of its own, it may find nothing to attack.
     if method != Method::PidNamespace {
-        assert_eq!(story.firsts.progress(), Progress::Attacking, "{}", story.first.log());
+        assert_eq!(scene.firsts.progress(), Progress::Attacking, "{}", scene.first.log());
     }
     let begun = Instant::now();
-    story.strike(event);
-    let seen = story.watch(&seconds);
-    let mut wrong = story.judge(&seen, begun.elapsed());
+    scene.strike(event);
+    let seen = scene.watch(&seconds);
+    let mut wrong = scene.judge(&seen, begun.elapsed());
     if let Some(next) = seen.next {
         println!(
             "{attack:?} {method:?} {store:?}: {:?} from the last sign of life to the next leader, {} processes made",
-            next.since(story.firsts.last()),
-            story.firsts.births()
+            next.since(scene.firsts.last()),
+            scene.firsts.births()
         );
     }
     if event == Event::Asked && wrong.is_empty() {
         let asked = Instant::now();
-        while story.first.ended().is_none() && asked.elapsed() < PATIENCE {
+        while scene.first.ended().is_none() && asked.elapsed() < PATIENCE {
             sleep(Duration::from_millis(5));
         }
-        if story.first.ended().is_none() {
+        if scene.first.ended().is_none() {
             wrong.push_str("the first candidate does not end; ");
         }
     }
     assert!(
         wrong.is_empty(),
         "{attack:?}, {method:?}, {store:?}, {event:?}: {wrong}{} processes were made\n{}\n{}",
-        story.firsts.births(),
-        story.first.log(),
+        scene.firsts.births(),
+        scene.first.log(),
         second.log()
     );
 }
@@ -302,8 +305,7 @@ impl Story {
         let (second, seconds) = self.start_second_where(|_, life| life.first().is_some());
         assert!(seconds.first().is_some(), "{}", second.log());
         let log = self.first.log();
-        let why: Vec<&str> = log.lines().filter(|line| line.contains("/proc")).collect();
-        assert_eq!(why.len(), 1, "{log}");
+        assert!(log.lines().last().is_some_and(|line| line.contains("/proc")), "{log}");
         assert!(!log.contains("leading"), "{log}");
     }
 }
