@@ -19,7 +19,18 @@ use story::{Attack, Event, Method, Store, User, tell};
 macro_rules! on_every_method {
     ($group:ident, $events:tt, $attacks:tt) => {
         mod $group {
-            attacks!(by_default: Method::Default, $events, $attacks);
+            attacks!(tree: Method::Tree, $events, $attacks);
+            attacks!(cgroup: Method::Cgroup, $events, $attacks);
+            attacks!(pidns: Method::PidNamespace, $events, $attacks);
+        }
+    };
+}
+
+// What is a race against the walk, and none where the kernel kills.
+macro_rules! on_the_walk {
+    ($group:ident, $events:tt, $attacks:tt) => {
+        mod $group {
+            attacks!(tree: Method::Tree, $events, $attacks);
         }
     };
 }
@@ -28,7 +39,8 @@ macro_rules! on_every_method {
 macro_rules! on_methods_of_the_kernel {
     ($group:ident, $events:tt, $attacks:tt) => {
         mod $group {
-            attacks!(by_default: Method::Default, $events, $attacks);
+            attacks!(cgroup: Method::Cgroup, $events, $attacks);
+            attacks!(pidns: Method::PidNamespace, $events, $attacks);
         }
     };
 }
@@ -37,7 +49,7 @@ macro_rules! on_methods_of_the_kernel {
 macro_rules! in_a_pid_namespace {
     ($group:ident, $events:tt, $attacks:tt) => {
         mod $group {
-            attacks!(by_default: Method::Default, $events, $attacks);
+            attacks!(pidns: Method::PidNamespace, $events, $attacks);
         }
     };
 }
@@ -127,7 +139,7 @@ on_every_method!(bombs_of_a_user, [is_cut_off], {
     every_process_in_a_session_of_its_own: Attack::of("bomb", &["deaf", "setsid"]).by(User::RootAndSomebody).bomb(),
 });
 
-on_every_method!(more_bombs, [is_stopped], {
+on_the_walk!(more_bombs, [is_stopped], {
     sixteen_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "16", "busy"]).bomb(),
     sixteen_that_are_others_every_moment: Attack::of("bomb", &["deaf", "hop", "16"]).bomb(),
     a_classic_bomb_of_a_user: Attack::of("bomb", &["deaf", "classic"]).by(User::RootAndSomebody).bomb(),
