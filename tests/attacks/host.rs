@@ -1,0 +1,178 @@
+//! A host of its own for one candidate, gone with everything in it when this is dropped: `programs/host.c`.
+
+use crate::support::fleet::{children_of, wait_until_or};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+const PROGRAMS: [&str; 12] = [
+    "host",
+    "quiet",
+    "unreadable",
+    "thread_outlives_main",
+    "bomb",
+    "crowd",
+    "vforks",
+    "traces",
+    "namespaces",
+    "enters",
+    "unmounts",
+    "signals",
+];
+
+pub struct Host {
+    child: Child,
+    /// The host ends when it is closed.
+    line: Option<ChildStdin>,
+    status: PathBuf,
+    log: PathBuf,
+}
+
+/// The three processes of a leader.
+pub struct Keepers {
+    pub candidate: Pid,
+    pub backstop: Pid,
+    pub guard: Pid,
+}
+
+impl Host {
+    /// Starts leaderrun with `words` there; `name` is for its files in `scratch`, `kind` are words of `programs/host.c`.
+    pub fn start(
+        scratch: &Path,
+        name: &str,
+        kind: &[String],
+        words: &[String],
+        environment: &[(&str, String)],
+    ) -> Self {
+        let (status, log) = (scratch.join(format!("{name}.status")), scratch.join(format!("{name}.log")));
+        let mut command = Command::new(program("host"));
+        command
+            .arg(&status)
+            .arg(env!("CARGO_BIN_EXE_leaderrun"))
+            .args(kind)
+            .args(["--", &program("leaderrun")])
+            .args(words);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
+            command.env_remove(name);
+        }
+        command.env("LEADERRUN_CONFIG", "/dev/null").envs(environment.iter().cloned());
+        let written = File::options().append(true).create(true).open(&log).expect("a log");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(written);
+        let mut child = command.spawn().expect("the program was compiled");
+        let line = child.stdin.take();
+        Self { child, line, status, log }
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// How leaderrun ended, if it did: its exit status, or 128 and the signal.
+    pub fn ended(&self) -> Option<i32> {
+        let status: i32 = fs::read_to_string(&self.status).ok()?.trim_end().parse().ok()?;
+        Some(if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) })
+    }
+
+    /// Leaderrun's number, as this side of the namespace sees it.
+    pub fn candidate(&self) -> Option<Pid> {
+        let init = *children_of(self.child.id().cast_signed()).first()?;
+        named(&children_of(init), "leaderrun")
+    }
+
+    /// Waits for those of a leader.
+    pub fn keepers(&self) -> Keepers {
+        let mut found = None;
+        let look = || {
+            let candidate = self.candidate()?;
+            let backstop = named(&children_of(candidate.as_raw()), "lr-backstop")?;
+            let guard = named(&children_of(backstop.as_raw()), "lr-guard")?;
+            Some(Keepers { candidate, backstop, guard })
+        };
+        wait_until_or(
+            "candidate, backstop and guard are there",
+            || self.log(),
+            || {
+                found = look();
+                found.is_some()
+            },
+        );
+        found.expect("they are there")
+    }
+
+    /// SIGKILL to everything in its cgroup, as a service manager sends it.
+    pub fn kill_group(&self) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGUSR1).expect("the host is there");
+    }
+
+    /// To leaderrun, if it is there.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(candidate) = self.candidate() {
+            let _ = kill(candidate, signal);
+        }
+    }
+}
+
+impl Keepers {
+    /// One after another, but none of them does anything in between.
+    pub fn kill(&self) {
+        self.freeze();
+        for pid in self.all() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+
+    pub fn freeze(&self) {
+        for pid in self.all() {
+            let _ = kill(pid, Signal::SIGSTOP);
+        }
+    }
+
+    fn all(&self) -> [Pid; 3] {
+        [self.backstop, self.guard, self.candidate]
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.line.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn named(processes: &[i32], name: &str) -> Option<Pid> {
+    let is_named =
+        |pid: &&i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+    processes.iter().find(is_named).copied().map(Pid::from_raw)
+}
+
+/// Where every user may run it. Compiled once, by the first who asks; of `leaderrun` the place is there.
+pub fn program(name: &str) -> String {
+    static COMPILED: OnceLock<TempDir> = OnceLock::new();
+    let directory = COMPILED.get_or_init(|| {
+        assert!(nix::unistd::geteuid().is_root(), "only root can make hosts and be several users: run this as root");
+        let directory = TempDir::new().expect("a scratch directory");
+        open_to_all(directory.path());
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks/programs");
+        for name in PROGRAMS {
+            let mut compiler = Command::new("cc");
+            compiler.args(["-std=gnu11", "-O1", "-pthread", "-o"]).arg(directory.path().join(name));
+            let status = compiler.arg(sources.join(format!("{name}.c"))).status();
+            assert!(status.expect("a C compiler").success(), "{name}.c");
+        }
+        let unreadable = fs::Permissions::from_mode(0o711);
+        fs::set_permissions(directory.path().join("unreadable"), unreadable).expect("it is ours");
+        File::create(directory.path().join("leaderrun")).expect("a file can be made");
+        directory
+    });
+    directory.path().join(name).to_str().expect("text").to_owned()
+}
+
+/// Everybody may look into it.
+pub fn open_to_all(directory: &Path) {
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}

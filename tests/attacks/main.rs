@@ -1,0 +1,177 @@
+//! Attacks on the killing of a tree: programs whose only purpose is to outlive their leadership.
+//!
+//! The hazard is on both sides. A guard that can be outrun lets two trees run at once; a test that lets go of such a
+//! program takes the machine along. So every candidate runs on a host of its own, a PID namespace that ends as a whole
+//! (`programs/host.c`), and every attack bounds itself: in processes, and in time (`programs/life.h`).
+//!
+//! In every story: 0 ms between the last sign of life of the first tree and the first one of the second, nothing left of
+//! the first, and the second starts.
+
+mod host;
+mod life;
+mod story;
+#[path = "../support/mod.rs"]
+mod support;
+
+use story::{Attack, Event, Method, Store, User, tell};
+
+// The methods of killing, and which attacks each of them has to stand. A new one is entered here.
+macro_rules! on_every_method {
+    ($group:ident, $events:tt, $attacks:tt) => {
+        mod $group {
+            attacks!(tree: Method::Tree, $events, $attacks);
+            attacks!(cgroup: Method::Cgroup, $events, $attacks);
+            attacks!(pidns: Method::PidNamespace, $events, $attacks);
+        }
+    };
+}
+
+// What is a race against the walk, and none where the kernel kills.
+macro_rules! on_the_walk {
+    ($group:ident, $events:tt, $attacks:tt) => {
+        mod $group {
+            attacks!(tree: Method::Tree, $events, $attacks);
+        }
+    };
+}
+
+// What has no ancestor of ours any more no walk over /proc finds: it is the kernel's to kill.
+macro_rules! on_methods_of_the_kernel {
+    ($group:ident, $events:tt, $attacks:tt) => {
+        mod $group {
+            attacks!(cgroup: Method::Cgroup, $events, $attacks);
+            attacks!(pidns: Method::PidNamespace, $events, $attacks);
+        }
+    };
+}
+
+// Nobody of ours is left to kill anything.
+macro_rules! in_a_pid_namespace {
+    ($group:ident, $events:tt, $attacks:tt) => {
+        mod $group {
+            attacks!(pidns: Method::PidNamespace, $events, $attacks);
+        }
+    };
+}
+
+// Makes tests of attacks: in a module of their method, one for each event.
+macro_rules! attacks {
+    ($method:ident: $means:expr, [$($event:ident),*], $attacks:tt) => {
+        mod $method {
+            $(attacks!(@event $event, $means, $attacks);)*
+        }
+    };
+    (@event is_stopped, $means:expr, $attacks:tt) => {
+        attacks!(@tests is_stopped, $means, Store::File, Event::Asked, $attacks);
+    };
+    (@event is_cut_off, $means:expr, $attacks:tt) => {
+        #[cfg(feature = "redis")]
+        attacks!(@tests is_cut_off, $means, Store::Redis, Event::CutOff, $attacks);
+    };
+    (@event all_of_ours_are_killed, $means:expr, $attacks:tt) => {
+        attacks!(@tests all_of_ours_are_killed, $means, Store::File, Event::AllKilled, $attacks);
+    };
+    (@event the_service_is_killed, $means:expr, $attacks:tt) => {
+        attacks!(@tests the_service_is_killed, $means, Store::File, Event::ServiceKilled, $attacks);
+    };
+    (@event all_of_ours_are_frozen, $means:expr, $attacks:tt) => {
+        #[cfg(feature = "redis")]
+        attacks!(@tests all_of_ours_are_frozen, $means, Store::Redis, Event::AllFrozen, $attacks);
+    };
+    (
+        @tests $event:ident, $means:expr, $store:expr, $does:expr,
+        { $($(#[$attribute:meta])* $attack:ident: $is:expr),* $(,)? }
+    ) => {
+        mod $event {
+            use crate::*;
+            $(
+                $(#[$attribute])*
+                #[test]
+                fn $attack() {
+                    tell($is, $means, $store, $does);
+                }
+            )*
+        }
+    };
+}
+
+const DAEMON: Attack = Attack::of("quiet", &["deaf", "daemon"]);
+
+on_every_method!(quiet, [is_stopped, is_cut_off], {
+    a_quiet_daemon: DAEMON,
+    a_thread_outlives_main_in_command: Attack::of("thread_outlives_main", &[]),
+    a_thread_outlives_main_in_a_deaf_command: Attack::of("thread_outlives_main", &["deaf"]),
+    a_thread_outlives_main_in_a_daemon: Attack::of("thread_outlives_main", &["daemon"]),
+    a_thread_outlives_main_in_a_deaf_daemon: Attack::of("thread_outlives_main", &["deaf", "daemon"]),
+    a_proc_of_another_pid_namespace: DAEMON.on(&["proc=foreign"]).refusable(),
+    processes_that_belong_to_root_under_hidepid: Attack::of("quiet", &["deaf", "daemon", "hidden"])
+        .by(User::Somebody)
+        .on(&["proc=hidden"])
+        .refusable(),
+    an_unreadable_program_under_hidepid: Attack::of("unreadable", &["deaf", "daemon"])
+        .by(User::Somebody)
+        .on(&["proc=hidden"])
+        .refusable(),
+    no_proc_any_more: Attack::of("unmounts", &["deaf", "detach"]),
+    an_empty_proc: Attack::of("unmounts", &["deaf", "cover"]),
+    a_proc_without_the_daemon: Attack::of("unmounts", &["deaf", "hide"]),
+    a_proc_without_the_guard: Attack::of("unmounts", &["deaf", "blind"]),
+    namespaces_of_its_own: Attack::of("namespaces", &["deaf", "daemon"]),
+    namespaces_of_its_own_without_root: Attack::of("namespaces", &["deaf", "daemon"]).by(User::Somebody),
+    everybody_of_its_user_is_stopped: Attack::of("signals", &["deaf", "daemon", "freeze"]).by(User::RootAndSomebody),
+    everybody_of_its_user_is_killed: Attack::of("signals", &["deaf", "kill"]).by(User::Somebody),
+    a_chain_of_300: Attack::of("crowd", &["deaf", "chain", "300"]),
+    a_crowd_of_200_daemons: Attack::of("crowd", &["deaf", "daemons", "200"]),
+    a_parent_held_in_vfork: Attack::of("vforks", &["deaf", "daemon"]),
+    a_process_held_by_a_tracer: Attack::of("traces", &["deaf"]),
+    a_name_that_reads_as_an_ended_process: Attack::of("quiet", &["deaf", "daemon", "renamed"]),
+});
+
+on_methods_of_the_kernel!(strangers, [is_stopped, is_cut_off], {
+    a_process_of_another_pid_namespace: Attack::of("enters", &["deaf", "/proc/2/ns/pid"]).on(&["other"]),
+});
+
+on_every_method!(bombs, [is_stopped, is_cut_off], {
+    sixty_four_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "64"]).bomb(),
+});
+
+on_every_method!(bombs_of_a_user, [is_cut_off], {
+    every_process_in_a_session_of_its_own: Attack::of("bomb", &["deaf", "setsid"]).by(User::RootAndSomebody).bomb(),
+});
+
+on_the_walk!(more_bombs, [is_stopped], {
+    sixteen_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "16", "busy"]).bomb(),
+    sixteen_that_are_others_every_moment: Attack::of("bomb", &["deaf", "hop", "16"]).bomb(),
+    a_classic_bomb_of_a_user: Attack::of("bomb", &["deaf", "classic"]).by(User::RootAndSomebody).bomb(),
+    a_bomb_of_a_user: Attack::of("bomb", &["deaf", "setsid"]).by(User::RootAndSomebody).bomb(),
+    #[ignore = "half a minute where the guard may have no better priority than the bomb"]
+    a_bomb_beside_a_guard_of_the_same_user: Attack::of("bomb", &["deaf", "setsid"])
+        .by(User::Somebody)
+        .on(&["nproc=600"])
+        .bomb(),
+    #[ignore = "to give it the priority wants CAP_SYS_RESOURCE"]
+    a_bomb_beside_a_guard_of_the_same_user_that_may_have_priority: Attack::of("bomb", &["deaf", "setsid"])
+        .by(User::Somebody)
+        .on(&["nproc=600", "rtprio=10"])
+        .bomb(),
+});
+
+// COMMAND dies with its guard. What it forked is beyond the walk and the cgroup then, and beyond nothing else.
+on_every_method!(command, [all_of_ours_are_killed], {
+    a_deaf_command: Attack::of("quiet", &["deaf"]),
+});
+
+on_every_method!(service, [the_service_is_killed], {
+    a_quiet_daemon: DAEMON,
+});
+
+in_a_pid_namespace!(alone, [all_of_ours_are_killed, all_of_ours_are_frozen], {
+    a_quiet_daemon: DAEMON,
+    a_thread_outlives_main_in_a_deaf_daemon: Attack::of("thread_outlives_main", &["deaf", "daemon"]),
+    a_crowd_of_200_daemons: Attack::of("crowd", &["deaf", "daemons", "200"]),
+});
+
+in_a_pid_namespace!(hostile, [is_stopped, is_cut_off], {
+    everybody_of_our_user_is_killed_by_a_daemon: Attack::of("signals", &["deaf", "daemon", "kill"]).by(User::Somebody),
+    everybody_of_our_user_is_stopped: Attack::of("signals", &["deaf", "daemon", "freeze"]).by(User::Somebody),
+});

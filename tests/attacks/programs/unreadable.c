@@ -1,0 +1,2 @@
+/* A quiet one whose file nobody but root may read, which makes its /proc root's. */
+#include "quiet.c"

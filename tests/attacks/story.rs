@@ -1,0 +1,359 @@
+//! How an attack is told: two candidates, the first of which leads the attack, and one event that ends its leadership.
+
+use crate::host::{Host, open_to_all, program};
+use crate::life::{Life, Progress};
+use crate::support::fleet::wait_until_or;
+use crate::support::proxy::{Proxy, Weather};
+use leaderrun::time::BootInstant;
+use nix::sys::signal::Signal;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// From the event to the next leader. What is right takes a lease and a second or two.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a tree is watched that goes on beside its successor.
+const WATCH: Duration = Duration::from_secs(5);
+/// An attack ends by itself after so many seconds: later than it is watched, and for a bomb as early as can be.
+const SECONDS: u32 = 60;
+const SECONDS_OF_A_BOMB: u32 = 30;
+
+/// A bomb has the machine to itself.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// How a tree is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "main.rs names those that there are")]
+pub enum Method {
+    /// As leaderrun does where nothing is said.
+    Default,
+    Tree,
+    Cgroup,
+    PidNamespace,
+}
+
+/// Where the lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+pub enum Store {
+    /// In a directory: held as long as one of our processes lives.
+    File,
+    /// On a server, with a lease of 6 s.
+    Redis,
+}
+
+/// What ends the first leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+pub enum Event {
+    /// SIGTERM to leaderrun.
+    Asked,
+    /// Nothing passes between the leader and its store.
+    CutOff,
+    /// SIGKILL to candidate, backstop and guard at once.
+    AllKilled,
+    /// The same, and then to everything in the cgroup that leaderrun was started in.
+    ServiceKilled,
+    /// SIGSTOP to candidate, backstop and guard at once.
+    AllFrozen,
+}
+
+/// As whom leaderrun runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    Root,
+    /// A user of its own.
+    Somebody,
+    /// Root, and COMMAND a user of its own, of whom there may be 600 processes.
+    RootAndSomebody,
+}
+
+/// What COMMAND does, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Attack {
+    /// One of `programs`, and its words.
+    pub program: &'static str,
+    pub words: &'static [&'static str],
+    pub user: User,
+    /// More words for `programs/host.c`.
+    pub host: &'static [&'static str],
+    pub bomb: bool,
+    /// It can be seen at the start that the tree could not be killed: then leaderrun may end with 71.
+    pub refusable: bool,
+}
+
+impl Attack {
+    pub const fn of(program: &'static str, words: &'static [&'static str]) -> Self {
+        Self { program, words, user: User::Root, host: &[], bomb: false, refusable: false }
+    }
+
+    pub const fn by(self, user: User) -> Self {
+        Self { user, ..self }
+    }
+
+    pub const fn on(self, host: &'static [&'static str]) -> Self {
+        Self { host, ..self }
+    }
+
+    pub const fn bomb(self) -> Self {
+        Self { bomb: true, ..self }
+    }
+
+    pub const fn refusable(self) -> Self {
+        Self { refusable: true, ..self }
+    }
+}
+
+impl Method {
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Default => &[],
+            Self::Tree => &["--contain", "tree"],
+            Self::Cgroup => &["--contain", "cgroup"],
+            Self::PidNamespace => &["--contain", "pidns"],
+        }
+    }
+}
+
+/// Two candidates, each on a host of its own.
+struct Story {
+    scratch: TempDir,
+    store: Store,
+    /// Between the first candidate and its store.
+    way: Option<Proxy>,
+    /// A user and a shard that no other story has.
+    number: u32,
+    first: Host,
+    firsts: Life,
+}
+
+/// What was seen of the first tree when the second candidate led.
+struct Seen {
+    /// When the second tree began, if it did.
+    next: Option<BootInstant>,
+    /// Something of the first one was left then.
+    left: bool,
+    /// And this much later.
+    left_for_good: bool,
+}
+
+/// Tells it, and checks what must hold: 0 ms of overlap, nothing left, and the next leader starts.
+pub fn tell(attack: Attack, method: Method, store: Store, event: Event) {
+    let (alone, shared);
+    if attack.bomb {
+        alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+        let _ = &alone;
+    } else {
+        shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+        let _ = &shared;
+    }
+    let scene = Story::begin(attack, method, store, event);
+    let runs_or_ended = || scene.firsts.first().is_some() || scene.first.ended().is_some();
+    wait_until_or("the first command runs", || scene.first.log(), runs_or_ended);
+    if attack.refusable && scene.first.ended() == Some(71) {
+        return scene.judge_refusal();
+    }
+    assert!(scene.firsts.first().is_some(), "it ended with {:?}\n{}", scene.first.ended(), scene.first.log());
+    let (second, seconds) = scene.start_second();
+    scene.attack();
+    // Where the kernel gives the attack a namespace of its own, it may find nothing to attack.
+    if method != Method::PidNamespace {
+        assert_eq!(scene.firsts.progress(), Progress::Attacking, "{}", scene.first.log());
+    }
+    let begun = Instant::now();
+    scene.strike(event);
+    let seen = scene.watch(&seconds);
+    let mut wrong = scene.judge(&seen, begun.elapsed());
+    if let Some(next) = seen.next {
+        println!(
+            "{attack:?} {method:?} {store:?}: {:?} from the last sign of life to the next leader, {} processes made",
+            next.since(scene.firsts.last()),
+            scene.firsts.births()
+        );
+    }
+    if event == Event::Asked && wrong.is_empty() {
+        let asked = Instant::now();
+        while scene.first.ended().is_none() && asked.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(5));
+        }
+        if scene.first.ended().is_none() {
+            wrong.push_str("the first candidate does not end; ");
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{attack:?}, {method:?}, {store:?}, {event:?}: {wrong}{} processes were made\n{}\n{}",
+        scene.firsts.births(),
+        scene.first.log(),
+        second.log()
+    );
+}
+
+impl Story {
+    /// Starts the first candidate. Its attack waits.
+    fn begin(attack: Attack, method: Method, store: Store, event: Event) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let scratch = TempDir::new().expect("a scratch directory");
+        open_to_all(scratch.path());
+        let firsts = Life::at(scratch.path().join("first.life"));
+        let user = 61_000 + number;
+        let mut host: Vec<String> = attack.host.iter().map(ToString::to_string).collect();
+        let mut words: Vec<String> = Vec::new();
+        match attack.user {
+            User::Root => {}
+            User::Somebody => host.push(format!("uid={user}")),
+            User::RootAndSomebody => {
+                words.extend(["prlimit", "--nproc=600", "setpriv", "--clear-groups"].map(str::to_owned));
+                words.extend([format!("--reuid={user}"), format!("--regid={user}")]);
+            }
+        }
+        if method == Method::Cgroup || event == Event::ServiceKilled {
+            host.push(format!("cgroup=leaderrun-attack-{}-{number}", std::process::id()));
+        }
+        words.push(program(attack.program));
+        words.extend(attack.words.iter().map(ToString::to_string));
+        let way = (store == Store::Redis).then(|| Proxy::to(redis::address()));
+        if store == Store::File {
+            let directory = scratch.path().join("store");
+            std::fs::create_dir(&directory).expect("a directory can be made");
+            let owner = (attack.user == User::Somebody).then_some(user);
+            std::os::unix::fs::chown(&directory, owner, owner).expect("root gives it away");
+        }
+        let url = url(&scratch, way.as_ref());
+        let seconds = if attack.bomb { SECONDS_OF_A_BOMB } else { SECONDS };
+        let environment = environment(&firsts, seconds);
+        let words = candidate("first", &url, number, method, &words);
+        let first = Host::start(scratch.path(), "first", &host, &words, &environment);
+        Self { scratch, store, way, number, first, firsts }
+    }
+
+    /// Starts the second candidate, as root, and waits until it knows who leads.
+    fn start_second(&self) -> (Host, Life) {
+        self.start_second_where(|host, _| host.log().contains("waiting: "))
+    }
+
+    fn start_second_where(&self, has_come: impl Fn(&Host, &Life) -> bool) -> (Host, Life) {
+        let life = Life::at(self.scratch.path().join("second.life"));
+        life.go();
+        let direct = (self.store == Store::Redis).then(redis::address);
+        let url = direct.map_or_else(|| url(&self.scratch, None), |address| format!("redis://{address}"));
+        let words = candidate("second", &url, self.number, Method::Default, &[program("quiet")]);
+        let host = Host::start(self.scratch.path(), "second", &[], &words, &environment(&life, SECONDS));
+        let logs = || format!("{}\n{:?} {}", host.log(), self.first.ended(), self.first.log());
+        wait_until_or("the second candidate has come so far", logs, || has_come(&host, &life));
+        (host, life)
+    }
+
+    /// Lets the attack begin, and waits until it has.
+    fn attack(&self) {
+        self.firsts.go();
+        wait_until_or("the attack has begun", || self.first.log(), || self.firsts.progress() != Progress::Beginning);
+    }
+
+    fn strike(&self, event: Event) {
+        match event {
+            Event::Asked => self.first.signal(Signal::SIGTERM),
+            Event::CutOff => self.way.as_ref().expect("a server is far away").set(Weather::BlackHole),
+            Event::AllKilled => self.first.keepers().kill(),
+            Event::ServiceKilled => {
+                self.first.keepers().kill();
+                self.first.kill_group();
+            }
+            Event::AllFrozen => self.first.keepers().freeze(),
+        }
+    }
+
+    fn watch(&self, seconds: &Life) -> Seen {
+        let begun = Instant::now();
+        while seconds.first().is_none() && begun.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(1));
+        }
+        let left = !self.firsts.is_over();
+        let begun = Instant::now();
+        while !self.firsts.is_over() && begun.elapsed() < WATCH {
+            sleep(Duration::from_millis(5));
+        }
+        Seen { next: seconds.first(), left, left_for_good: !self.firsts.is_over() }
+    }
+
+    /// What is wrong with it; nothing is the empty text.
+    fn judge(&self, seen: &Seen, took: Duration) -> String {
+        let mut wrong = String::new();
+        let last = self.firsts.last();
+        match seen.next {
+            None => write!(wrong, "no next leader in {took:?}; "),
+            Some(next) if last >= next => write!(wrong, "{:?} of overlap; ", last.since(next)),
+            Some(next) if next >= self.firsts.until() => write!(wrong, "the attack ended by itself; "),
+            Some(_) => Ok(()),
+        }
+        .expect("text can be written");
+        if seen.left_for_good {
+            write!(wrong, "still alive {WATCH:?} later; ").expect("text can be written");
+        } else if seen.left {
+            wrong.push_str("something was left; ");
+        }
+        wrong
+    }
+
+    /// Nothing ran, nothing was acquired, and somebody was told why.
+    fn judge_refusal(&self) {
+        assert!(self.firsts.first().is_none(), "the command ran");
+        let (second, seconds) = self.start_second_where(|_, life| life.first().is_some());
+        assert!(seconds.first().is_some(), "{}", second.log());
+        let log = self.first.log();
+        assert!(log.lines().last().is_some_and(|line| line.contains("/proc")), "{log}");
+        assert!(!log.contains("leading"), "{log}");
+    }
+}
+
+fn environment(life: &Life, seconds: u32) -> [(&'static str, String); 2] {
+    [("ATTACK_LIFE", life.path().to_str().expect("text").to_owned()), ("ATTACK_SECONDS", seconds.to_string())]
+}
+
+fn url(scratch: &TempDir, way: Option<&Proxy>) -> String {
+    match way {
+        Some(way) => format!("redis://{}", way.address),
+        None => format!("file:{}", scratch.path().join("store").display()),
+    }
+}
+
+fn candidate(owner: &str, url: &str, number: u32, method: Method, command: &[String]) -> Vec<String> {
+    let timing = if url.starts_with("redis") { &["--lease", "6s", "--renew", "1s", "--retry", "1s"][..] } else { &[] };
+    let flags =
+        [&["-v", "--owner", owner, "--store", url, "--grace", "1s", "--drain", "1s"], timing, method.flags()].concat();
+    let mut words: Vec<String> = flags.into_iter().map(str::to_owned).collect();
+    words.extend([format!("attack-{}-{number}", std::process::id()), "--".to_owned()]);
+    words.extend(command.iter().cloned());
+    words
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use crate::support::redis::Server;
+    use crate::support::server::{Server as _, prepare};
+    use std::net::SocketAddr;
+    use std::sync::OnceLock;
+
+    /// Of one server for all stories.
+    pub fn address() -> SocketAddr {
+        static SERVER: OnceLock<Server> = OnceLock::new();
+        let server = SERVER.get_or_init(|| {
+            let mut server = Server::forgetful();
+            prepare(&server);
+            server.grow_old();
+            server
+        });
+        server.address()
+    }
+}
+
+#[cfg(not(feature = "redis"))]
+mod redis {
+    pub fn address() -> std::net::SocketAddr {
+        unreachable!("no story is told on a store that was not built")
+    }
+}
