@@ -402,6 +402,25 @@ fn a_host_that_cannot_be_looked_up_for_want_of_a_thread_is_refused_in_one_line()
     few_processes_are_refused_in_one_line_or_suffice(&place);
 }
 
+/// They are read again with each connection, by the thread that elects.
+#[cfg(feature = "nats")]
+#[test]
+fn a_fifo_in_the_place_of_credentials_holds_nobody_up() {
+    let scratch = TempDir::new().unwrap();
+    let fifo = scratch.path().join("creds");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for login in ["creds", "nkey"] {
+        let url = format!("nats://127.0.0.1:1/locks?{login}={}", fifo.display());
+        let mut command = leaderrun();
+        command.args(["--store", &url, "s", "true"]).stderr(Stdio::piped());
+        let mut candidate = Started::by(command);
+        assert_eq!(code(candidate.end()), 78);
+        let mut said = String::new();
+        candidate.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("no regular file") && said.lines().count() == 1, "{said}");
+    }
+}
+
 fn leaderrun_by(words: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(words).arg(env!("CARGO_BIN_EXE_leaderrun")).env("LEADERRUN_CONFIG", "/dev/null");

@@ -52,6 +52,9 @@ pub fn main() -> ExitCode {
         return status;
     }
     sys::keep_given_mask();
+    // Before there is a handler for them they end us at once, and nothing was acquired: also where a file or a name that a
+    // store needs does not let us go.
+    sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
     let status = match limits::check() {
         Ok(()) => begin(),
         Err(message) => fail(exit::OS_ERROR, &message),
