@@ -41,6 +41,7 @@ pub mod wire;
 
 use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::lease::Deadline;
+use crate::screen;
 use crate::sys::{self, Birth, ChildState, Doom, Namespaces, Scheduling, SingleThread};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use crate::will::Will;
@@ -101,7 +102,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     Some(match backstop::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{GUARD_NAME}: {error}: this program is started by leaderrun alone");
+            screen::say_last(format_args!("{GUARD_NAME}: {error}: this program is started by leaderrun alone"));
             ExitCode::from(crate::exit::USAGE)
         }
     })

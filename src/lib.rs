@@ -77,9 +77,9 @@
 // | `witness` | what a candidate tells its tree that asks whether the lease is held |
 // | `notify` | what a service manager is told, and its watchdog |
 // | `listen`, `metrics` | what it tells probes and Prometheus over HTTP |
-// | `screen`, `status_line` | the terminal that log lines go to, and what a standby shows there |
+// | `outlet`, `screen`, `status_line` | standard error, which may take nothing; what is kept for it; what a standby shows |
 // | `will` | what gives the lease back when the candidate is gone |
-// | `time`, `signals`, `sys` | clocks, signals, and the only unsafe code |
+// | `time`, `signals`, `limits`, `sys` | clocks, signals, what a process may have, and the only unsafe code |
 // | `cli`, `log`, `exit` | the two programs |
 
 #[doc(hidden)]
@@ -104,6 +104,7 @@ pub mod history;
 pub mod lease;
 #[doc(hidden)]
 pub mod ledger;
+mod limits;
 #[doc(hidden)]
 pub mod listen;
 #[doc(hidden)]
@@ -115,6 +116,7 @@ pub mod metrics;
 pub mod notify;
 #[doc(hidden)]
 pub mod orders;
+mod outlet;
 #[doc(hidden)]
 pub mod presence;
 #[doc(hidden)]

@@ -6,11 +6,13 @@
 use crate::screen;
 use clap::ValueEnum;
 use nix::sys::stat::fstat;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdout};
 use std::sync::LazyLock;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::{DefaultFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
@@ -31,7 +33,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     };
     // Libraries speak of their own affairs, and some of them of secrets.
     let ours = tracing_subscriber::filter::filter_fn(|metadata| metadata.target().starts_with("leaderrun"));
-    screen::open();
+    screen::begin(move |lost| told_of_dropped(program, format, lost));
     let lines = tracing_subscriber::fmt::layer().with_writer(screen::Lines);
     let registry = tracing_subscriber::registry();
     let level = LevelFilter::from_level(level);
@@ -68,6 +70,37 @@ pub(crate) fn is_live(format: Format, quiet: bool) -> bool {
     let obeys = std::env::var_os("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb");
     let piped = fstat(stdout()).is_ok_and(|file| file.st_mode & libc::S_IFMT == libc::S_IFIFO);
     format == Format::Text && !quiet && obeys && !piped && stderr().is_terminal()
+}
+
+/// Has a panic in any thread end this process, after one line that tells of it.
+///
+/// The guard acts once its candidate is gone. A thread that died alone, or that waited for somebody to read its last words,
+/// would leave COMMAND with a candidate that only seems to be there.
+pub fn end_on_panic(program: &'static str) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let what = panic.payload_as_str().unwrap_or_default().replace(['\n', '\r'], " ");
+        let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
+        screen::say_last(format_args!("{}{program}: this is a bug: {what}{place}", priority(Level::ERROR)));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            screen::say_last(trace);
+        }
+        std::process::abort();
+    }));
+}
+
+/// In the log's own format, for the log may not be asked while a line of it is written.
+fn told_of_dropped(program: &str, format: Format, lost: usize) -> String {
+    let message = screen::dropped(lost);
+    match format {
+        Format::Text => format!("{}{program}: {message}\n", priority(Level::WARN)),
+        Format::Json => {
+            let mut timestamp = String::new();
+            let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+            let line = serde_json::json!({ "timestamp": timestamp, "level": "WARN", "message": message });
+            format!("{}{line}\n", priority(Level::WARN))
+        }
+    }
 }
 
 /// What a line on standard error begins with: `<3>` and the like where that is journald's, else nothing.

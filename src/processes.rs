@@ -12,6 +12,7 @@ use crate::guard::priority;
 use crate::lease::{Candidate, Deadline, Term};
 use crate::metrics::Board;
 use crate::notify::{self, Notifier};
+use crate::screen;
 use crate::signals::Signals;
 use crate::status_line::StatusLine;
 use crate::store::{Claim, Holder, Renewal, Store};
@@ -171,6 +172,10 @@ impl Host for Processes {
                 happening = self.attendants.next() => self.attendants_news(happening),
                 () = self.timer.reached() => Some(Event::Tick),
                 () = testimony(self.witness.as_ref()) => None,
+                () = screen::due() => {
+                    screen::flush();
+                    None
+                }
                 () = redraw(self.line.as_ref()) => {
                     self.line.as_mut().expect("it was due").attend();
                     None
@@ -213,7 +218,8 @@ impl Host for Processes {
         });
         let custody = started.map_err(|error| {
             self.with_witness(Witness::ended);
-            tracing::error!("cannot start the guard: {error}");
+            // What the program says at its end tells it to everybody.
+            tracing::debug!("cannot start the guard: {error}");
             StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN))
         })?;
         self.custody = Some(custody);

@@ -1,87 +1,106 @@
-//! The terminal that standard error is: log lines, and below them at most one line that is rewritten in its place.
+//! What a program says on standard error: log lines, and at a terminal below them at most one line that is rewritten in
+//! its place.
 //!
-//! The hazard: a terminal that was stopped (Ctrl-S), or that nobody reads, takes nothing more, and a candidate that
-//! waited for it could neither lead nor leave. So the terminal is opened once more for writes that do not block (the
-//! flag belongs to the open file, and that of standard error is shared with the shell and with COMMAND), and what it
-//! does not take is kept for later. The line is never kept: where it stood others may have written by then.
+//! The hazard: standard error may take nothing for a while, or for ever (see [`outlet`](crate::outlet)). Nothing here
+//! waits for it: what it does not take is kept up to a bound and written later in the same order, and what does not fit
+//! is counted and told. Only a process that ends gives it a last moment. The rewritten line is never kept: where it stood
+//! others may have written by then.
 
+use crate::outlet::Outlet;
 use crate::sys;
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::fstat;
 use nix::unistd::{getpgrp, tcgetpgrp};
-use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
 use std::mem::take;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// ECMA-48: to the left, and nothing from there on.
 const ERASE: &[u8] = b"\r\x1b[K";
-/// The master of a pseudoterminal: opening it again makes another one.
-const MASTER: u64 = libc::makedev(5, 2);
-/// What is kept for a terminal that takes nothing. Lines beyond it are counted.
+/// What is kept. Lines beyond it are counted.
 const MOST_KEPT: usize = 64 * 1024;
-/// How long we wait for such a terminal when we leave.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// What the buffer may hold on to while it is empty.
+const SPARE: usize = 4096;
+/// From one try to the next, where no line comes in between.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a process that ends tries on.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(10);
 
-/// None where standard error is no terminal, or one that cannot be opened again.
-static SCREEN: Mutex<Option<Screen>> = Mutex::new(None);
+static SCREEN: LazyLock<Mutex<Screen>> = LazyLock::new(|| Mutex::new(Screen::on(Outlet::open())));
+/// Something is kept.
+static STUCK: Notify = Notify::const_new();
 
 struct Screen {
-    device: File,
+    outlet: Outlet,
     /// The line stands there, for all that we know.
     drawn: bool,
     kept: Vec<u8>,
-    /// Lines that were not kept.
+    /// Lines that were not kept. While there are some, no other is kept either: they are told of in their place.
     lost: usize,
+    /// The line that tells of them.
+    tells: Box<dyn Fn(usize) -> String + Send>,
+    /// Some while something is kept.
+    retry_at: Option<Instant>,
 }
 
-/// Takes the terminal over, if there is one; true if there is.
-pub(crate) fn open() -> bool {
-    let screen = reopen().map(|device| Screen { device, drawn: false, kept: Vec::new(), lost: 0 });
-    let opened = screen.is_some();
-    *the_screen() = screen;
-    opened
+/// Lines that are lost from here on are told of by `tells`, with the end of a line.
+pub(crate) fn begin(tells: impl Fn(usize) -> String + Send + 'static) {
+    the_screen().tells = Box::new(tells);
 }
 
-/// Puts `line` in the place of the one before, cut to what fits. Nothing where somebody else has the terminal.
+/// A line of its own, outside of the log.
+pub(crate) fn say(line: impl Display) {
+    the_screen().keep(format!("{line}\n").as_bytes());
+}
+
+/// Puts `line` in the place of the one before, cut to what fits. Nothing where there is no terminal, or somebody else
+/// has it.
 pub(crate) fn draw(line: &str) {
-    if let Some(screen) = &mut *the_screen() {
-        screen.draw(line);
-    }
+    the_screen().draw(line);
 }
 
 pub(crate) fn erase() {
-    if let Some(screen) = &mut *the_screen() {
-        screen.erase();
-    }
+    the_screen().erase();
 }
 
-/// Writes what was kept, as far as the terminal takes it; true when nothing is left.
-pub(crate) fn flush() -> bool {
-    the_screen().as_mut().is_none_or(Screen::flush)
-}
-
-/// Erases the line, and gives the terminal a last chance to take what was kept. From here on log lines are plain ones.
-pub(crate) fn close() {
-    let Some(mut screen) = the_screen().take() else { return };
-    screen.erase();
-    let began = Instant::now();
-    while !screen.flush() {
-        let left = LAST_WORDS.saturating_sub(began.elapsed());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-        let mut writable = [PollFd::new(screen.device.as_fd(), PollFlags::POLLOUT)];
-        match poll(&mut writable, timeout) {
-            Ok(0) => return,
-            Ok(_) | Err(Errno::EINTR) if !left.is_zero() => {}
-            Ok(_) | Err(_) => return,
+/// Waits until what is kept is worth another [`flush`]. Cancelling it loses nothing.
+pub(crate) async fn due() {
+    loop {
+        let retry_at = the_screen().retry_at;
+        match retry_at {
+            Some(at) => return sleep_until(at).await,
+            None => STUCK.notified().await,
         }
     }
+}
+
+/// Writes what is kept, as far as that goes.
+pub(crate) fn flush() {
+    the_screen().flush();
+}
+
+/// Erases the line, and gives what is kept a last chance. The last thing that a process does.
+pub(crate) fn close() {
+    the_screen().close();
+}
+
+/// Says a last line for a thread that panics, maybe with the screen in its hand.
+pub(crate) fn say_last(line: impl Display) {
+    let line = format!("{line}\n");
+    let mut screen = match SCREEN.try_lock() {
+        Ok(screen) => screen,
+        Err(TryLockError::Poisoned(screen)) => screen.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            let _ = Outlet::open().write(line.as_bytes());
+            return;
+        }
+    };
+    screen.keep(line.as_bytes());
+    screen.close();
 }
 
 /// Writes log lines to standard error.
@@ -98,10 +117,7 @@ impl MakeWriter<'_> for Lines {
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        match &mut *the_screen() {
-            Some(screen) => screen.keep(line),
-            None => stderr().write_all(line)?,
-        }
+        the_screen().keep(line);
         Ok(line.len())
     }
 
@@ -111,66 +127,83 @@ impl Write for Lines {
 }
 
 impl Screen {
+    fn on(outlet: Outlet) -> Self {
+        let tells = |lost: usize| format!("{}\n", dropped(lost));
+        Self { outlet, drawn: false, kept: Vec::new(), lost: 0, tells: Box::new(tells), retry_at: None }
+    }
+
     fn draw(&mut self, line: &str) {
         if !self.is_ours() || !self.flush() {
             return;
         }
-        let columns = sys::terminal_size(&self.device).map_or(0, |(_, columns)| usize::from(columns));
+        let columns = sys::terminal_size(&self.outlet).map_or(0, |(_, columns)| usize::from(columns));
         let line = cut(line, if columns == 0 { 80 } else { columns });
         // What is not taken of it the next one repeats.
-        self.drawn = self.device.write(&[ERASE, line.as_bytes()].concat()).is_ok();
+        self.drawn = self.outlet.write(&[ERASE, line.as_bytes()].concat()).is_ok();
     }
 
     fn erase(&mut self) {
-        if take(&mut self.drawn) && self.is_ours() && self.device.write(ERASE).ok() != Some(ERASE.len()) {
+        if take(&mut self.drawn) && self.is_ours() && self.outlet.write(ERASE).ok() != Some(ERASE.len()) {
             self.kept.extend(b"\r\n");
         }
     }
 
     fn keep(&mut self, line: &[u8]) {
         self.erase();
-        if self.kept.len() + line.len() > MOST_KEPT {
+        if !self.flush() && (self.lost > 0 || self.kept.len() + line.len() > MOST_KEPT) {
             self.lost += 1;
-        } else {
-            self.kept.extend(line);
+            return;
         }
+        self.kept.extend(line);
         self.flush();
     }
 
+    /// True when nothing is left.
     fn flush(&mut self) -> bool {
-        while !self.kept.is_empty() {
-            match self.device.write(&self.kept) {
-                Ok(written) => drop(self.kept.drain(..written)),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                // It was hung up: nobody reads this any more.
-                Err(_) => self.kept.clear(),
-            }
+        loop {
             if self.kept.is_empty() && self.lost > 0 {
-                self.kept = format!("... and {} lines that the terminal did not take\n", take(&mut self.lost)).into();
+                self.kept = (self.tells)(take(&mut self.lost)).into_bytes();
+            }
+            if self.kept.is_empty() {
+                self.kept.shrink_to(SPARE);
+                self.retry_at = None;
+                return true;
+            }
+            match self.outlet.write(&self.kept) {
+                Ok(written) if written > 0 => drop(self.kept.drain(..written)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.retry_at = Some(Instant::now() + RETRY);
+                    STUCK.notify_one();
+                    return false;
+                }
+                // It was hung up or is full: nobody reads this any more.
+                Ok(_) | Err(_) => self.kept.clear(),
             }
         }
-        true
+    }
+
+    fn close(&mut self) {
+        self.erase();
+        let until = Instant::now() + LAST_MOMENT;
+        while !self.flush() && Instant::now() < until {
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Whoever has put us into the background has the last line now; and COMMAND, when it has the terminal.
     fn is_ours(&self) -> bool {
-        tcgetpgrp(&self.device) == Ok(getpgrp())
+        tcgetpgrp(&self.outlet) == Ok(getpgrp())
     }
 }
 
-fn the_screen() -> MutexGuard<'static, Option<Screen>> {
-    SCREEN.lock().expect("nobody panics with the terminal in hand")
+/// What is said of lines that were not kept.
+pub(crate) fn dropped(lost: usize) -> String {
+    format!("{lost} log lines were dropped because standard error did not take them")
 }
 
-/// The terminal of standard error, as an open file of its own.
-fn reopen() -> Option<File> {
-    if !stderr().is_terminal() || fstat(stderr()).is_ok_and(|file| file.st_rdev == MASTER) {
-        return None;
-    }
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let device = File::options().write(true).custom_flags(flags.bits()).open("/proc/self/fd/2").ok()?;
-    device.metadata().is_ok_and(|file| file.file_type().is_char_device()).then_some(device)
+fn the_screen() -> MutexGuard<'static, Screen> {
+    SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What of `line` surely stays on one row of so many columns. Nobody but the terminal knows how wide a letter is that is
@@ -187,14 +220,17 @@ fn cut(line: &str, columns: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::OFlag;
     use nix::pty::openpty;
+    use std::fs::File;
     use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::OpenOptionsExt;
 
     /// A terminal that takes so much and no more.
     fn full() -> (File, Screen) {
         let pty = openpty(None, None).unwrap();
-        let device = reopened(&pty.slave);
-        let mut screen = Screen { device, drawn: false, kept: Vec::new(), lost: 0 };
+        let mut screen = Screen::on(Outlet::own(reopened(&pty.slave)));
         // The kernel passes on what it took a moment later, and then there is room once more.
         for _ in 0..10 {
             while screen.flush() {
@@ -220,20 +256,25 @@ mod tests {
         for _ in 0..100 {
             screen.keep(&b"y".repeat(1000));
         }
-        assert!(screen.kept.len() <= MOST_KEPT && screen.lost > 30, "{}", screen.lost);
+        // What would fit by itself is not put in the place of what came before it.
+        let lost = screen.lost;
+        screen.keep(b"z\n");
+        assert!(screen.kept.len() <= MOST_KEPT && lost > 30 && screen.lost == lost + 1, "{lost}");
         let mut read = Vec::new();
         while !screen.flush() {
             let mut some = [0; 4096];
             let length = master.read(&mut some).unwrap();
             read.extend(&some[..length]);
         }
+        screen.keep(b"last\n");
         let mut some = [0; 4096];
-        while !read.ends_with(b"did not take\r\n") {
+        while !read.ends_with(b"last\r\n") {
             let length = master.read(&mut some).unwrap();
             read.extend(&some[..length]);
         }
         let read = String::from_utf8(read).unwrap();
-        assert!(read.contains("first\r\nyyy") && read.contains("... and "), "{read}");
+        let told = format!("y{} log lines were dropped", lost + 1);
+        assert!(read.contains("first\r\nyyy") && read.contains(&told) && !read.contains('z'), "{read}");
     }
 
     #[test]

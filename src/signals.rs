@@ -2,7 +2,8 @@
 //!
 //! The hazard: a signal with its default action kills the candidate where its COMMAND needs an orderly stop; and
 //! taking over one that was ignored on purpose (nohup, a shell's `&`) undoes that purpose, for COMMAND as well,
-//! since a handled signal gets its default action back on exec and an ignored one stays ignored.
+//! since a handled signal gets its default action back on exec and an ignored one stays ignored. One that was blocked
+//! as we began never comes, so what we listen to is unblocked, and COMMAND gets the mask that we were given.
 
 use crate::sys;
 use nix::sys::signal::Signal;
@@ -25,7 +26,9 @@ impl Signals {
     pub fn listen() -> io::Result<Self> {
         let polite = POLITE.into_iter().filter(|&signal| !sys::is_ignored(signal));
         let listen = |kind: Signal| Ok((kind, signal(SignalKind::from_raw(kind as i32))?));
-        Ok(Self(OWN.into_iter().chain(polite).map(listen).collect::<io::Result<_>>()?))
+        let signals = Self(OWN.into_iter().chain(polite).map(listen).collect::<io::Result<_>>()?);
+        sys::unblock(signals.0.iter().map(|(signal, _)| *signal));
+        Ok(signals)
     }
 
     /// The next one. Cancelling it loses none.

@@ -72,7 +72,7 @@ impl StatusLine {
 
     /// Returns when it is time to [`StatusLine::attend`] to it. Cancelling it loses nothing.
     pub(crate) async fn due(&self) {
-        if self.waits.is_none() && screen::flush() {
+        if self.waits.is_none() {
             std::future::pending::<()>().await;
         }
         sleep_until(self.next).await;
@@ -81,18 +81,15 @@ impl StatusLine {
     pub(crate) fn attend(&mut self) {
         let now = BootInstant::now();
         self.next = Instant::now() + EVERY;
-        match &self.waits {
-            Some((view, since)) => {
-                screen::draw(&format!("{}: {}: {}", self.program, self.shard, line(view, *since, self.heard, now)));
-            }
-            None => drop(screen::flush()),
+        if let Some((view, since)) = &self.waits {
+            screen::draw(&format!("{}: {}: {}", self.program, self.shard, line(view, *since, self.heard, now)));
         }
     }
 }
 
 impl Drop for StatusLine {
     fn drop(&mut self) {
-        screen::close();
+        screen::erase();
     }
 }
 

@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
@@ -46,9 +47,10 @@ pub fn respawn(
     inherited: &[BorrowedFd<'_>],
 ) -> io::Result<Child> {
     let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
+    let mask = given_mask();
     let mut command = Command::new("/proc/self/exe");
     command.arg0(name).args(arguments).env_clear().envs(environment).stdin(input);
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)): fcntl is one,
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)): fcntl and sigprocmask are,
     // and nothing is allocated. The descriptors are open: `inherited` borrows them.
     unsafe {
         command.pre_exec(move || {
@@ -58,7 +60,8 @@ pub fn respawn(
                     return Err(io::Error::last_os_error());
                 }
             }
-            Ok(())
+            // What we listen to is unblocked, for us alone.
+            Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?)
         });
     }
     command.spawn()
@@ -620,6 +623,40 @@ pub fn ignore(signal: Signal) {
 pub fn default_action(signal: Signal) {
     // SAFETY: setting a default action installs no handler, so no code of ours can run in a signal.
     let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) };
+}
+
+/// The signal mask that this process was given.
+static GIVEN_MASK: OnceLock<SigSet> = OnceLock::new();
+
+fn given_mask() -> SigSet {
+    *GIVEN_MASK.get_or_init(|| SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty()))
+}
+
+/// Remembers the signal mask that this process was given for what it starts, and blocks SIGXFSZ: a file that may not grow
+/// (`RLIMIT_FSIZE`) is then an error as others are. Called before another thread runs.
+pub fn keep_given_mask() {
+    given_mask();
+    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
+}
+
+/// Lets `signals` come to this thread.
+pub fn unblock(signals: impl IntoIterator<Item = Signal>) {
+    given_mask();
+    let _ = signals.into_iter().collect::<SigSet>().thread_unblock();
+}
+
+/// Writes what goes out without waiting, whatever flags the open file has.
+///
+/// # Errors
+/// The kernel's: EAGAIN where it would wait, EOPNOTSUPP where this kind of file cannot be asked not to.
+pub fn write_now(file: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: pwritev2(2) reads one iovec and what that names, which is `bytes`; it writes nothing. -1 in both halves of the
+    // offset has it write where write(2) does.
+    let written =
+        unsafe { libc::syscall(libc::SYS_pwritev2, file, &raw const part, 1, -1_i64, -1_i64, libc::RWF_NOWAIT) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
 #[cfg(test)]

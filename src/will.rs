@@ -6,6 +6,7 @@
 
 use crate::history;
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::screen;
 use crate::store::url::Secret;
 use crate::store::{Conclusion, Location, Release, Store};
 use crate::sys;
@@ -130,11 +131,11 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     Some(match done {
         Ok(will) => {
             let Will { shard, owner, term, .. } = will;
-            eprintln!("leaderrun: released after it was killed shard={shard:?} term={term} owner={owner:?}");
+            screen::say_last(format_args!("leaderrun: released after it was killed shard={shard:?} term={term} owner={owner:?}"));
             ExitCode::SUCCESS
         }
         Err(message) => {
-            eprintln!("leaderrun: not released after it was killed: {message}");
+            screen::say_last(format_args!("leaderrun: not released after it was killed: {message}"));
             ExitCode::from(crate::exit::UNAVAILABLE)
         }
     })

@@ -3,6 +3,7 @@
 use super::config::Settings;
 use super::mistakes;
 use crate::exit;
+use crate::screen;
 use crate::store::file::in_words;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
@@ -153,7 +154,7 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
 /// Says what is wrong with the command line.
 #[must_use]
 pub fn usage(program: &str, message: &str) -> ExitCode {
-    eprintln!("{program}: {message} (see {program} --help)");
+    screen::say(format_args!("{program}: {message} (see {program} --help)"));
     ExitCode::from(exit::USAGE)
 }
 

@@ -19,17 +19,23 @@ use super::completions::{self, Program};
 use super::flags;
 use crate::exit;
 use crate::lease::Shard;
-use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
+use crate::limits;
+use crate::log;
+use crate::screen;
+use crate::store::{Finding, Location, Report, Store, StoreError, Verdict, within};
 use crate::time::rfc3339;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use history::HistoryFlags;
 use list::ListFlags;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pause::{PauseFlags, ResumeFlags};
 use release::ReleaseFlags;
 use selftest::SelftestFlags;
 use status::StatusFlags;
+use std::future::Future;
 use std::io::{Write, stdout};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +45,9 @@ use watch::WatchFlags;
 use why::WhyFlags;
 
 const PROGRAM: &str = "leaderctl";
+
+/// From one look whether somebody reads to the next.
+const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
 
 /// See and steer who leads, and prepare the stores of leaderrun
 #[derive(Debug, Parser)]
@@ -102,9 +111,19 @@ enum StoreVerb {
 
 #[must_use]
 pub fn main() -> ExitCode {
+    log::end_on_panic(PROGRAM);
     if let Some(status) = selftest::run_if_respawned() {
         return status;
     }
+    let status = match limits::check() {
+        Ok(()) => begin(),
+        Err(message) => fail(exit::OS_ERROR, &message),
+    };
+    screen::close();
+    status
+}
+
+fn begin() -> ExitCode {
     let (flags, matches): (Flags, _) = match flags::parse(PROGRAM, std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(status) => return status,
@@ -133,6 +152,11 @@ pub fn main() -> ExitCode {
         Ok(question) => question,
         Err(message) => return flags::usage(PROGRAM, &message),
     };
+    if !matches!(named.location, Location::File { .. })
+        && let Err(message) = limits::check_threads()
+    {
+        return fail(exit::OS_ERROR, &message);
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::OS_ERROR, &format!("the operating system refused: {error}")),
@@ -143,9 +167,9 @@ pub fn main() -> ExitCode {
         }
         let store = named.location.open(patience).await?;
         match &flags.verb {
-            Verb::Watch(watch) => watch::watch(store, watch, patience).await.map(|()| ExitCode::SUCCESS),
+            Verb::Watch(watch) => while_read(watch::watch(store, watch, patience)).await.map(|()| ExitCode::SUCCESS),
             Verb::Status(status) => status.show(&*store, patience).await,
-            Verb::List(list) => list.show(&*store, patience).await,
+            Verb::List(list) => while_read(list.show(&*store, patience)).await,
             Verb::StepDown(step_down) => step_down.order(&*store, patience).await,
             Verb::Pause(pause) => pause.order(&*store, patience).await,
             Verb::Resume(resume) => resume.order(&*store, patience).await,
@@ -189,6 +213,27 @@ async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
     Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
 }
 
+/// Goes on with `watching` until nobody reads standard output any more. A pipe says that to who writes, and a watch may
+/// have nothing to write for days.
+async fn while_read<T: Default>(watching: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let reader_is_gone = async {
+        let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+        let is_gone = || {
+            let out = stdout();
+            let mut out = [PollFd::new(out.as_fd(), PollFlags::empty())];
+            poll(&mut out, PollTimeout::ZERO).is_ok() && out[0].revents().is_some_and(|seen| seen.intersects(gone))
+        };
+        while !is_gone() {
+            tokio::time::sleep(LOOKS_FOR_READER).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = watching => done,
+        () = reader_is_gone => Ok(T::default()),
+    }
+}
+
 fn printed(written: std::io::Result<()>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
@@ -199,6 +244,6 @@ fn printed(written: std::io::Result<()>) -> ExitCode {
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    eprintln!("{PROGRAM}: {}", message.replace(['\n', '\r'], " "));
+    screen::say(format_args!("{PROGRAM}: {}", message.replace(['\n', '\r'], " ")));
     ExitCode::from(status)
 }

@@ -15,12 +15,14 @@ use crate::guard::contain::Containment;
 use crate::guard::{self, priority};
 use crate::lease::{Candidate, Session};
 use crate::ledger::{Job as LedgerJob, Turn};
+use crate::limits;
 use crate::listen;
 use crate::log;
 use crate::metrics::Board;
 use crate::notify::Notifier;
 use crate::processes::Processes;
 use crate::relinquish::Relinquish;
+use crate::screen;
 use crate::status_line::StatusLine;
 use crate::store::slotted::Slotted;
 use crate::store::{Location, Store, StoreError};
@@ -31,19 +33,38 @@ use clap::ArgMatches;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
 use std::ffi::OsStr;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 const PROGRAM: &str = "leaderrun";
 
+/// A thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up all threads of
+/// our user, and tokio panics where it can start none and has none.
+const FOR_EVER: Duration = Duration::from_hours(1_000_000);
+
 #[must_use]
 pub fn main() -> ExitCode {
+    log::end_on_panic(PROGRAM);
     if let Some(status) = guard::run_if_respawned().or_else(will::run_if_respawned) {
         return status;
     }
+    sys::keep_given_mask();
+    // Before there is a handler for them they end us at once, and nothing was acquired: also where a file or a name that a
+    // store needs does not let us go.
+    sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
+    let status = match limits::check() {
+        Ok(()) => begin(),
+        Err(message) => fail(exit::OS_ERROR, &message),
+    };
+    screen::close();
+    status
+}
+
+fn begin() -> ExitCode {
     let (mut flags, matches): (Flags, ArgMatches) = match flags::parse(PROGRAM, std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(status) => return status,
@@ -60,7 +81,9 @@ pub fn main() -> ExitCode {
         Err(why) => return fail(exit::OS_ERROR, &why),
     };
     if flags.explain {
-        print!("{}", explain::budget(&job.shard, &job.store.location, &job.timing, flags.drain, &containment));
+        let budget = explain::budget(&job.shard, &job.store.location, &job.timing, flags.drain, &containment);
+        // A reader that closed the pipe has read enough.
+        let _ = std::io::stdout().write_all(budget.as_bytes());
         return ExitCode::SUCCESS;
     }
     if let Err(error) = find(&job.words[0]) {
@@ -112,8 +135,14 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
     let mut seed = [0; 8];
     getrandom::fill(&mut seed)?;
 
+    if !matches!(job.store.location, Location::File { .. })
+        && let Err(message) = limits::check_threads()
+    {
+        return Ok(fail(exit::OS_ERROR, &message));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .thread_keep_alive(FOR_EVER)
         .on_thread_park(priority::before_wait)
         .on_thread_unpark(priority::after_wait)
         .build()?;
@@ -202,13 +231,15 @@ fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     use crate::election::CommandEnd::Signalled;
     let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };
     if let Ok(signal @ (Signal::SIGINT | Signal::SIGQUIT)) = Signal::try_from(*signal) {
+        screen::close();
         sys::default_action(signal);
         let _ = killpg(group, signal);
     }
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    eprintln!("{}{PROGRAM}: {}", log::priority(tracing::Level::ERROR), message.replace(['\n', '\r'], " "));
+    let message = message.replace(['\n', '\r'], " ");
+    screen::say(format_args!("{}{PROGRAM}: {message}", log::priority(tracing::Level::ERROR)));
     ExitCode::from(status)
 }
 
@@ -229,6 +260,9 @@ fn not_started(program: &OsStr, error: StartError) -> ExitCode {
             exit::NOT_FOUND => format!("{name}: command not found"),
             exit::NOT_EXECUTABLE => {
                 format!("{name}: cannot be executed: {}", nix::errno::Errno::from_raw(error.0).desc())
+            }
+            _ if error.0 == libc::EAGAIN => {
+                format!("cannot start {name}: too many processes: raise the limit (ulimit -u, pids.max)")
             }
             _ => format!("cannot start {name}: {}", nix::errno::Errno::from_raw(error.0).desc()),
         },

@@ -1,13 +1,16 @@
 //! The walk over `/proc`: which processes descend from one.
 //!
 //! It allocates nothing once it was opened, except where the machine has more processes than anybody foresaw. It holds the
-//! directory open: a COMMAND that unmounts `/proc` or mounts something over it takes nothing away.
+//! directory open: a COMMAND that unmounts `/proc` or mounts something over it takes nothing away. One that mounts something
+//! over `/proc/PID` hides that process; so of a number that cannot be read the kernel is asked whether it is our child, which
+//! every descendant becomes at the latest when the others are dead.
 
 use crate::sys;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, Whence, lseek, read};
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -34,8 +37,8 @@ struct Seen {
     pid: i32,
     parent: i32,
     group: i32,
-    /// In ticks since boot: with the number it names a process for ever.
-    started: u64,
+    /// In ticks since boot: with the number it names a process for ever. None of a child that cannot be read.
+    started: Option<u64>,
     place: Place,
 }
 
@@ -51,7 +54,7 @@ enum Place {
 pub struct Process<'a> {
     pub pid: Pid,
     pub group: Pid,
-    started: u64,
+    started: Option<u64>,
     proc: BorrowedFd<'a>,
 }
 
@@ -101,7 +104,7 @@ impl Walk {
                 rest = after;
                 let number = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
                 let Some(pid) = number else { continue };
-                self.seen.extend(stat(self.proc.as_fd(), pid));
+                self.seen.extend(stat(self.proc.as_fd(), pid).or_else(|| hidden_child(pid)));
             }
         }
         self.seen.sort_unstable_by_key(|seen| seen.pid);
@@ -111,7 +114,8 @@ impl Walk {
 impl Process<'_> {
     pub fn signal(&self, signal: Signal) {
         let Ok(pidfd) = sys::pidfd_open(self.pid) else { return };
-        if stat(self.proc, self.pid.as_raw()).is_some_and(|now| now.started == self.started) {
+        // A child keeps its number until it is reaped, which nobody but the caller does.
+        if self.started.is_none() || stat(self.proc, self.pid.as_raw()).is_some_and(|now| now.started == self.started) {
             let _ = sys::pidfd_send_signal(pidfd.as_fd(), signal);
         }
     }
@@ -164,6 +168,12 @@ fn entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name.to_bytes(), &entries[length..]))
 }
 
+fn hidden_child(pid: i32) -> Option<Seen> {
+    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
+    waitid(Id::Pid(Pid::from_raw(pid)), flags).ok()?;
+    Some(Seen { pid, parent: Pid::this().as_raw(), group: pid, started: None, place: Place::Unknown })
+}
+
 fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Seen> {
     let mut path = [0; 24];
     let mut rest = &mut path[..];
@@ -188,7 +198,7 @@ fn parse(pid: i32, line: &[u8]) -> Option<Seen> {
     let parent = fields.nth(1)?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let started = fields.nth(16)?.parse().ok()?;
-    Some(Seen { pid, parent, group, started, place: Place::Unknown })
+    Some(Seen { pid, parent, group, started: Some(started), place: Place::Unknown })
 }
 
 #[cfg(test)]
@@ -200,7 +210,7 @@ mod tests {
     fn a_command_name_with_spaces_and_parentheses_is_read() {
         let line = b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
         let seen = parse(42, line).unwrap();
-        assert_eq!((seen.parent, seen.group, seen.started), (7, 42, 987_654));
+        assert_eq!((seen.parent, seen.group, seen.started), (7, 42, Some(987_654)));
     }
 
     #[test]
@@ -212,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_stranger_and_what_is_below_it_is_passed_over() {
-        let seen = |pid, parent| Seen { pid, parent, group: 1, started: 1, place: Place::Unknown };
+        let seen = |pid, parent| Seen { pid, parent, group: 1, started: Some(1), place: Place::Unknown };
         // 5 and 6 are a circle.
         let mut all = vec![seen(2, 1), seen(3, 2), seen(4, 3), seen(5, 6), seen(6, 5), seen(7, 1), seen(8, 7)];
         let strangers = HashSet::from([Pid::from_raw(7)]);
@@ -265,7 +275,7 @@ mod tests {
             input.show(|| String::from_utf8_lossy(&line).into_owned());
             let seen = parse(42, &line).expect("it is the kernel's");
             let number = |pid: i32| usize::try_from(pid).expect("it is positive");
-            assert_eq!((number(seen.parent), number(seen.group), seen.started), (parent, group, started));
+            assert_eq!((number(seen.parent), number(seen.group), seen.started), (parent, group, Some(started)));
             // Cut short, as nothing is when the kernel writes it.
             let cut = parse(42, &line[..line.len() - 4 - source.below(20)]);
             (&cut).into()

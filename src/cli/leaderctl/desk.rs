@@ -11,6 +11,7 @@ use crate::lease::{Shard, show};
 use crate::ledger;
 use crate::orders::{self, Orders};
 use crate::presence;
+use crate::screen;
 use crate::store::slotted;
 use crate::store::{Holder, Report, Store, StoreError, on_one_line, within};
 use std::cell::RefCell;
@@ -115,7 +116,7 @@ impl Desk<'_> {
                 }
                 Err(error) if exit::of_store(&error) == exit::UNAVAILABLE => {
                     if !away {
-                        eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                        screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
                     }
                     away = true;
                 }

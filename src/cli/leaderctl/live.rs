@@ -5,6 +5,7 @@ use super::list::{as_columns, row};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, rfc3339};
 use crate::lease::Shard;
+use crate::screen;
 use crate::store::{StoreError, on_one_line};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeMap;
@@ -49,7 +50,7 @@ impl Live {
                 Ok(read) => (list, trouble) = (read, None),
                 Err(error) => {
                     if trouble.is_none() && !self.terminal {
-                        eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone()));
+                        screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone())));
                     }
                     trouble = Some(on_one_line(error.message));
                 }

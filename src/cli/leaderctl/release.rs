@@ -14,6 +14,7 @@ use super::desk::{Desk, LOOK_EVERY};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
+use crate::screen;
 use crate::store::{Holder, Release, Report, Store, StoreError, on_one_line, within};
 use clap::Args;
 use std::process::ExitCode;
@@ -88,7 +89,7 @@ impl ReleaseFlags {
         let Some(left) = first.expires_in else { return Ok(Verdict::Unrenewed) };
         let most = self.watch.unwrap_or(left + UNCERTAINTY);
         if most > SOON {
-            eprintln!("{PROGRAM}: watching for {} whether {first} renews its lease", show(most));
+            screen::say(format_args!("{PROGRAM}: watching for {} whether {first} renews its lease", show(most)));
         }
         // Whoever could not reach the store either could not renew.
         let (mut seen_since, mut away) = (begun, false);
@@ -107,7 +108,7 @@ impl ReleaseFlags {
                 }
                 Err(error) if exit::of_store(&error) == exit::UNAVAILABLE && seen_since.elapsed() < most => {
                     if !away {
-                        eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                        screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
                         away = true;
                     }
                 }

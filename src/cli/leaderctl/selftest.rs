@@ -20,6 +20,7 @@ use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show};
 use crate::presence;
+use crate::screen;
 use crate::signals::Signals;
 use crate::store::url::Secret;
 use crate::store::{Claim, Location, Page, Store, StoreError, on_one_line, within};
@@ -232,7 +233,7 @@ impl<'a> Bench<'a> {
         let fleet = self.fleet.take().expect("it was put there above");
         if matches!(verdict, Verdict::Failed(_)) {
             for line in fleet.log_ends() {
-                eprintln!("{PROGRAM}: {}", on_one_line(line));
+                screen::say(format_args!("{PROGRAM}: {}", on_one_line(line)));
             }
         }
         Ok(Row { fault: name, verdict, evidence: Some(evidence) })
@@ -316,7 +317,9 @@ fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String>
     let Some(url) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
         return Ok(None);
     };
-    eprintln!("{PROGRAM}: advisory_lock= is left out: a self-test must not take that lock from whom it is meant for");
+    screen::say(format_args!(
+        "{PROGRAM}: advisory_lock= is left out: a self-test must not take that lock from whom it is meant for"
+    ));
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
 }
 

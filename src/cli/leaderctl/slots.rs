@@ -9,6 +9,7 @@ use super::PROGRAM;
 use crate::lease::{Session, Shard};
 use crate::orders::{self, PauseOrder};
 use crate::presence;
+use crate::screen;
 use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, slotted, within};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -105,7 +106,7 @@ impl Kin {
 }
 
 fn say(shard: &Shard, what: &str) {
-    eprintln!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned()));
+    screen::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned())));
 }
 
 /// # Errors

@@ -6,6 +6,7 @@ use super::slots::Slots;
 use crate::cli::flags;
 use crate::lease::{Shard, Term};
 use crate::orders::{self, HandoverOrder};
+use crate::screen;
 use crate::store::{Holder, Report, Store, StoreError, on_one_line};
 use clap::Args;
 use std::process::ExitCode;
@@ -78,7 +79,11 @@ impl StepDownFlags {
                 return Ok(desk.refuse(&format!("{holder} leads already on {to}: name another owner or host")));
             }
             if !store.is_metered() && !desk.knows_standby(to).await? {
-                eprintln!("{PROGRAM}: {}: no standby is known by the name {}", self.shard, on_one_line(to.clone()));
+                screen::say(format_args!(
+                    "{PROGRAM}: {}: no standby is known by the name {}",
+                    self.shard,
+                    on_one_line(to.clone())
+                ));
             }
         }
         let order = orders::handover(term, Some(session), self.to.clone(), self.hold)

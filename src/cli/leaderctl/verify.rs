@@ -7,6 +7,7 @@ use super::{PROGRAM, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
+use crate::screen;
 use crate::store::{Holder, StoreError, on_one_line};
 use crate::witness::{self, Statement};
 use clap::Args;
@@ -135,7 +136,7 @@ impl Question {
     fn no(&self, told_by: &'static str, left: Option<Duration>, why: &str) -> ExitCode {
         if !self.json {
             let verdict = if left.is_some() { "does not lead for long enough" } else { "does not lead" };
-            eprintln!("{PROGRAM}: term {} of shard {} {verdict}: {why}", self.term, self.shard);
+            screen::say(format_args!("{PROGRAM}: term {} of shard {} {verdict}: {why}", self.term, self.shard));
         }
         self.say(told_by, false, left)
     }

@@ -9,6 +9,7 @@
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
 use crate::lease::Shard;
+use crate::screen;
 use crate::store::{Delivery, Holder, Report, Store, StoreError, on_one_line};
 use crate::time::wall_clock_millis;
 use clap::Args;
@@ -76,7 +77,7 @@ async fn watch_all(store: &dyn Store, json: bool) -> Result<(), StoreError> {
                 Ok(list) => break list,
                 Err(error) if !away => {
                     away = true;
-                    eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                    screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
                 }
                 Err(_) => {}
             }
@@ -120,7 +121,7 @@ impl Watch {
                 }
                 Err(error) if !away => {
                     away = true;
-                    eprintln!("{PROGRAM}: {}; retrying", on_one_line(error.message));
+                    screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
                     sleep(LOOK_EVERY).await;
                 }
                 Err(_) => sleep(LOOK_EVERY).await,

@@ -18,6 +18,9 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Mes
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::VecDeque;
 use std::error::Error;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +30,8 @@ use tokio::time::{Instant, timeout_at};
 
 /// So many refusals are remembered for those who wait. More come only while nobody does.
 const MOST_DENIALS: usize = 32;
+/// No file with credentials is longer.
+const LONGEST_CREDENTIALS: u64 = 64 * 1024;
 /// Messages that a subscription may hold. What does not fit is lost, and heartbeats tell.
 const SUBSCRIPTION_CAPACITY: usize = 64;
 
@@ -396,8 +401,17 @@ fn tls_failed(server: &str, error: &rustls::Error) -> StoreError {
     }
 }
 
+/// It is read with each connection, on the thread that elects: a FIFO in its place must not hold that up.
 fn read(file: &Path) -> Result<String, StoreError> {
-    std::fs::read_to_string(file).map_err(|error| unusable(file, &error.kind().to_string()))
+    let mut options = File::options();
+    let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(file);
+    let opened = opened.map_err(|error| unusable(file, &error.kind().to_string()))?;
+    if !opened.metadata().is_ok_and(|found| found.is_file()) {
+        return Err(unusable(file, "it is no regular file"));
+    }
+    let mut text = String::new();
+    let read = opened.take(LONGEST_CREDENTIALS).read_to_string(&mut text);
+    read.map(|_| text).map_err(|error| unusable(file, &error.kind().to_string()))
 }
 
 /// The seed in a file, which may say other things in other lines.

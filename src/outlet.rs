@@ -1,0 +1,116 @@
+//! Standard error, written to without ever waiting for its reader.
+//!
+//! The hazard: a pipe that nobody reads, a journal that stands still, or a terminal that was stopped (Ctrl-S) takes
+//! nothing more, and a candidate that waited in write(2) could neither lead nor leave. `O_NONBLOCK` is no way out by itself:
+//! it belongs to the open file, which the shell, COMMAND and others share, and they would see EAGAIN. So:
+//!
+//! - A pipe or a terminal is opened once more by way of `/proc`: that is an open file of our own.
+//! - A socket learns with each message that it must not wait.
+//! - What cannot be opened again (the pipe of another user, or no `/proc`) is written with `RWF_NOWAIT`. Before Linux 6.4
+//!   pipes do not know that flag: then poll(2) must see room, and no more than `PIPE_BUF` bytes go out, which fit into
+//!   it. Another process may fill the pipe between the two calls, and then we wait until its reader reads again. That gap
+//!   of microseconds stays open there.
+//! - A file takes everything. A disk that hangs is not seen here.
+
+use crate::sys;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
+use nix::sys::stat::{SFlag, fstat};
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Stderr, Write, stderr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+/// The master of a pseudoterminal: opening it again makes another one.
+const MASTER: u64 = libc::makedev(5, 2);
+
+pub(crate) struct Outlet {
+    way: Way,
+    /// Also where something else is written to: never closed, for the runtime opens on /dev/null what was closed.
+    stderr: Stderr,
+}
+
+enum Way {
+    /// An open file of our own, which does not block.
+    Own(File),
+    Socket,
+    /// The open file that others have as well, of a kind that may block.
+    Shared,
+    /// The same, of a kind that does not.
+    Plain,
+}
+
+impl Outlet {
+    pub(crate) fn open() -> Self {
+        let kind =
+            fstat(stderr()).map_or(SFlag::empty(), |file| SFlag::from_bits_truncate(file.st_mode) & SFlag::S_IFMT);
+        let way = match kind {
+            SFlag::S_IFREG => Way::Plain,
+            SFlag::S_IFSOCK => Way::Socket,
+            SFlag::S_IFIFO => reopened().map_or(Way::Shared, Way::Own),
+            _ if stderr().is_terminal() => reopened().map_or(Way::Shared, Way::Own),
+            _ => Way::Shared,
+        };
+        Self { way, stderr: stderr() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn own(file: File) -> Self {
+        Self { way: Way::Own(file), stderr: stderr() }
+    }
+
+    /// Writes the beginning of `lines`, and answers how much of it.
+    ///
+    /// # Errors
+    /// `WouldBlock` where it takes nothing now; else the kernel's.
+    pub(crate) fn write(&self, lines: &[u8]) -> io::Result<usize> {
+        match &self.way {
+            Way::Own(file) => (&*file).write(portion(lines)),
+            Way::Socket => {
+                let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+                Ok(send(self.stderr.as_raw_fd(), portion(lines), flags)?)
+            }
+            Way::Shared => write_shared(&self.stderr, portion(lines)),
+            Way::Plain => Ok(nix::unistd::write(&self.stderr, lines)?),
+        }
+    }
+}
+
+impl AsFd for Outlet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.way {
+            Way::Own(file) => file.as_fd(),
+            Way::Socket | Way::Shared | Way::Plain => self.stderr.as_fd(),
+        }
+    }
+}
+
+/// Whole lines as far as they go out in one piece: a pipe takes up to `PIPE_BUF` bytes at once or not at all, so that
+/// nobody else's line comes to stand within one of ours.
+fn portion(lines: &[u8]) -> &[u8] {
+    let most = &lines[..lines.len().min(libc::PIPE_BUF)];
+    most.iter().rposition(|&byte| byte == b'\n').map_or(most, |end| &most[..=end])
+}
+
+fn write_shared(stderr: &Stderr, part: &[u8]) -> io::Result<usize> {
+    match sys::write_now(stderr, part) {
+        Err(error) if ![ErrorKind::WouldBlock, ErrorKind::BrokenPipe].contains(&error.kind()) => {}
+        answer => return answer,
+    }
+    match poll(&mut [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) {
+        Ok(0) | Err(Errno::EINTR) => Err(ErrorKind::WouldBlock.into()),
+        Ok(_) => Ok(nix::unistd::write(stderr, part)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Standard error as an open file of our own.
+fn reopened() -> Option<File> {
+    let shared = fstat(stderr()).ok().filter(|file| file.st_rdev != MASTER)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::options().write(true).custom_flags(flags.bits()).open("/proc/self/fd/2").ok()?;
+    let same = |own: std::fs::Metadata| (own.dev(), own.ino()) == (shared.st_dev, shared.st_ino);
+    file.metadata().is_ok_and(same).then_some(file)
+}

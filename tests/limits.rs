@@ -1,0 +1,526 @@
+//! What a start comes to where the system gives little: few descriptors, processes and memory, closed standard streams,
+//! blocked signals, and a standard error that takes nothing.
+
+#[macro_use]
+mod support;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, chown, pipe2};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use support::fleet::{example_program, leaderctl, leaderrun, wait_until};
+use support::place::Place;
+use tempfile::TempDir;
+
+/// A user of whom nothing else runs, so that a limit on processes counts ours alone.
+const STRANGER: u32 = 64_917;
+
+/// A pipe that takes nothing more: its reader, and its writer.
+fn full_pipe() -> (File, OwnedFd) {
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
+    let size = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    let filling = vec![b'x'; usize::try_from(size).unwrap() - 1];
+    nix::unistd::write(&writer, &filling).unwrap();
+    nix::unistd::write(&writer, b"\n").unwrap();
+    (File::from(reader), writer)
+}
+
+fn full_socket() -> (UnixStream, OwnedFd) {
+    let (reader, writer) = UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    while (&writer).write(&[b'x'; 4096]).is_ok() {}
+    writer.set_nonblocking(false).unwrap();
+    (reader, writer.into())
+}
+
+fn takes_turns(writer: &OwnedFd) -> bool {
+    let flags = OFlag::from_bits_retain(fcntl(writer, FcntlArg::F_GETFL).unwrap());
+    !flags.contains(OFlag::O_NONBLOCK)
+}
+
+/// Ended when it is dropped.
+struct Started(Child);
+
+impl Started {
+    fn by(mut command: Command) -> Self {
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
+    }
+
+    /// For signals: it has a handler for SIGTERM.
+    fn wait_until_it_listens(&self) {
+        let status = || fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        wait_until("it listens for signals", || bits_of(&status(), "SigCgt") & bits(&[Signal::SIGTERM]) != 0);
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("it ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// As a shell tells it.
+fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+}
+
+/// A directory for everybody, for a candidate of another user.
+fn open_to_all() -> TempDir {
+    let scratch = TempDir::new().unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    scratch
+}
+
+/// `program` as the stranger, who can reach a copy of it only.
+fn by_a_stranger(program: &str, scratch: &TempDir) -> Command {
+    assert!(nix::unistd::geteuid().is_root(), "only root can be two users: run this test as root");
+    let copy = scratch.path().join("program");
+    fs::copy(program, &copy).unwrap();
+    let mut command = Command::new("setpriv");
+    let user = STRANGER.to_string();
+    command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]).arg(copy);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("LEADERRUN_CONFIG", "/dev/null");
+    command
+}
+
+fn store(scratch: &TempDir) -> String {
+    format!("file:{}", scratch.path().join("store").display())
+}
+
+/// A candidate whose standard error takes nothing leads, obeys, and ends with COMMAND's status.
+fn leads_and_obeys(mut command: Command, scratch: &TempDir, stderr: OwnedFd) {
+    let up = scratch.path().join("up");
+    let script = "exec 2>/dev/null; trap 'exit 7' TERM; echo up > \"$0\"; while :; do sleep 0.05; done";
+    command.args(["-v", "--store", &store(scratch), "s", "--", "sh", "-c", script]).arg(&up);
+    let ours = stderr.try_clone().unwrap();
+    let mut candidate = Started::by({
+        command.stderr(stderr);
+        command
+    });
+    wait_until("it leads", || up.exists());
+    assert!(takes_turns(&ours), "COMMAND would see EAGAIN");
+    candidate.signal(Signal::SIGTERM);
+    assert_eq!(code(candidate.end()), 7);
+}
+
+#[test]
+fn a_full_pipe_on_standard_error_holds_up_no_election_and_no_signal() {
+    let scratch = TempDir::new().unwrap();
+    let (_reader, writer) = full_pipe();
+    leads_and_obeys(leaderrun(), &scratch, writer);
+}
+
+#[test]
+fn nor_does_a_full_pipe_of_another_user_which_cannot_be_opened_again() {
+    let scratch = open_to_all();
+    let (_reader, writer) = full_pipe();
+    leads_and_obeys(by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch), &scratch, writer);
+}
+
+#[test]
+fn nor_does_a_full_socket_such_as_a_journal_that_stands_still() {
+    let scratch = TempDir::new().unwrap();
+    let (_reader, writer) = full_socket();
+    leads_and_obeys(leaderrun(), &scratch, writer);
+}
+
+#[test]
+fn a_standby_whose_standard_error_takes_nothing_ends_at_sigterm() {
+    let scratch = TempDir::new().unwrap();
+    let up = scratch.path().join("up");
+    let mut leader = leaderrun();
+    leader.args(["-q", "--store", &store(&scratch), "s", "--", "sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
+    let _leader = Started::by(leader);
+    wait_until("the other one leads", || up.exists());
+    let (_reader, writer) = full_pipe();
+    let mut standby = leaderrun();
+    standby.args(["-vv", "--store", &store(&scratch), "s", "--", "true"]).stderr(writer);
+    let mut standby = Started::by(standby);
+    standby.wait_until_it_listens();
+    standby.signal(Signal::SIGTERM);
+    assert_eq!(code(standby.end()), 143);
+}
+
+#[test]
+fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest_counted() {
+    let scratch = TempDir::new().unwrap();
+    let (reader, writer) = full_pipe();
+    let runs = scratch.path().join("runs");
+    let mut candidate = leaderrun();
+    candidate.args(["-vv", "--log-format", "json", "--restart", "always", "--restart-limit", "1000000"]);
+    candidate.args([
+        "--restart-delay",
+        "1ms",
+        "--restart-healthy",
+        "1ms",
+        "--store",
+        &store(&scratch),
+        "s",
+        "--",
+        "sh",
+        "-c",
+    ]);
+    candidate.args(["exec 2>/dev/null; echo >> \"$0\""]).arg(&runs).stderr(writer);
+    let mut candidate = Started::by(candidate);
+    // Each run is told in twenty lines and more, of some 200 bytes each.
+    let length = || fs::read(&runs).unwrap_or_default().len();
+    wait_until("it has run forty times", || length() > 40);
+    let mut lines = BufReader::new(reader).lines().map(Result::unwrap).skip(1);
+    let mut stamps = Vec::new();
+    let mut dropped = None;
+    for line in lines.by_ref() {
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(line["level"].is_string() && line["timestamp"].is_string(), "{line}");
+        let message = line["message"].as_str().unwrap_or_default();
+        if let Some((count, rest)) = message.split_once(' ')
+            && rest == "log lines were dropped because standard error did not take them"
+        {
+            dropped = count.parse::<u32>().ok();
+            break;
+        }
+        stamps.push(line["timestamp"].as_str().unwrap().to_owned());
+    }
+    assert!(dropped.is_some_and(|count| count > 100), "{dropped:?} after {}", stamps.len());
+    candidate.signal(Signal::SIGTERM);
+    for line in lines {
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        stamps.push(line["timestamp"].as_str().unwrap().to_owned());
+    }
+    candidate.end();
+    assert!(stamps.is_sorted(), "{stamps:?}");
+}
+
+#[test]
+fn a_fatal_line_that_nobody_reads_does_not_keep_the_status_back() {
+    let scratch = TempDir::new().unwrap();
+    let at = store(&scratch);
+    let with = |mut command: Command, words: &[&str]| {
+        let (_reader, writer) = full_pipe();
+        command.args(words).stderr(writer);
+        code(Started::by(command).end())
+    };
+    assert_eq!(with(leaderrun(), &["--store", &at, "s", "/nonexistent"]), 127);
+    assert_eq!(with(leaderrun(), &["--no-such-flag", "s", "true"]), 64);
+    assert_eq!(with(leaderrun(), &["-n", "--store", "redis://127.0.0.1:1", "s", "true"]), 69);
+    assert_eq!(with(leaderctl(), &["--store", &at, "no-such-verb"]), 64);
+    assert_eq!(with(leaderctl(), &["--store", "redis://127.0.0.1:1", "status", "s"]), 69);
+}
+
+#[test]
+fn nor_does_a_reader_that_has_gone_away() {
+    let gone = |mut command: Command, words: &[&str]| {
+        let (_, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let (_, other) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        command.args(words).stdout(writer).stderr(other);
+        code(Started::by(command).end())
+    };
+    let scratch = TempDir::new().unwrap();
+    let at = store(&scratch);
+    assert_eq!(gone(leaderrun(), &["--store", &at, "s", "/nonexistent"]), 127);
+    assert_eq!(gone(leaderrun(), &["--no-such-flag", "s", "true"]), 64);
+    assert_eq!(gone(leaderrun(), &["--store", &at, "--explain", "s", "true"]), 0);
+    assert_eq!(gone(leaderrun(), &["-v", "--store", &at, "s", "true"]), 0);
+    assert_eq!(gone(leaderctl(), &["--store", &at, "no-such-verb"]), 64);
+}
+
+#[test]
+fn a_fatal_line_comes_after_the_log_lines_before_it_and_only_once() {
+    let scratch = TempDir::new().unwrap();
+    let mut command = leaderrun();
+    command.args(["-v", "--store", &store(&scratch), "s", "--", "sh", "-c", "exit 0"]);
+    let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(text.ends_with('\n') && text.contains("leading") && !text.contains("dropped"), "{text}");
+    let script = scratch.path().join("script");
+    fs::write(&script, "#!/nonexistent\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = leaderrun();
+    command.args(["-v", "--store", &store(&scratch), "s"]).arg(&script);
+    let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert_eq!(text.matches("interpreter").count(), 1, "{text}");
+    assert!(text.trim_end().ends_with("interpreter is missing"), "{text}");
+}
+
+#[test]
+fn leaderctl_ends_when_nobody_reads_what_it_watches() {
+    let scratch = TempDir::new().unwrap();
+    for words in [&["watch", "s"][..], &["list", "--watch"], &["watch"]] {
+        let mut command = leaderctl();
+        command.args(["--store", &store(&scratch)]).args(words).stdout(Stdio::piped());
+        let mut watching = Started::by(command);
+        let mut reader = watching.0.stdout.take().unwrap();
+        if words == ["watch", "s"] {
+            assert_eq!(reader.read(&mut [0]).unwrap(), 1);
+        }
+        drop(reader);
+        assert_eq!(code(watching.end()), 0, "{words:?}");
+    }
+}
+
+/// Runs `leaderrun ... s echo ran` after `limit` in a shell. A start that hangs is killed, with 137.
+fn under(limit: &str, place: &Place, prefix: &[&str], program: &Path) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "60"]).args(prefix);
+    command.args(["bash", "-c", &format!("{limit} && exec \"$@\""), "bash"]).arg(program);
+    command.args(["-q", "-n", "--store", &place.url, "s", "--", "/bin/echo", "ran"]);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("LEADERRUN_CONFIG", "/dev/null");
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// It works, or says in one line of ours why not; or it is the system's loader that says so, before there is a program.
+#[track_caller]
+fn assert_is_clear(limit: &str, output: &Output) -> bool {
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => assert!(output.stdout == b"ran\n" && said.is_empty(), "{limit}: {output:?}"),
+        // The store cannot be used, or the system as such refuses.
+        Some(69 | 71) => {
+            assert!(output.stdout.is_empty(), "{limit}: {output:?}");
+            assert!(said.starts_with("leaderrun: ") && said.lines().count() == 1, "{limit}: {said}");
+        }
+        Some(127) => {
+            assert!(said.contains("error while loading shared libraries"), "{limit}: {output:?}");
+        }
+        _ => panic!("{limit}: {output:?}"),
+    }
+    output.status.success()
+}
+
+/// Nobody holds the shard: a candidate that does not wait gets it.
+#[track_caller]
+fn assert_free(place: &Place) {
+    let output = under("true", place, &[], env!("CARGO_BIN_EXE_leaderrun").as_ref());
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn few_descriptors_are_refused_in_one_line_or_suffice(place: &Place) {
+    let mut worked = 0;
+    for count in (3..=20).chain((22..=40).step_by(3)).chain([64, 128]) {
+        let limit = format!("ulimit -n {count}");
+        let output = under(&limit, place, &[], env!("CARGO_BIN_EXE_leaderrun").as_ref());
+        worked += u32::from(assert_is_clear(&limit, &output));
+    }
+    assert!(worked >= 2);
+    assert_free(place);
+}
+
+fn little_memory_is_refused_in_one_line_or_suffices(place: &Place) {
+    let program = env!("CARGO_BIN_EXE_leaderrun").as_ref();
+    let stacks = [8, 16, 24, 64, 128, 256, 400, 512, 1024, 2048].map(|size| ("-s", size));
+    let data = [1, 500, 2000, 4000, 8000, 16_000, 32_000, 36_000, 40_000, 64_000].map(|size| ("-d", size));
+    let spaces = (1..=12).map(|step| ("-v", 10_000 * step));
+    let mut began = None;
+    for (kind, size) in stacks.into_iter().chain(data).chain(spaces) {
+        let limit = format!("ulimit {kind} {size}");
+        let output = under(&limit, place, &[], program);
+        // With too little of it the kernel or the loader ends the program before it begins, by a signal or in words of
+        // their own. What has begun with less does not end so.
+        let before = output.status.signal() == Some(Signal::SIGSEGV as i32) || output.status.code() == Some(127);
+        if began == Some(kind) || !before {
+            assert_is_clear(&limit, &output);
+            began = Some(kind);
+        }
+    }
+    assert_eq!(began, Some("-v"));
+    assert_free(place);
+}
+
+fn few_processes_are_refused_in_one_line_or_suffice(place: &Place) {
+    let scratch = open_to_all();
+    let program = scratch.path().join("program");
+    fs::copy(env!("CARGO_BIN_EXE_leaderrun"), &program).unwrap();
+    if place.server.is_none() {
+        let directory = place.path("store");
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(place.fleet.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        chown(&directory, Some(STRANGER.into()), Some(STRANGER.into())).unwrap();
+    }
+    let (user, group) = (format!("--reuid={STRANGER}"), format!("--regid={STRANGER}"));
+    let prefix = ["setpriv", &user, &group, "--clear-groups"];
+    let mut worked = 0;
+    for count in 1..=9 {
+        let limit = format!("ulimit -u {count}");
+        let output = under(&limit, place, &prefix, &program);
+        worked += u32::from(assert_is_clear(&limit, &output));
+    }
+    assert!(worked >= 1);
+    let again = under("true", place, &prefix, &program);
+    assert!(again.status.success(), "{again:?}");
+}
+
+fn no_file_may_grow_which_is_said_or_does_not_matter(place: &Place) {
+    let limit = "ulimit -f 0";
+    assert_is_clear(limit, &under(limit, place, &[], env!("CARGO_BIN_EXE_leaderrun").as_ref()));
+    assert_free(place);
+}
+
+/// No socket of a store and no lock file may get the number of a standard stream: COMMAND would write into it.
+fn closed_standard_streams_are_empty_ones_for_command(place: &Place) {
+    let seen = place.path("seen");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" <&- >&- 2>&-", "sh", env!("CARGO_BIN_EXE_leaderrun"), "--store", &place.url, "s"]);
+    shell.args(["--", "sh", "-c", "for n in 0 1 2; do readlink /proc/$$/fd/$n; done | cat > \"$0\""]);
+    shell.arg(&seen).env("LEADERRUN_CONFIG", "/dev/null");
+    assert_eq!(code(shell.status().unwrap()), 0);
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "/dev/null\n/dev/null\n/dev/null\n");
+}
+
+on_two_stores!(
+    &few_descriptors_are_refused_in_one_line_or_suffice,
+    &little_memory_is_refused_in_one_line_or_suffices,
+    &few_processes_are_refused_in_one_line_or_suffice,
+    &no_file_may_grow_which_is_said_or_does_not_matter,
+    &closed_standard_streams_are_empty_ones_for_command,
+);
+
+/// A name of a host is looked up by a thread of its own, which may not be had.
+#[cfg(feature = "redis")]
+#[test]
+fn a_host_that_cannot_be_looked_up_for_want_of_a_thread_is_refused_in_one_line() {
+    let mut place = Place::remote(Box::new(support::redis::Server::start()));
+    place.url = place.url.replace("127.0.0.1", "localhost");
+    few_processes_are_refused_in_one_line_or_suffice(&place);
+}
+
+/// They are read again with each connection, by the thread that elects.
+#[cfg(feature = "nats")]
+#[test]
+fn a_fifo_in_the_place_of_credentials_holds_nobody_up() {
+    let scratch = TempDir::new().unwrap();
+    let fifo = scratch.path().join("creds");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for login in ["creds", "nkey"] {
+        let url = format!("nats://127.0.0.1:1/locks?{login}={}", fifo.display());
+        let mut command = leaderrun();
+        command.args(["--store", &url, "s", "true"]).stderr(Stdio::piped());
+        let mut candidate = Started::by(command);
+        assert_eq!(code(candidate.end()), 78);
+        let mut said = String::new();
+        candidate.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("no regular file") && said.lines().count() == 1, "{said}");
+    }
+}
+
+fn leaderrun_by(words: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(words).arg(env!("CARGO_BIN_EXE_leaderrun")).env("LEADERRUN_CONFIG", "/dev/null");
+    command
+}
+
+const BLOCKED: &str = "--block-signal=TERM,INT,CHLD,HUP,USR1";
+
+/// The line of proc_pid_status(5) that a COMMAND which is nothing but a reader of it sees.
+fn seen_by_command(how: &str, field: &str) -> u64 {
+    let scratch = TempDir::new().unwrap();
+    let mut command = leaderrun_by(&[how]);
+    command.args(["-q", "--store", &store(&scratch), "s", "--", "cat", "/proc/self/status"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    bits_of(&String::from_utf8(output.stdout).unwrap(), field)
+}
+
+fn bits_of(status: &str, field: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(":\t")).unwrap();
+    u64::from_str_radix(line, 16).unwrap()
+}
+
+fn bits(signals: &[Signal]) -> u64 {
+    signals.iter().map(|&signal| 1 << (signal as i32 - 1)).sum()
+}
+
+#[test]
+fn sigterm_that_was_blocked_at_the_start_ends_a_standby_all_the_same() {
+    let scratch = TempDir::new().unwrap();
+    let up = scratch.path().join("up");
+    let mut leader = leaderrun();
+    leader.args(["-q", "--store", &store(&scratch), "s", "--", "sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
+    let _leader = Started::by(leader);
+    wait_until("the other one leads", || up.exists());
+    let mut standby = leaderrun_by(&[BLOCKED]);
+    standby.args(["-q", "--store", &store(&scratch), "s", "--", "true"]);
+    let mut standby = Started::by(standby);
+    standby.wait_until_it_listens();
+    standby.signal(Signal::SIGTERM);
+    assert_eq!(code(standby.end()), 143);
+}
+
+#[test]
+fn a_leader_that_was_started_with_its_signals_blocked_notices_the_end_of_command_and_obeys() {
+    let scratch = TempDir::new().unwrap();
+    let up = scratch.path().join("up");
+    let mut leader = leaderrun_by(&[BLOCKED]);
+    // dash has the mask that it was given, and obeys nothing in it.
+    leader.args(["-q", "--drain", "100ms", "--store", &store(&scratch), "s", "--"]);
+    leader.args(["sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
+    let mut leader = Started::by(leader);
+    wait_until("it leads", || up.exists());
+    leader.signal(Signal::SIGTERM);
+    assert_eq!(code(leader.end()), 137);
+}
+
+#[test]
+fn command_gets_the_signal_mask_that_leaderrun_was_given() {
+    use Signal::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+    assert_eq!(seen_by_command(BLOCKED, "SigBlk"), bits(&[SIGTERM, SIGINT, SIGCHLD, SIGHUP, SIGUSR1]));
+    assert_eq!(seen_by_command("--", "SigBlk"), 0);
+}
+
+#[test]
+fn sigchld_that_was_ignored_at_the_start_does_not_hide_the_end_of_command() {
+    use Signal::{SIGCHLD, SIGPIPE};
+    let ignored = seen_by_command("--ignore-signal=CHLD,PIPE,HUP", "SigIgn");
+    assert_eq!(ignored & bits(&[SIGCHLD, SIGPIPE, Signal::SIGHUP]), bits(&[Signal::SIGHUP]));
+}
+
+/// A panic of the program in some place of it, while COMMAND runs: then COMMAND ends, by the guard's hand, for the
+/// candidate is gone. On `file:`, where no deadline would do it.
+fn assert_panic_ends_command(place: &str, stderr: Option<OwnedFd>) {
+    let scratch = TempDir::new().unwrap();
+    let up = scratch.path().join("up");
+    let mut command = Command::new(example_program("panics"));
+    command.args([place, &store(&scratch)]).arg(&up).env_remove("RUST_BACKTRACE");
+    let told = scratch.path().join("told");
+    let stderr = stderr.map_or_else(|| File::create(&told).unwrap().into(), Stdio::from);
+    command.stderr(stderr);
+    let status = Started::by(command).end();
+    assert_eq!(code(status), 134, "{place}");
+    let pid: i32 = fs::read_to_string(&up).unwrap().trim().parse().unwrap();
+    wait_until("COMMAND is gone", || kill(Pid::from_raw(pid), None).is_err());
+    let told = fs::read_to_string(&told).unwrap_or_default();
+    assert!(told.is_empty() || (told.starts_with("panics: ") && told.lines().count() == 1), "{told}");
+}
+
+#[test]
+fn a_panic_anywhere_ends_the_candidate_with_one_line_and_command_with_it() {
+    for place in ["main", "task", "pool", "thread"] {
+        assert_panic_ends_command(place, None);
+    }
+}
+
+#[test]
+fn a_panic_that_nobody_reads_of_ends_command_as_well() {
+    for place in ["main", "pool"] {
+        let (_reader, writer) = full_pipe();
+        assert_panic_ends_command(place, Some(writer));
+    }
+}

@@ -1,0 +1,93 @@
+//! A candidate that panics while its COMMAND runs: `panics main|task|pool|thread STORE FILE`.
+//!
+//! COMMAND writes its number into FILE and sleeps. Once that stands there, the panic comes.
+
+use leaderrun::attendants::{Attendants, Duties};
+use leaderrun::custody::Command;
+use leaderrun::driver::{self, Habits};
+use leaderrun::election::{OnLoss, Patience, Settings};
+use leaderrun::guard::{self, hooks::Hooks};
+use leaderrun::lease::{Candidate, Session, Timing, TimingRequest};
+use leaderrun::processes::Processes;
+use leaderrun::store::Location;
+use nix::sys::signal::Signal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const MOMENT: Duration = Duration::from_millis(10);
+
+fn main() -> ExitCode {
+    leaderrun::log::end_on_panic("panics");
+    if let Some(status) = guard::run_if_respawned() {
+        return status;
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [place, store, file] = &words[..] else { panic!("panics main|task|pool|thread STORE FILE") };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        tokio::select! {
+            () = lead(store, file) => {}
+            () = disturb(place, file.into()) => {}
+        }
+    });
+    ExitCode::SUCCESS
+}
+
+async fn disturb(place: &str, file: PathBuf) {
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')) {
+        tokio::time::sleep(MOMENT).await;
+    }
+    match place {
+        "main" => panic!("as ordered"),
+        "task" => drop(tokio::spawn(async { panic!("as ordered") })),
+        "pool" => drop(tokio::task::spawn_blocking(|| panic!("as ordered"))),
+        "thread" => drop(std::thread::spawn(|| panic!("as ordered"))),
+        _ => panic!("{place} is no place"),
+    }
+    std::future::pending().await
+}
+
+async fn lead(store: &str, file: &str) {
+    let timing = Timing::new(TimingRequest::default()).expect("the default is in order");
+    let store = Location::from_url(store).expect("a store").open(timing.request_timeout).await.expect("it opens");
+    let candidate = Candidate {
+        shard: "s".parse().expect("a name"),
+        owner: "panics".to_owned(),
+        session: Session::random().expect("random bytes"),
+        host: "here".to_owned(),
+        pid: std::process::id(),
+        lease: timing.lease,
+    };
+    let grace = Duration::from_secs(1);
+    let command = Command {
+        words: ["sh", "-c", "echo $$ > \"$0\"; exec sleep 1000", file].map(Into::into).to_vec(),
+        environment: Vec::new(),
+        job: None,
+        stop_signal: Signal::SIGTERM,
+        grace,
+        hooks: Hooks::default(),
+        terminal_group: None,
+        no_input: true,
+        store_url: None,
+    };
+    let settings = Settings {
+        timing,
+        expires: store.expires(),
+        delivery: store.delivery(),
+        patience: Patience::Once,
+        on_loss: OnLoss::Exit,
+        drain: None,
+        max_run: None,
+        books: false,
+        restart: None,
+        relinquish_after: None,
+        attendants: false,
+    };
+    let duties =
+        Duties { standby: None, on_leader_change: None, hook_timeout: grace, stop_signal: Signal::SIGTERM, grace };
+    let attendants = Attendants::new(duties, &candidate);
+    let host = Processes::new(command, &candidate, attendants, None, None).expect("signals and a timer");
+    let habits = Habits { announces: false, job: None, schedule: None };
+    driver::run(settings, candidate, store, host, habits, 1).await.expect("the kernel refuses nothing");
+}
