@@ -10,12 +10,13 @@ use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
 use crate::guard::hooks::{Hook, Hooks, Reason};
 use crate::guard::policy::Order;
-use crate::guard::tree::{LOOK_AGAIN, Tree};
+use crate::guard::tree::Tree;
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{Charge, GUARD_NAME};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::store::url::Secret;
 use crate::sys::{self, Owned, wait_any};
+use crate::time::BootInstant;
 use crate::will::Will;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
@@ -191,8 +192,8 @@ impl Custody {
             if self.seized && !self.dead {
                 // Whoever waits here is cut short by each process that ends: that must not put off the next kill.
                 tokio::time::sleep_until(self.look_at).await;
-                self.tree.kill();
-                self.look_at = Instant::now() + LOOK_AGAIN;
+                let next = self.tree.kill();
+                self.look_at = Instant::now() + next.since(BootInstant::now());
                 return News::Seizing;
             }
             let (guard_closed, backstop_closed) = (self.guard_closed, self.backstop_closed);

@@ -168,11 +168,8 @@ fn guard(charge: Charge, line: Line, tree: Tree, mask: SigSet, single_thread: Si
             continue;
         }
         guard.take(Input::Tick);
-        if guard.killing {
-            guard.kill();
-        }
         // While it is killed, the tree is looked at again at once: it may be forking as fast as it dies.
-        let wake_at = if guard.killing { tree::next_look() } else { guard.policy.wake_at() };
+        let wake_at = if guard.killing { guard.kill() } else { guard.policy.wake_at() };
         let inits_line = guard.init.as_ref().map(|(_, line)| line.as_fd());
         watch.wait(guard.line.as_ref(), inits_line, guard.tree.leaf().map(Leaf::events), wake_at)?;
     }
@@ -328,12 +325,13 @@ impl Guard {
         !self.just_ended && self.hook_ended.is_none()
     }
 
-    /// Kills what can be found, and notes when that was done first.
-    fn kill(&mut self) {
-        self.tree.kill();
+    /// Kills what can be found, and notes when that was done first. Answers when to look again.
+    fn kill(&mut self) -> BootInstant {
+        let next = self.tree.kill();
         if let Some(Kill { signalled: signalled @ None, .. }) = &mut self.kill {
             *signalled = Some(BootInstant::now());
         }
+        next
     }
 
     fn report_kill(&mut self) {
@@ -523,7 +521,7 @@ impl Watch {
         })
     }
 
-    /// Waits for any of them, with `events` of a cgroup among them. The priority is raised for as long as it waits.
+    /// Waits for any of them, with `events` of a cgroup among them.
     fn wait(
         &mut self,
         line: Option<&Line>,
@@ -542,10 +540,7 @@ impl Watch {
             source(inits_line, PollFlags::POLLIN),
             source(events, PollFlags::POLLPRI),
         ];
-        priority::before_wait();
-        let woken = poll(&mut sources, PollTimeout::NONE);
-        priority::after_wait();
-        match woken {
+        match poll(&mut sources, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

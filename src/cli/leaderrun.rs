@@ -12,7 +12,7 @@ use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard::contain::Containment;
-use crate::guard::{self, priority};
+use crate::guard;
 use crate::lease::{Candidate, Session};
 use crate::ledger::{Job as LedgerJob, Turn};
 use crate::limits;
@@ -143,8 +143,6 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(FOR_EVER)
-        .on_thread_park(priority::before_wait)
-        .on_thread_unpark(priority::after_wait)
         .build()?;
     let board = flags.listen.as_ref().map(|_| Arc::new(Board::new(&candidate)));
     let listening = match flags.listen.as_ref().zip(board.clone()) {

@@ -2,7 +2,7 @@
 //! candidate is gone as well, it gives the lease back in the end.
 
 use super::cgroup::Leaf;
-use super::tree::{Tree, next_look};
+use super::tree::Tree;
 use super::walk::Walk;
 use super::wire::{Heard, Line, Report};
 use super::{Charge, Watch, adopt_all, guard, priority};
@@ -106,8 +106,9 @@ impl Backstop {
             let wake_at = match self.guard {
                 Some(guard) if BootInstant::now() >= self.limit => {
                     // SIGKILL ends a stopped process as well.
+                    let begun = BootInstant::now();
                     let _ = kill(guard, Signal::SIGKILL);
-                    next_look()
+                    begun.plus(priority::rest_after(begun))
                 }
                 Some(_) => self.limit,
                 None => {
@@ -123,8 +124,7 @@ impl Backstop {
                         self.report(&Report::Dead);
                         return Ok(self.line.is_some());
                     }
-                    self.tree.kill();
-                    next_look()
+                    self.tree.kill()
                 }
             };
             watch.wait(self.line.as_ref(), None, None, wake_at)?;

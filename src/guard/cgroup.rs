@@ -109,7 +109,7 @@ impl Cgroup {
             while !leaf.is_empty() && BootInstant::now() < give_up {
                 leaf.kill();
                 leaf.signal_each(Signal::SIGKILL, |_| true);
-                std::thread::sleep(super::tree::LOOK_AGAIN);
+                std::thread::sleep(Duration::from_millis(2));
             }
             leaf.remove();
         }

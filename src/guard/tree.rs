@@ -14,6 +14,7 @@
 //! - *Memory may be short when the kill is due.* So it allocates nothing ([`walk`](super::walk)).
 
 use super::cgroup::Leaf;
+use super::priority;
 use super::walk::{Process, Walk};
 use crate::sys::{ChildState, wait_any};
 use crate::time::BootInstant;
@@ -25,8 +26,6 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
-/// A tree that is being killed is looked at again after this time.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// The kernel has this long to kill a cgroup or a namespace by itself, before its processes are looked for one by one.
 const ONE_STEP: Duration = Duration::from_millis(20);
 
@@ -123,9 +122,15 @@ impl Tree {
         !self.strangers.is_empty() && self.walk.as_mut().is_some_and(|walk| walk.children() == self.strangers)
     }
 
-    /// SIGKILL to every process of the tree that can be found now. What is forked meanwhile is there at the next look.
-    pub fn kill(&mut self) {
-        let now = BootInstant::now();
+    /// SIGKILL to every process of the tree that can be found now. What is forked meanwhile is there at the next look, for
+    /// which this answers the time.
+    pub fn kill(&mut self) -> BootInstant {
+        let begun = BootInstant::now();
+        self.kill_what_is_found(begun);
+        BootInstant::now().plus(priority::rest_after(begun))
+    }
+
+    fn kill_what_is_found(&mut self, now: BootInstant) {
         let first = *self.killed_at.get_or_insert(now);
         if let Some(init) = self.init {
             let _ = kill(init, Signal::SIGKILL);
@@ -177,12 +182,6 @@ impl Tree {
         self.walk.as_mut()?.below(parent, &HashSet::new(), |process| found = found.or(Some(process.pid)));
         found
     }
-}
-
-/// When to look again at a tree that is being killed.
-#[must_use]
-pub fn next_look() -> BootInstant {
-    BootInstant::now().plus(LOOK_AGAIN)
 }
 
 /// The children of this process, ended ones included, which are strangers to a tree that is yet to be started.
