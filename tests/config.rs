@@ -423,7 +423,10 @@ fn nothing_of_it_reaches_the_environment_of_command() {
     let mut names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     names.retain(|name| name.starts_with("LEADERRUN_"));
     names.sort_unstable();
-    assert_eq!(names, ["LEADERRUN_OWNER", "LEADERRUN_SHARD", "LEADERRUN_SOCKET", "LEADERRUN_TERM"]);
+    assert_eq!(
+        names,
+        ["LEADERRUN_OWNER", "LEADERRUN_SHARD", "LEADERRUN_SOCKET", "LEADERRUN_SOCKET_KEY", "LEADERRUN_TERM"]
+    );
 }
 
 #[test]
