@@ -122,6 +122,7 @@ pub mod processes;
 #[doc(hidden)]
 pub mod relinquish;
 mod screen;
+mod secret;
 #[doc(hidden)]
 pub mod signals;
 mod status_line;

@@ -20,6 +20,7 @@ use crate::metrics::Board;
 use crate::notify::Notifier;
 use crate::processes::Processes;
 use crate::relinquish::Relinquish;
+use crate::secret;
 use crate::status_line::StatusLine;
 use crate::store::slotted::Slotted;
 use crate::store::{Location, Store, StoreError};
@@ -200,7 +201,7 @@ fn fail(status: u8, message: &str) -> ExitCode {
 
 fn not_started(program: &OsStr, error: StartError) -> ExitCode {
     let status = exit::of_start(error);
-    let name = program.to_string_lossy();
+    let name = secret::shown(&program.to_string_lossy());
     fail(
         status,
         &match status {
