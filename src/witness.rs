@@ -39,6 +39,8 @@ const PREFIX: &str = "leaderrun-";
 const ASKER: &str = "leaderctl-";
 /// A candidate that runs answers within a moment.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Letters of what a store has said, at most: a statement that is cut off could not be read.
+const MOST_LETTERS: usize = 500;
 
 /// What it says: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,11 +89,15 @@ impl Standing {
         let trouble = view.trouble.as_ref();
         Self {
             role: role.to_owned(),
-            obstacle: obstacle.map(on_one_line),
-            trouble: trouble.map(|(message, since)| (message.clone(), now.since(*since))),
-            hindrance: view.hindrance.clone(),
+            obstacle: obstacle.map(brief),
+            trouble: trouble.map(|(message, since)| (brief(message.clone()), now.since(*since))),
+            hindrance: view.hindrance.clone().map(brief),
         }
     }
+}
+
+fn brief(text: String) -> String {
+    on_one_line(text).chars().take(MOST_LETTERS).collect()
 }
 
 /// The candidate's side.
@@ -265,6 +271,15 @@ mod tests {
         assert_eq!(told(until(10), true, 4), Some(Duration::ZERO));
         assert_eq!(told(Deadline::NONE, false, 4), None);
         assert_eq!(told(Deadline::NONE, true, 4), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_store_that_says_very_much_does_not_make_a_statement_unreadable() {
+        let (long, now) = ("\u{1}\"".repeat(100_000), BootInstant::from_nanos(0));
+        let trouble = Some((long.clone(), now));
+        let view = View { role: Role::Standby(None), trouble, hindrance: Some(long) };
+        let text = serde_json::to_vec(&Standing::of(&view, now)).unwrap();
+        assert!(text.len() < 4096, "{}", text.len());
     }
 
     #[test]

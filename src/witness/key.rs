@@ -8,7 +8,7 @@
 use crate::lease::Session;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::io;
 
 /// What `KEY_VARIABLE` is set to: the candidate's user, and a random number.
@@ -44,7 +44,10 @@ impl Key {
     /// In hexadecimal digits.
     pub(super) fn proof(&self, question: &[u8], statement: &[u8]) -> String {
         let code = self.code(question, statement).finalize().into_bytes();
-        code.iter().map(|byte| format!("{byte:02x}")).collect()
+        code.iter().fold(String::new(), |mut digits, byte| {
+            let _ = write!(digits, "{byte:02x}");
+            digits
+        })
     }
 
     pub(super) fn proves(&self, question: &[u8], statement: &[u8], proof: &[u8]) -> bool {
