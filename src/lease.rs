@@ -3,6 +3,7 @@
 //! The hazard: a holder that believes in its lease for longer than the store does runs beside its successor.
 //! [`Timing`] is the proof that it does not; nothing else in the crate does sums with leases.
 
+use crate::secret::quoted;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -75,7 +76,7 @@ fn refuse_strangers(what: &str, name: &str) -> Result<(), String> {
         return Err(format!("the {what} is {} bytes long: use 1 to {LONGEST} {ALPHABET}", name.len()));
     }
     if let Some(stranger) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
-        return Err(format!("the {what} {name:?} has a {stranger:?} in it: use {ALPHABET}"));
+        return Err(format!("the {what} {} has a {stranger:?} in it: use {ALPHABET}", quoted(name)));
     }
     Ok(())
 }

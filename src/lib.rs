@@ -124,6 +124,7 @@ pub mod processes;
 #[doc(hidden)]
 pub mod relinquish;
 mod screen;
+mod secret;
 #[doc(hidden)]
 pub mod signals;
 mod status_line;

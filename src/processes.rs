@@ -18,7 +18,7 @@ use crate::status_line::StatusLine;
 use crate::store::{Claim, Holder, Renewal, Store};
 use crate::sys::{self, Owned};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
-use crate::witness::{self, Witness};
+use crate::witness::Witness;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::timerfd::TimerFd;
 use nix::unistd::Pid;
@@ -205,7 +205,7 @@ impl Host for Processes {
         }
         let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
         let slot = store.place().map(|place| place.slot);
-        self.command.set_leadership(candidate, term, self.witness.as_ref().map(Witness::name), notifies, slot);
+        self.command.set_leadership(candidate, term, self.witness.as_ref(), notifies, slot);
         self.with_witness(|witness| witness.began(&candidate.shard, term, deadline));
         self.with_notifier(|notifier| notifier.began(slot));
         if let Some(board) = &self.board {
@@ -395,7 +395,7 @@ impl Command {
         &mut self,
         candidate: &Candidate,
         term: Term,
-        witness: Option<&str>,
+        witness: Option<&Witness>,
         notifies: bool,
         slot: Option<u32>,
     ) {
@@ -403,7 +403,8 @@ impl Command {
         self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
         self.environment.extend(self.job.iter().map(|(name, value)| (name.into(), value.into())));
         self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.to_string().into())));
-        self.environment.extend(witness.map(|name| (witness::VARIABLE.into(), name.into())));
+        let of_witness = witness.map(Witness::variables).into_iter().flatten();
+        self.environment.extend(of_witness.map(|(name, value)| (name.into(), value.into())));
     }
 }
 

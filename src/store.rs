@@ -27,7 +27,7 @@ pub mod memory;
 pub mod nats;
 pub mod notes;
 mod open;
-mod parallel;
+pub(crate) mod parallel;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]

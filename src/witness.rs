@@ -6,27 +6,41 @@
 //! a candidate that is frozen or gone does not answer, which counts as no.
 //!
 //! The socket is in the abstract namespace (unix(7)), where every process of the same network namespace may find it. It
-//! takes no input, so there is nothing to be sent to it, and what it tells are no secrets.
+//! takes no input, so there is nothing to be sent to it, and what it tells are no secrets. But when a candidate is gone
+//! its name is free: any user may bind it and answer that the lease lasts for an hour. So COMMAND believes only who knows
+//! the key that it was told ([`key`]) and is of the candidate's user; and to people an answer is shown with the process and
+//! the user that the kernel names ([`ask`]).
+
+mod ask;
+mod key;
+
+pub use ask::{Answer, Survey, ask_all, ask_own};
+pub use key::Key;
 
 use crate::election::{Role, View};
 use crate::lease::{Candidate, Deadline, Session, Shard, Term};
 use crate::store::on_one_line;
 use crate::time::BootInstant;
+use nix::sys::socket::{UnixAddr, getpeername};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 
 /// The variable by which COMMAND finds it.
 pub const VARIABLE: &str = "LEADERRUN_SOCKET";
+/// The variable by which COMMAND knows its answers from those of others.
+pub const KEY_VARIABLE: &str = "LEADERRUN_SOCKET_KEY";
 
 /// What the name of every candidate's socket begins with.
 const PREFIX: &str = "leaderrun-";
+/// What the name of the socket of a process that wants a proof begins with.
+const ASKER: &str = "leaderctl-";
 /// A candidate that runs answers within a moment.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// No statement is longer.
-const MOST: u64 = 16 * 1024;
+/// Letters of what a store has said, at most: a statement that is cut off could not be read.
+const MOST_LETTERS: usize = 500;
 
 /// What it says: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,17 +89,22 @@ impl Standing {
         let trouble = view.trouble.as_ref();
         Self {
             role: role.to_owned(),
-            obstacle: obstacle.map(on_one_line),
-            trouble: trouble.map(|(message, since)| (message.clone(), now.since(*since))),
-            hindrance: view.hindrance.clone(),
+            obstacle: obstacle.map(brief),
+            trouble: trouble.map(|(message, since)| (brief(message.clone()), now.since(*since))),
+            hindrance: view.hindrance.clone().map(brief),
         }
     }
+}
+
+fn brief(text: String) -> String {
+    on_one_line(text).chars().take(MOST_LETTERS).collect()
 }
 
 /// The candidate's side.
 pub struct Witness {
     listener: UnixListener,
     name: String,
+    key: Key,
     shard: String,
     owner: String,
     pid: u32,
@@ -110,6 +129,7 @@ impl Witness {
         Ok(Self {
             listener: UnixListener::bind(path(&name))?,
             name,
+            key: Key::random()?,
             shard: candidate.shard.to_string(),
             owner: candidate.owner.clone(),
             pid: candidate.pid,
@@ -118,10 +138,10 @@ impl Witness {
         })
     }
 
-    /// What `VARIABLE` is set to.
+    /// What COMMAND is told of it.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn variables(&self) -> [(&'static str, String); 2] {
+        [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.told())]
     }
 
     pub fn show(&mut self, view: View) {
@@ -158,10 +178,22 @@ impl Witness {
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };
-            let text = serde_json::to_vec(&self.statement(BootInstant::now())).expect("a statement is plain data");
+            let text = self.answer(&name_of_asker(&stream), BootInstant::now());
             // It fits into the empty buffer of a new socket, or its reader has gone.
             let _ = stream.try_write(&text);
         }
+    }
+
+    /// The name of the asker's own socket is its question: it is chosen at random, known before a word is read, and an
+    /// answer to it answers no other. Who has no such name gets the statement alone.
+    fn answer(&self, asker: &[u8], now: BootInstant) -> Vec<u8> {
+        let mut text = serde_json::to_vec(&self.statement(now)).expect("a statement is plain data");
+        if asker.starts_with(ASKER.as_bytes()) {
+            let proof = self.key.proof(asker, &text);
+            text.push(b'\n');
+            text.extend(proof.into_bytes());
+        }
+        text
     }
 
     fn statement(&self, now: BootInstant) -> Statement {
@@ -207,18 +239,10 @@ fn listed(table: &str) -> Vec<String> {
     names
 }
 
-/// Asks the candidate whose witness has this name.
-///
-/// # Errors
-/// Why there is no answer: it is gone, frozen, or in another network namespace.
-pub async fn ask(name: &str) -> io::Result<Statement> {
-    let asked = async {
-        let stream = UnixStream::connect(path(name)).await?;
-        let mut text = Vec::new();
-        stream.take(MOST).read_to_end(&mut text).await?;
-        serde_json::from_slice(&text).map_err(io::Error::other)
-    };
-    tokio::time::timeout(PATIENCE, asked).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+/// In the abstract namespace; empty where it has none there. Tokio's accept does not tell such names.
+fn name_of_asker(stream: &UnixStream) -> Vec<u8> {
+    let address = getpeername::<UnixAddr>(stream.as_raw_fd());
+    address.ok().and_then(|address| address.as_abstract().map(<[u8]>::to_vec)).unwrap_or_default()
 }
 
 /// A path that begins with NUL is a name in the abstract namespace.
@@ -250,9 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_that_is_gone_is_no_witness() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        assert!(runtime.block_on(ask("leaderrun-nobody")).is_err());
+    fn a_store_that_says_very_much_does_not_make_a_statement_unreadable() {
+        let (long, now) = ("\u{1}\"".repeat(100_000), BootInstant::from_nanos(0));
+        let trouble = Some((long.clone(), now));
+        let view = View { role: Role::Standby(None), trouble, hindrance: Some(long) };
+        let text = serde_json::to_vec(&Standing::of(&view, now)).unwrap();
+        assert!(text.len() < 4096, "{}", text.len());
     }
 
     #[test]

@@ -237,6 +237,153 @@ fn a_password_on_the_command_line_is_shown_by_nothing() {
     }
 }
 
+/// In three disguises.
+const SECRETS: [&str; 3] =
+    ["redis://u:hunter2@127.0.0.1:1", "redis%3A%2F%2Fu%3Ahunter2%40127.0.0.1", "redis://127.0.0.1:1?password=hunter2"];
+
+/// Runs a program with its words and variables in all the ways that are asked for, some at a time.
+struct Leaks {
+    scratch: TempDir,
+    runs: Vec<Command>,
+}
+
+impl Leaks {
+    fn command(&self, program: &str) -> Command {
+        // Where something is done in spite of it, that may go on.
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "20", program]).env("LEADERRUN_CONFIG", "/dev/null");
+        let store = format!("file:{}", self.scratch.path().join(self.runs.len().to_string()).display());
+        command.env("LEADERRUN_STORE", store).env("LEADERRUN_NO_WAIT", "1").env("LEADERRUN_REQUEST_TIMEOUT", "1s");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn words(&mut self, program: &str, words: &[&str]) {
+        let mut command = self.command(program);
+        command.args(words);
+        self.runs.push(command);
+    }
+
+    /// Beside words that are right.
+    fn variable(&mut self, program: &str, words: &[&str], (name, value): (&str, &str)) {
+        let mut command = self.command(program);
+        command.args(words).env(name, value);
+        if name == "LEADERRUN_STORE_FILE" {
+            command.env_remove("LEADERRUN_STORE");
+        }
+        self.runs.push(command);
+    }
+
+    fn check(mut self) {
+        let count = self.runs.len();
+        assert!(count > 300, "{count} runs");
+        std::thread::scope(|scope| {
+            for part in self.runs.chunks_mut(count.div_ceil(4)) {
+                scope.spawn(|| part.iter_mut().for_each(assert_tells_no_secret));
+            }
+        });
+    }
+}
+
+fn assert_tells_no_secret(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(!said.contains("hunter2"), "{command:?}: {said}");
+    assert_ne!(output.status.code(), Some(137), "it was killed: {command:?}: {said}");
+}
+
+/// Each option with a value or a flag, its name and its variable. What a shell runs does nothing with its words.
+fn options(command: &clap::Command) -> Vec<(String, Option<String>, &'static str)> {
+    let shells = ["command", "on-lead", "on-losing", "on-lost", "standby", "on-leader-change"];
+    let named = command.get_arguments().filter_map(|arg| Some((arg.get_long()?.to_owned(), arg)));
+    let variable = |arg: &clap::Arg| arg.get_env().map(|name| name.to_str().unwrap().to_owned());
+    let shown = named.filter(|(name, _)| !["help", "version"].contains(&name.as_str()));
+    shown.map(|(name, arg)| (name.clone(), variable(arg), if shells.contains(&&*name) { ": " } else { "" })).collect()
+}
+
+#[test]
+fn no_message_repeats_a_password_that_was_written_in_the_wrong_place() {
+    use leaderrun::cli::completions::Program;
+    let (run, ctl) = (env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl"));
+    let mut leaks = Leaks { scratch: TempDir::new().unwrap(), runs: Vec::new() };
+    let right = ["-vv", "shard", "true"];
+    for secret in SECRETS {
+        for (name, variable, before) in options(&Program::Leaderrun.command()) {
+            let value = format!("{before}{secret}");
+            leaks.words(run, &[&[&*format!("--{name}={value}")], &right[..]].concat());
+            if let Some(variable) = variable {
+                leaks.variable(run, &right, (&variable, &value));
+            }
+            let file = leaks.scratch.path().join(format!("{}.toml", leaks.runs.len()));
+            fs::write(&file, format!("{name} = '{value}'")).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+            let mut command = leaks.command(run);
+            command.env_remove("LEADERRUN_STORE").arg("--config").arg(file).args(right);
+            leaks.runs.push(command);
+        }
+        let shell = format!(": {secret}");
+        let (option, letter) = (format!("--{secret}"), format!("-{secret}"));
+        for words in [
+            &[secret][..],
+            &[secret, "true"],
+            &["shard", secret],
+            &["shard", "--", secret],
+            &["--", secret, "true"],
+            &["shard", "true", secret],
+            &["shard", "-c", &shell],
+            &[&option, "shard", "true"],
+            &[&letter, "shard", "true"],
+            &["--explain", secret],
+            &["--explain", "shard", secret],
+            &["--store", &format!("file:{secret}"), "shard", "true"],
+            &["--store", secret, "--explain", "shard"],
+        ] {
+            leaks.words(run, words);
+        }
+        for name in ["CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "HOME", "XDG_STATE_HOME", "TZ"] {
+            leaks.variable(run, &right, (name, secret));
+        }
+        operators_leaks(&mut leaks, ctl, secret);
+    }
+    leaks.check();
+}
+
+fn operators_leaks(leaks: &mut Leaks, ctl: &str, secret: &str) {
+    let command = leaderrun::cli::completions::Program::Leaderctl.command();
+    for (name, variable, _) in options(&command) {
+        leaks.words(ctl, &[&format!("--{name}"), secret, "status", "shard"]);
+        if let Some(variable) = variable {
+            leaks.variable(ctl, &["status", "shard"], (&variable, secret));
+        }
+    }
+    for verb in command.get_subcommands() {
+        let name = verb.get_name();
+        let term: &[&str] = if ["release", "verify"].contains(&name) { &["--term=1"] } else { &[] };
+        leaks.words(ctl, &[&[name, secret], term].concat());
+        leaks.words(ctl, &[&[name, "shard", secret], term].concat());
+        for (option, ..) in options(verb) {
+            let value = format!("--{option}={secret}");
+            leaks.words(ctl, &[&[name, &value, "shard"], term].concat());
+        }
+    }
+    for name in ["LEADERRUN_SHARD", "LEADERRUN_TERM", "LEADERRUN_SOCKET", "LEADERRUN_SOCKET_KEY"] {
+        leaks.variable(ctl, &["verify"], (name, secret));
+        let mut command = leaks.command(ctl);
+        command.envs([
+            ("LEADERRUN_SHARD", "shard"),
+            ("LEADERRUN_TERM", "1"),
+            ("LEADERRUN_SOCKET", "x"),
+            (name, secret),
+        ]);
+        command.arg("verify");
+        leaks.runs.push(command);
+    }
+    let option = format!("--{secret}");
+    for words in [&[secret][..], &["store", secret], &["completions", "leaderrun", secret], &["status", &option]] {
+        leaks.words(ctl, words);
+    }
+}
+
 #[test]
 fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
     let scratch = TempDir::new().unwrap();

@@ -400,17 +400,41 @@ fn one_that_the_user_may_not_read_is_a_usage_error() {
 #[test]
 fn a_password_that_everybody_can_read_is_refused() {
     let place = Place::new();
-    let run = |url: &str, mode: u32| {
-        let path = place.file("secret.toml", format!("store = '{url}'"));
+    let closed = |path: String, mode: u32| {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    let configured = |url: &str, mode: u32| {
+        let path = closed(place.file("secret.toml", format!("store = '{url}'")), mode);
         leaderrun().args(["--config", &path, "--explain", "a"]).output().unwrap()
     };
-    for url in ["redis://u:hunter2@h", "nats://hunter2@h/b", "redis+sentinel://h/m?sentinel_password=hunter2"] {
-        refused(&run(url, 0o644), &["secret.toml: store has a password in it, and everybody can read this file"]);
-        assert!(stdout(&run(url, 0o640)).starts_with("shard "));
-    }
-    for url in ["redis://h", "postgres://user@h/db"] {
-        assert!(stdout(&run(url, 0o644)).starts_with("shard "));
+    let by_file = |url: &str, mode: u32| {
+        let path = closed(place.file("secret", format!("{url}\n")), mode);
+        leaderrun().args(["--store-file", &path, "--explain", "a"]).output().unwrap()
+    };
+    let by_variable = |url: &str, mode: u32| {
+        let path = closed(place.file("variable", url), mode);
+        leaderrun().env("LEADERRUN_STORE_FILE", &path).args(["--explain", "a"]).output().unwrap()
+    };
+    let by_credential = |url: &str, mode: u32| {
+        closed(place.file("leaderrun.store", url), mode);
+        leaderrun().env("CREDENTIALS_DIRECTORY", place.0.path()).args(["--explain", "a"]).output().unwrap()
+    };
+    type Way<'a> = (&'a dyn Fn(&str, u32) -> Output, &'a str);
+    let ways: [Way; 4] = [
+        (&configured, "secret.toml: store has a password in it, and everybody can read this file: chmod o-r"),
+        (&by_file, "secret: the URL has a password in it, and everybody can read this file: chmod o-r"),
+        (&by_variable, "variable: the URL has a password in it, and everybody can read this file: chmod o-r"),
+        (&by_credential, "leaderrun.store: the URL has a password in it, and everybody can read this file"),
+    ];
+    for (run, words) in ways {
+        for url in ["redis://u:hunter2@h", "nats://hunter2@h/b", "redis+sentinel://h/m?sentinel_password=hunter2"] {
+            refused(&run(url, 0o644), &[words]);
+            assert!(stdout(&run(url, 0o640)).starts_with("shard "));
+        }
+        for url in ["redis://h", "postgres://user@h/db"] {
+            assert!(stdout(&run(url, 0o644)).starts_with("shard "));
+        }
     }
 }
 
@@ -423,7 +447,10 @@ fn nothing_of_it_reaches_the_environment_of_command() {
     let mut names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     names.retain(|name| name.starts_with("LEADERRUN_"));
     names.sort_unstable();
-    assert_eq!(names, ["LEADERRUN_OWNER", "LEADERRUN_SHARD", "LEADERRUN_SOCKET", "LEADERRUN_TERM"]);
+    assert_eq!(
+        names,
+        ["LEADERRUN_OWNER", "LEADERRUN_SHARD", "LEADERRUN_SOCKET", "LEADERRUN_SOCKET_KEY", "LEADERRUN_TERM"]
+    );
 }
 
 #[test]

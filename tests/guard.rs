@@ -400,8 +400,9 @@ fn command_sees_no_settings_and_no_descriptors_of_ours() {
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[..2], ["LEADERRUN_OWNER=me", "LEADERRUN_SHARD=shard"], "{text}");
-    assert!(lines[2].starts_with("LEADERRUN_SOCKET=") && lines[3].starts_with("LEADERRUN_TERM="), "{text}");
-    assert_eq!(lines[4..], [String::from_utf8(without.stdout).unwrap().trim()], "{text}");
+    assert!(lines[2].starts_with("LEADERRUN_SOCKET=") && lines[3].starts_with("LEADERRUN_SOCKET_KEY="), "{text}");
+    assert!(lines[4].starts_with("LEADERRUN_TERM="), "{text}");
+    assert_eq!(lines[5..], [String::from_utf8(without.stdout).unwrap().trim()], "{text}");
 }
 
 #[test]

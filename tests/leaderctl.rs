@@ -8,11 +8,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use support::fleet::{PATIENCE, leaderctl, leaderrun, wait_until, wait_until_or};
 use support::place::Place;
+use support::squatting::{Squatter, copied};
 
 impl Place {
     /// Runs a script under leaderrun. In it `$leaderctl` is the program, and `$out` the scratch directory.
@@ -272,4 +273,124 @@ fn watch_goes_on_when_the_store_was_away() {
     leader.end();
     while !lines.next().ends_with("shard: free") {}
     assert_eq!(said().lines().count(), 1, "{}", said());
+}
+
+/// Writes down what COMMAND is told, and goes on.
+const TELLING: &str = r#"env | grep ^LEADERRUN_ > "$out/told.new"; mv "$out/told.new" "$out/told"; exec sleep 1000"#;
+
+impl Place {
+    /// What COMMAND was told.
+    fn told(&self) -> Vec<(String, String)> {
+        let told = self.read("told");
+        told.lines().filter_map(|line| line.split_once('=')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+    }
+
+    /// A statement as the candidate `pid` would make it while it leads, for an hour to come.
+    fn forged(told: &[(String, String)], pid: Pid) -> String {
+        let term: u64 = value(told, "LEADERRUN_TERM").parse().unwrap();
+        let standing = serde_json::json!({"role": "leader", "obstacle": null, "trouble": null, "hindrance": null});
+        let leadership = serde_json::json!({"term": term, "left": {"secs": 3600, "nanos": 0}});
+        let owner = value(told, "LEADERRUN_OWNER");
+        serde_json::json!({"shard": "shard", "owner": owner, "pid": pid.as_raw(), "leadership": leadership,
+            "standing": standing})
+        .to_string()
+    }
+}
+
+fn value<'a>(told: &'a [(String, String)], name: &str) -> &'a str {
+    &told.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}: {told:?}")).1
+}
+
+/// As COMMAND runs it, with what that was told.
+fn verify_as_told(told: &[(String, String)], program: &str) -> Output {
+    let mut command = Command::new(program.split(' ').next().unwrap());
+    command.args(program.split(' ').skip(1)).args(["verify", "--json"]);
+    command.env("LEADERRUN_CONFIG", "/dev/null").envs(told.iter().map(|(name, value)| (name, value)));
+    command.output().unwrap()
+}
+
+const LEADERCTL: &str = env!("CARGO_BIN_EXE_leaderctl");
+
+#[test]
+fn who_answers_in_the_place_of_a_candidate_that_was_killed_is_not_believed() {
+    // Another user, and somebody of the candidate's own who was not told what its COMMAND was.
+    for user in [65534, 0] {
+        let place = Place::local();
+        let leader = place.lead(TELLING);
+        let told = place.told();
+        let candidate = verify_as_told(&told, LEADERCTL);
+        assert_eq!(candidate.status.code(), Some(0), "{candidate:?}");
+        let forged = Place::forged(&told, leader.pid());
+        drop(leader);
+        let _squatter = Squatter::start(user, &forged, &[value(&told, "LEADERRUN_SOCKET").to_owned()]);
+        let output = verify_as_told(&told, LEADERCTL);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{user}: {output:?}");
+        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{output:?}");
+        assert!(said.contains("another process has taken its place"), "{user}: {said}");
+        // The store knows better.
+        let store = verify_as_told(&told, &format!("{LEADERCTL} --store {}", place.url));
+        let answer: Value = serde_json::from_slice(&store.stdout).unwrap();
+        assert_eq!((store.status.code(), &answer["told_by"]), (Some(79), &"store".into()), "{store:?}");
+    }
+}
+
+/// An older leaderrun tells COMMAND no key.
+#[test]
+fn without_a_key_only_the_process_of_our_own_user_or_of_root_is_believed_that_an_answer_names() {
+    let place = Place::local();
+    let leader = place.lead(TELLING);
+    let mut told = place.told();
+    told.retain(|(name, _)| name != "LEADERRUN_SOCKET_KEY");
+    assert_eq!(verify_as_told(&told, LEADERCTL).status.code(), Some(0));
+    let forged = Place::forged(&told, leader.pid());
+    drop(leader);
+    for user in [65534, 0] {
+        let _squatter = Squatter::start(user, &forged, &[value(&told, "LEADERRUN_SOCKET").to_owned()]);
+        let output = verify_as_told(&told, LEADERCTL);
+        assert_eq!(output.status.code(), Some(69), "{user}: {output:?}");
+    }
+}
+
+/// Where the candidate has no number, and its user another one.
+#[test]
+fn verify_believes_the_candidate_in_other_namespaces_and_as_another_user() {
+    let place = Place::local();
+    let leader = place.lead(TELLING);
+    let told = place.told();
+    for namespace in ["--pid --fork", "--pid --fork --mount-proc", "--user --map-root-user --pid --fork"] {
+        let output = verify_as_told(&told, &format!("unshare {namespace} {LEADERCTL}"));
+        assert_eq!(output.status.code(), Some(0), "{namespace}: {output:?}");
+    }
+    leader.end();
+    fs::remove_file(place.path("told")).unwrap();
+    let (programs, leaderrun) = copied(env!("CARGO_BIN_EXE_leaderrun"));
+    let out = programs.path().join("out");
+    fs::create_dir(&out).unwrap();
+    std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(leaderrun);
+    command.args(["-q", "--config", "/dev/null", "--store", &format!("file:{}/store", out.display())]);
+    let nobody = Candidate(command.args(["shard", "-c", TELLING]).env("out", &out).spawn().unwrap());
+    wait_until("it leads", || out.join("told").exists());
+    fs::copy(out.join("told"), place.path("told")).unwrap();
+    let output = verify_as_told(&place.told(), LEADERCTL);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    nobody.end();
+}
+
+/// As leaderctl of an earlier version asks, and as people may.
+#[test]
+fn who_connects_to_a_candidate_without_a_name_is_answered_with_one_object() {
+    use std::os::linux::net::SocketAddrExt;
+    let place = Place::local();
+    let leader = place.lead(TELLING);
+    let told = place.told();
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(value(&told, "LEADERRUN_SOCKET")).unwrap();
+    let mut text = String::new();
+    std::os::unix::net::UnixStream::connect_addr(&name).unwrap().read_to_string(&mut text).unwrap();
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&answer["pid"], &answer["shard"]), (&leader.pid().as_raw().into(), &"shard".into()), "{answer}");
+    assert!(!told.iter().any(|(name, key)| name.ends_with("_KEY") && text.contains(key)), "{text}");
+    leader.end();
 }

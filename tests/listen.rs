@@ -485,6 +485,64 @@ fn whoever_says_nothing_is_cut_off() {
     fleet.conclude();
 }
 
+/// Resident memory at its highest, in KiB.
+fn peak_memory(fleet: &Fleet, owner: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/status", fleet.pid(owner))).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel tells");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Writes `beginning`, and then `more` again and again until it is cut off.
+fn write_without_end(address: &str, beginning: &str, more: &str) {
+    const MOST: usize = 256 << 20;
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_write_timeout(Some(PATIENT)).unwrap();
+    let _ = stream.write_all(beginning.as_bytes());
+    let more = more.repeat(16 * 1024 / more.len());
+    let mut written = 0;
+    while written < MOST && stream.write_all(more.as_bytes()).is_ok() {
+        written += more.len();
+    }
+    assert!(written < MOST, "{beginning:?} was read without end");
+}
+
+#[test]
+fn who_writes_without_end_or_connects_a_thousand_times_takes_neither_memory_nor_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(hard >= 2048, "this test wants 2048 descriptors");
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(4096), hard).unwrap();
+    let mut fleet = Fleet::new();
+    let store = local(&fleet);
+    let address = start(&mut fleet, &store, "one");
+    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+    let (life, before) = (fleet.leader(), peak_memory(&fleet, "one"));
+    std::thread::scope(|scope| {
+        for (beginning, more) in [
+            ("", "x"),
+            ("GET /", "x"),
+            ("GET /livez HTTP/1.1\r\nHost: ", "x"),
+            ("GET /livez HTTP/1.1\r\n", "A: b\r\n"),
+            ("POST /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999999\r\n\r\n", "x"),
+            ("POST /livez HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"),
+        ] {
+            let address = &address;
+            scope.spawn(move || write_without_end(address, beginning, more));
+        }
+    });
+    let crowd: Vec<_> = (0..1000).filter_map(|_| TcpStream::connect(&address).ok()).collect();
+    assert!(crowd.len() > 900, "{}", crowd.len());
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", fleet.pid("one"))).unwrap().count();
+    // Who came before has gone, or is among the last 32.
+    wait_until_or("it answers", || fleet.logs(), || probe(&address, "/leader").is_ok_and(|it| it.status == 200));
+    assert!(descriptors() < 80, "{} descriptors", descriptors());
+    drop(crowd);
+    let after = peak_memory(&fleet, "one");
+    assert!(after < before + 8 * 1024, "{before} KiB, and then {after} KiB");
+    assert_eq!(fleet.leader().term, life.term);
+    fleet.conclude();
+}
+
 /// Runs a candidate whose COMMAND leaves a file behind, and expects it to be refused in one line.
 #[track_caller]
 fn refused(address: &str, status: i32, words: &str) {

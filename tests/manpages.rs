@@ -220,8 +220,10 @@ fn a_page_has_every_variable_and_no_other() {
             }
             // Those that `verify` finds its leadership by.
             Program::Leaderctl => {
-                variables
-                    .extend(["LEADERRUN_SHARD", "LEADERRUN_TERM", leaderrun::witness::VARIABLE].map(str::to_owned));
+                let witness = [leaderrun::witness::VARIABLE, leaderrun::witness::KEY_VARIABLE];
+                variables.extend(
+                    [&["LEADERRUN_SHARD", "LEADERRUN_TERM"], &witness[..]].concat().into_iter().map(str::to_owned),
+                );
             }
         }
         assert_eq!(variables_in(&read(page)), variables, "{page}");

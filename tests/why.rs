@@ -10,9 +10,10 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::fleet::{leaderctl, leaderrun, stamp_program, wait_until_or};
 use support::place::Place;
+use support::squatting::Squatter;
 use support::world::TIMING;
 
 impl Place {
@@ -209,5 +210,61 @@ fn a_directory_that_denies_has_answered() {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
     command.env("LEADERRUN_CONFIG", "/dev/null");
     assert_is_denied(command.args(["--store", &place.url]), &place.shard(), "permission denied");
+    place.fleet.conclude();
+}
+
+/// `leaderrun-0` and on.
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("leaderrun-{number}")).collect()
+}
+
+/// A candidate and leaderctl beside `squatter`.
+fn start_beside(squatter: &Squatter, place: &mut Place, owner: &str) {
+    let mut command = squatter.beside(env!("CARGO_BIN_EXE_leaderrun"));
+    command.args(TIMING).args(["-q", "--owner", owner, "--store", &place.url, &place.shard(), "--"]);
+    command.arg(stamp_program()).arg(place.path("stamps"));
+    place.fleet.launch(owner, command);
+    place.fleet.leader();
+}
+
+fn why_beside(squatter: &Squatter, place: &Place, words: &[&str]) -> String {
+    let mut command = squatter.beside(env!("CARGO_BIN_EXE_leaderctl"));
+    let output = command.args(["--store", &place.url, "why", &place.shard()]).args(words).output().unwrap();
+    assert!(output.status.success(), "{output:?}\n{}", place.fleet.logs());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn sockets_that_never_answer_hide_no_candidate_and_are_counted() {
+    for word in ["silence", "endless", "rubbish"] {
+        let mut place = Place::local();
+        let squatter = Squatter::start_apart(65534, word, &names(30));
+        start_beside(&squatter, &mut place, "c0");
+        let candidate = format!("the candidate c0 (process {}) is leader, term ", place.fleet.pid("c0"));
+        let begun = Instant::now();
+        let said = why_beside(&squatter, &place, &[]);
+        // One after the other they would take a minute.
+        assert!(begun.elapsed() < Duration::from_secs(30), "{word}: {:?}", begun.elapsed());
+        let silent = format!("30 sockets leaderrun-* on {} gave no answer", here());
+        assert!(said.contains(&candidate) && said.contains(&silent), "{word}: {said}");
+        let answer: Value = serde_json::from_str(&why_beside(&squatter, &place, &["--json"])).unwrap();
+        assert_eq!(answer["silent"], 30, "{answer}");
+        place.fleet.conclude();
+    }
+}
+
+#[test]
+fn a_process_of_another_user_is_shown_as_what_it_is_and_not_as_what_it_says() {
+    let mut place = Place::local();
+    let standing = serde_json::json!({"role": "leader", "obstacle": null, "trouble": null, "hindrance": null});
+    let forged = serde_json::json!({"shard": place.shard(), "owner": "c0", "pid": 1, "leadership": null,
+        "standing": standing});
+    let squatter = Squatter::start_apart(65534, &forged.to_string(), &names(1));
+    start_beside(&squatter, &mut place, "c0");
+    let said = why_beside(&squatter, &place, &[]);
+    let (own, its) = (place.fleet.pid("c0"), squatter.pid());
+    assert!(said.contains(&format!("the candidate c0 (process {own}) is leader, term ")), "{said}");
+    assert!(said.contains(&format!("the candidate c0 (process {its} of user 65534) is leader\n")), "{said}");
+    assert!(!said.contains("process 1)") && !said.contains("gave no answer"), "{said}");
     place.fleet.conclude();
 }

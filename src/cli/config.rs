@@ -9,8 +9,9 @@
 //! takes last.
 
 use super::completions::Program;
-use super::flags::holds_a_password;
+use super::flags::refuse_readable_by_all;
 use crate::lease::Shard;
+use crate::secret;
 use crate::store::file::in_words;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -18,10 +19,9 @@ use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use toml::Spanned;
@@ -60,8 +60,8 @@ impl Settings {
     pub fn read(matches: &ArgMatches) -> Result<Self, String> {
         let named = matches.try_get_one::<PathBuf>(OPTION).ok().flatten();
         let path = named.map_or(Path::new(DEFAULT), PathBuf::as_path);
-        let shown = printable(path);
-        let (bytes, for_others) = match contents(path) {
+        let shown = secret::shown(&path.to_string_lossy());
+        let (bytes, about) = match contents(path) {
             Ok(read) => read,
             Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) if named.is_none() => {
@@ -76,10 +76,13 @@ impl Settings {
             return Err(format!("the configuration file {shown} is larger than {} KiB", LARGEST / 1024));
         }
         let text = String::from_utf8(bytes).map_err(|_| format!("the configuration file {shown} is not UTF-8"))?;
-        let whole = Whole::from_text(&text, for_others, &Program::Leaderrun.command()).map_err(|wrong| {
+        let whole = Whole::from_text(&text, &Program::Leaderrun.command()).map_err(|wrong| {
             let line = wrong.at.map(|at| format!(", line {}", line_of(&text, at))).unwrap_or_default();
             format!("{shown}{line}: {}", wrong.why)
         })?;
+        let url = whole.all.0.get("store").map(String::as_str).unwrap_or_default();
+        let readable = refuse_readable_by_all("store", url, &about);
+        readable.map_err(|why| format!("{shown}: {why}, or use store-file"))?;
         let mut operands = matches.try_get_many::<OsString>("operands").ok().flatten().into_iter().flatten();
         Ok(whole.of_shard(operands.next().and_then(|shard| shard.to_str())))
     }
@@ -141,18 +144,13 @@ impl Wrong {
 }
 
 impl Whole {
-    /// `known` is the command whose options are the keys; `for_others`, whether everybody on this machine can read the
-    /// file.
-    fn from_text(text: &str, for_others: bool, known: &Command) -> Result<Self, Wrong> {
+    /// `known` is the command whose options are the keys.
+    fn from_text(text: &str, known: &Command) -> Result<Self, Wrong> {
         // The error's own text would show the line, with the password in it.
         let table = DeTable::parse(text).map_err(|error| Wrong { at: error.span(), why: one_line(error.message()) })?;
         let mut whole = Self::default();
         let (shards, all): (Vec<_>, Vec<_>) = in_order(table.get_ref()).partition(|(key, _)| *key.get_ref() == SHARDS);
         whole.all = settings(&all, known)?;
-        if for_others && whole.all.0.get("store").is_some_and(|url| holds_a_password(url)) {
-            let why = "store has a password in it, and everybody can read this file: chmod o-r, or use store-file";
-            return Err(Wrong { at: None, why: why.to_owned() });
-        }
         for (key, tables) in shards {
             let wrong = |at| Wrong::new(at, "shard: write a table for each shard, like [shard.\"db/main\"]");
             let DeValue::Table(tables) = tables.get_ref() else { return Err(wrong(key.span())) };
@@ -270,13 +268,13 @@ fn checked(arg: &Arg, text: String) -> Result<String, String> {
     }
 }
 
-/// What the file holds, up to a little more than it may; and whether everybody on this machine can read it.
-fn contents(path: &Path) -> io::Result<(Vec<u8>, bool)> {
+/// What the file holds, up to a little more than it may; and what the file system knows of it.
+fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let file = File::open(path)?;
-    let for_others = file.metadata()?.mode() & 0o004 != 0;
+    let about = file.metadata()?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    Ok((bytes, for_others))
+    Ok((bytes, about))
 }
 
 fn line_of(text: &str, at: Range<usize>) -> usize {
@@ -285,10 +283,6 @@ fn line_of(text: &str, at: Range<usize>) -> usize {
 
 fn one_line(text: &str) -> String {
     text.split(|c: char| c.is_control()).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-fn printable(path: &Path) -> String {
-    path.display().to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -300,7 +294,7 @@ mod tests {
     const PASSWORD: &str = "hunter!2";
 
     fn read(text: &str) -> Result<Whole, Wrong> {
-        Whole::from_text(text, false, &Program::Leaderrun.command())
+        Whole::from_text(text, &Program::Leaderrun.command())
     }
 
     fn of(pairs: &[(&str, &str)]) -> Settings {
@@ -361,7 +355,7 @@ mod tests {
         ];
         let known = Program::Leaderrun.command();
         fuzz::bent_text("configuration", &seeds, |text, source| {
-            let whole = match Whole::from_text(text, source.one_in(2), &known) {
+            let whole = match Whole::from_text(text, &known) {
                 Ok(whole) => whole,
                 Err(Wrong { at, why }) => {
                     fuzz::assert_is_one_line(&why);

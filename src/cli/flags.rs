@@ -4,16 +4,19 @@ use super::config::Settings;
 use super::mistakes;
 use crate::exit;
 use crate::screen;
+use crate::secret;
 use crate::store::file::in_words;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
 use crate::sys;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Parser};
+use clap::{ArgMatches, Command, Parser};
+use std::any::TypeId;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -92,12 +95,40 @@ fn may_hold_a_secret(url: &str) -> bool {
     url.contains('@') || url.contains("password")
 }
 
-/// Not whether it may, but whether it does as the stores read it. A user alone is no secret, but with NATS a token.
-#[must_use]
-pub fn holds_a_password(url: &str) -> bool {
-    let credentials = url.split_once("//").and_then(|(_, rest)| rest.rsplit_once('@'));
-    let secret = credentials.is_some_and(|(user, _)| user.contains(':') || url.starts_with("nats"));
-    secret || url.contains("password")
+/// The rule for every file that a store URL may stand in, where `what` of it is that URL.
+///
+/// # Errors
+/// One fragment, where everybody on this machine can read a password in it.
+pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<(), String> {
+    let for_others = file.mode() & 0o004 != 0;
+    if for_others && (secret::looks_like_one(url) || url.contains("password")) {
+        return Err(format!("{what} has a password in it, and everybody can read this file: chmod o-r"));
+    }
+    Ok(())
+}
+
+/// Refuses a password in what is no store URL: it would be shown by a message, by a log line or to those who ask who leads.
+/// What a shell or COMMAND gets may hold one, and is not shown; the type of those values is one that no other has.
+fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String> {
+    for arg in command.get_arguments() {
+        let id = arg.get_id().as_str();
+        if arg.get_long() == Some("store") || arg.get_value_parser().type_id() == TypeId::of::<OsString>() {
+            continue;
+        }
+        let mut values = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
+        if values.any(|value| secret::looks_like_one(&value.to_string_lossy())) {
+            let named = match (matches.value_source(id), arg.get_env(), arg.get_long()) {
+                (Some(ValueSource::EnvVariable), Some(variable), _) => variable.to_string_lossy().into_owned(),
+                (_, _, Some(name)) => format!("--{name}"),
+                (..) => arg.to_string(),
+            };
+            return Err(format!("what looks like a password in {named} would be shown: a store URL goes to --store"));
+        }
+    }
+    match matches.subcommand().and_then(|(name, matches)| Some((command.find_subcommand(name)?, matches))) {
+        Some((verb, matches)) => refuse_secrets(verb, matches),
+        None => Ok(()),
+    }
 }
 
 fn credential() -> Option<PathBuf> {
@@ -106,13 +137,19 @@ fn credential() -> Option<PathBuf> {
 }
 
 fn read_url(path: &Path) -> Result<String, String> {
+    let shown = secret::shown(&path.to_string_lossy());
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST_URL).read_to_string(&mut text));
-    read.map_err(|error| format!("the store file {} cannot be read: {}", path.display(), in_words(&error)))?;
+    let read = File::open(path).and_then(|file| {
+        let about = file.metadata()?;
+        file.take(LONGEST_URL).read_to_string(&mut text)?;
+        Ok(about)
+    });
+    let about = read.map_err(|error| format!("the store file {shown} cannot be read: {}", in_words(&error)))?;
     let url = text.trim();
     if url.is_empty() || url.lines().count() != 1 {
-        return Err(format!("the store file {} does not hold one line with a store URL", path.display()));
+        return Err(format!("the store file {shown} does not hold one line with a store URL"));
     }
+    refuse_readable_by_all("the URL", url, &about).map_err(|why| format!("{shown}: {why}"))?;
     Ok(url.to_owned())
 }
 
@@ -129,10 +166,16 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
         if matches.subcommand_name() == Some("completions") {
             return Ok(Ok(matches));
         }
+        if let Err(message) = refuse_secrets(&command(), &matches) {
+            return Ok(Err(usage(program, &message)));
+        }
         // Only this tells which file, and which shard. What the file says turns no command line from right to wrong.
         match Settings::read(&matches) {
             Ok(settings) if settings.is_empty() => Ok(Ok(matches)),
-            Ok(settings) => settings.put_into(command()).try_get_matches_from(&words).map(Ok),
+            Ok(settings) => {
+                let matches = settings.put_into(command()).try_get_matches_from(&words)?;
+                Ok(refuse_secrets(&command(), &matches).map(|()| matches).map_err(|message| usage(program, &message)))
+            }
             Err(message) => Ok(Err(usage(program, &message))),
         }
     });

@@ -23,6 +23,7 @@ use crate::notify::Notifier;
 use crate::processes::Processes;
 use crate::relinquish::Relinquish;
 use crate::screen;
+use crate::secret;
 use crate::status_line::StatusLine;
 use crate::store::slotted::Slotted;
 use crate::store::{Location, Store, StoreError};
@@ -243,7 +244,7 @@ fn fail(status: u8, message: &str) -> ExitCode {
 
 fn not_started(program: &OsStr, error: StartError) -> ExitCode {
     let status = exit::of_start(error);
-    let name = program.to_string_lossy();
+    let name = secret::shown(&program.to_string_lossy());
     fail(
         status,
         &match status {

@@ -3,13 +3,10 @@
 //! The hazard: clap speaks of the option where a value came from its variable, so people would look for a mistake in
 //! a command line that has none. And clap repeats every word, a URL that is in the wrong place among them.
 
-use super::flags::holds_a_password;
+use crate::secret::{HIDDEN, looks_like_one};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::ffi::OsString;
-
-/// In the place of a word that holds a password.
-const HIDDEN: &str = "(not shown, for it holds a password)";
 
 /// What `error` says of `words`, the first of which is the program's name.
 pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> String {
@@ -24,7 +21,7 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
     match (error.kind(), said(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(word)) if word.starts_with('-') => {
             let known = nearest(ContextKind::SuggestedArg);
-            if holds_a_password(&word) {
+            if looks_like_one(&word) {
                 format!("unknown option {HIDDEN}{known}")
             } else {
                 format!("unknown option {}{known}", on_one_line(&word))
@@ -45,7 +42,7 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
         (_, argument) => {
             let value = said(ContextKind::InvalidValue).unwrap_or_default();
             let mut text = clap_says(error);
-            if holds_a_password(&value) {
+            if looks_like_one(&value) {
                 let shown = on_one_line(&value);
                 text = text.replace(&format!("'{shown}'"), HIDDEN).replace(&shown, HIDDEN);
             }
@@ -72,7 +69,7 @@ fn on_one_line(text: &str) -> String {
 }
 
 fn quoted(word: &str) -> String {
-    if holds_a_password(word) { HIDDEN.to_owned() } else { format!("'{}'", on_one_line(word)) }
+    if looks_like_one(word) { HIDDEN.to_owned() } else { format!("'{}'", on_one_line(word)) }
 }
 
 fn verbs(command: &Command) -> String {

@@ -7,6 +7,7 @@ use super::file::FileStore;
 #[cfg(feature = "dynamodb")]
 use super::url::query_options;
 use super::{Delivery, Store, StoreError};
+use crate::secret;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,6 +169,10 @@ fn file(rest: &str) -> Result<Location, String> {
     // The kernel takes all but NUL, but every message that names the directory has to stay one line.
     if path.chars().any(char::is_control) {
         return Err("the directory of file: has a control character in it".to_owned());
+    }
+    // Nor may it repeat the URL of another store that was written behind this one's scheme.
+    if secret::looks_like_one(path) {
+        return Err("the directory of file: looks like a URL with a password: write file:/DIR".to_owned());
     }
     Ok(Location::File { directory: PathBuf::from(path) })
 }

@@ -27,4 +27,5 @@ pub mod redis;
 pub mod server;
 pub mod shell;
 pub mod slots;
+pub mod squatting;
 pub mod world;

@@ -1,7 +1,8 @@
 //! `leaderctl verify`: is a leadership still going on, and for long enough?
 //!
 //! The hazard: an answer is old when it arrives. What is counted here was counted by the candidate to its own kill, or
-//! by the store before it answered; whoever needs a step to be safe after that needs a fencing token.
+//! by the store before it answered; whoever needs a step to be safe after that needs a fencing token. And who answers may
+//! not be the candidate: that is for [`witness::ask_own`] to find out, and then nobody has answered.
 
 use super::{PROGRAM, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
@@ -9,7 +10,7 @@ use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::screen;
 use crate::store::{Holder, StoreError, on_one_line};
-use crate::witness::{self, Statement};
+use crate::witness::{self, Key, Statement};
 use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -42,8 +43,8 @@ pub struct Question {
     term: Term,
     least: Duration,
     json: bool,
-    /// The socket of the candidate that can answer.
-    witness: Option<String>,
+    /// The socket of the candidate that can answer, and by what its answer is known.
+    witness: Option<(String, Option<Key>)>,
 }
 
 /// What `verify --json` prints. Fields are added, never renamed or removed.
@@ -74,7 +75,9 @@ impl VerifyFlags {
         let Some(term) = self.term.or(own_term) else {
             return Err(format!("--term is missing: which term of {shard} should be leading?"));
         };
-        let witness = own(witness::VARIABLE).filter(|_| own_term == Some(term));
+        let unreadable = || format!("{} is not what leaderrun has set it to", witness::KEY_VARIABLE);
+        let key = own(witness::KEY_VARIABLE).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
+        let witness = own(witness::VARIABLE).filter(|_| own_term == Some(term)).map(|name| (name, key));
         Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, witness })
     }
 }
@@ -85,8 +88,8 @@ impl Question {
     /// # Errors
     /// When nobody answers.
     pub async fn answer(&self, named: NamedStore, timeout: Duration) -> Result<ExitCode, StoreError> {
-        if let Some(witness) = &self.witness {
-            match witness::ask(witness).await {
+        if let Some((witness, key)) = &self.witness {
+            match witness::ask_own(witness, key.as_ref()).await {
                 Ok(statement) => return Ok(self.told_by_candidate(statement)),
                 Err(error) if named.url.is_none() => {
                     return Err(StoreError::unknown(format!(

@@ -1,4 +1,7 @@
 //! `leaderctl why`: why does this host not lead?
+//!
+//! The hazard: what candidates of this host say is the word of whoever listens on such a name. So each is shown with the
+//! process and the user that the kernel names, and those that say nothing are counted.
 
 use super::slots::{self, Slots, listed};
 use super::status;
@@ -7,7 +10,7 @@ use crate::exit;
 use crate::lease::{Shard, show};
 use crate::orders::{self, Orders};
 use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, within};
-use crate::witness::{self, Statement};
+use crate::witness::{self, Answer as Told, Statement, Survey};
 use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -37,6 +40,8 @@ struct Answer<'a> {
     leads: bool,
     /// Sentences, the weightiest first.
     because: Vec<String>,
+    /// Sockets of candidates on this host that gave no answer.
+    silent: usize,
 }
 
 /// What the store tells.
@@ -118,8 +123,9 @@ impl WhyFlags {
     pub async fn answer(&self, store: &dyn Store, patience: Duration) -> ExitCode {
         let here = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
-        let candidates = if host == here { self.candidates().await } else { Vec::new() };
-        let known = Known::of(store, &self.shard, patience).await;
+        let asked = async { if host == here { self.candidates(patience).await } else { Survey::default() } };
+        let (Survey { answers: candidates, silent }, known) =
+            tokio::join!(asked, Known::of(store, &self.shard, patience));
         let mut because = Vec::new();
         known.tell(&mut because);
         // Who has not answered once is not waited for again.
@@ -127,22 +133,29 @@ impl WhyFlags {
             self.orders(store, known.slots.as_ref().and_then(|slots| slots.as_ref().ok()), patience, &mut because)
                 .await;
         }
-        for statement in &candidates {
-            self.by_candidate(statement, &mut because);
+        for candidate in &candidates {
+            self.by_candidate(candidate, &mut because);
         }
         if candidates.is_empty() {
             let announced = if known.away() { None } else { self.announced(store, &host, patience).await };
             because.push(match announced {
                 Some(true) => format!("a standby of {host} has announced itself"),
+                Some(false) | None if host == here && silent > 0 => format!("no candidate for it answers on {host}"),
                 Some(false) | None if host == here => format!("no candidate for it runs on {host}"),
                 Some(false) => format!("no standby of {host} has announced itself"),
                 None => format!("whether a standby waits on {host} is not known: that store was not asked"),
             });
         }
+        because.extend((silent > 0).then(|| {
+            let sockets = if silent == 1 { "socket" } else { "sockets" };
+            format!(
+                "{silent} {sockets} leaderrun-* on {host} gave no answer: a candidate that is frozen, or none at all"
+            )
+        }));
         let leads = known.leads(&host);
         let because: Vec<String> = because.into_iter().map(on_one_line).collect();
         let written = if self.json {
-            let answer = Answer { shard: self.shard.as_str(), host: &host, leads, because };
+            let answer = Answer { shard: self.shard.as_str(), host: &host, leads, because, silent };
             writeln!(stdout(), "{}", serde_json::to_string(&answer).expect("an answer is plain data"))
         } else {
             let verdict = if leads { "leads" } else { "does not lead" };
@@ -155,17 +168,14 @@ impl WhyFlags {
     }
 
     /// Of this host and shard, as far as they answer.
-    async fn candidates(&self) -> Vec<Statement> {
-        let mut told = Vec::new();
+    async fn candidates(&self, patience: Duration) -> Survey {
         // Who waits for a slot waits for any of its shard, and who leads in one leads in no other.
         let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);
-        for name in witness::all().unwrap_or_default() {
-            if let Ok(statement) = witness::ask(&name).await
-                && (is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant))
-            {
-                told.push(statement);
-            }
-        }
+        let mut told = witness::ask_all(patience).await;
+        told.answers.retain(|Told { statement, .. }| {
+            is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant)
+        });
+        told.answers.sort_by(|one, other| one.statement.owner.cmp(&other.statement.owner));
         told
     }
 
@@ -196,13 +206,14 @@ impl WhyFlags {
         Some(standbys.iter().any(|(shard, standby)| waits(shard) && standby.host == host))
     }
 
-    fn by_candidate(&self, statement: &Statement, because: &mut Vec<String>) {
-        let Statement { shard, owner, pid, standing, leadership, .. } = statement;
+    fn by_candidate(&self, candidate: &Told, because: &mut Vec<String>) {
+        let Statement { shard, owner, standing, leadership, .. } = &candidate.statement;
+        let process = candidate.process();
         let term = leadership.as_ref().map(|leads| format!(", term {}", leads.term)).unwrap_or_default();
         let of =
             if leadership.is_some() && *shard != self.shard.as_str() { format!(" of {shard}") } else { String::new() };
         let obstacle = standing.obstacle.as_ref().map(|obstacle| format!(": {obstacle}")).unwrap_or_default();
-        because.push(format!("the candidate {owner} (process {pid}) is {}{of}{term}{obstacle}", standing.role));
+        because.push(format!("the candidate {owner} ({process}) is {}{of}{term}{obstacle}", standing.role));
         if let Some((message, lasting)) = &standing.trouble {
             because.push(format!("{owner} has had trouble with the store for {}: {message}", show(*lasting)));
         }
