@@ -28,6 +28,7 @@ use super::{
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::wall_clock_millis;
+use lock::Lock;
 use seat::{Seat, Taken};
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
@@ -174,7 +175,7 @@ impl FileStore {
 
     fn attempt(&self, shard: &Shard) -> Result<Try, StoreError> {
         let path = self.path(shard, "lock");
-        let Some(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
+        let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
         Ok(match self.seat(shard)?.take() {
             Taken::Ours(seats) => Try::Won(Held { lock, seats }),
             Taken::Theirs => Try::LockedOut,
@@ -437,7 +438,7 @@ impl Store for FileStore {
         let tried = lock::take(&scratch).and_then(|first| Ok((first, lock::take(&scratch)?)));
         let _ = fs::remove_file(&scratch);
         findings.push(match tried {
-            Ok((Some(Some(_)), Some(None))) => {
+            Ok((Some(Lock::Ours(_)), Some(Lock::Theirs))) => {
                 Finding::good("it can be written, and locks exclude each other".to_owned())
             }
             Ok(_) => Finding::bad(format!("locks in {directory} do not exclude each other")),

@@ -186,7 +186,6 @@ mod tests {
         let _listener = listener(&name);
         assert_eq!(sitters(&name), [Sitter::User(us)]);
         assert_eq!(visit(&name), Some(Sitter::User(us)));
-        let address = SocketAddr::from_abstract_name(&name).unwrap();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let small = format!("{name}-small");
         let full = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
@@ -196,7 +195,6 @@ mod tests {
         let _connected = std::os::unix::net::UnixStream::connect_addr(&SocketAddr::from_abstract_name(&small).unwrap());
         assert_eq!(visit(&small), Some(Sitter::Unknown));
         assert_eq!(sitters(&small), [Sitter::User(us)]);
-        drop(address);
     }
 
     #[test]
@@ -226,7 +224,7 @@ mod tests {
         fuzz::bent("answer of sock_diag", &[&two, &request()], |text, _| {
             let read = read_answer(text, &mut |name, _| name.is_empty());
             let told = read.as_ref().map_err(ToString::to_string);
-            (&told.map(|found| *found)).into()
+            (&told.copied()).into()
         });
     }
 }

@@ -23,19 +23,25 @@ pub(super) enum State {
     Read,
 }
 
-/// Locks the file at `path`, which is made where there is none: `Some(None)` when somebody has it locked, None where there
-/// is no directory.
-pub(super) fn take(path: &Path) -> Result<Option<Option<File>>, StoreError> {
+/// What came of locking a file.
+#[derive(Debug)]
+pub(super) enum Lock {
+    Ours(File),
+    Theirs,
+}
+
+/// Locks the file at `path`, which is made where there is none. None where there is no directory.
+pub(super) fn take(path: &Path) -> Result<Option<Lock>, StoreError> {
     loop {
         let Some(file) = open_lock(path)? else { return Ok(None) };
         if try_lock(&file, path)? {
             if names(path, &file)? {
-                return Ok(Some(Some(file)));
+                return Ok(Some(Lock::Ours(file)));
             }
         } else if state(&file, path)? == State::Read {
-            return replace(&file, path).map(Some);
+            return Ok(Some(replace(&file, path)?.map_or(Lock::Theirs, Lock::Ours)));
         } else {
-            return Ok(Some(None));
+            return Ok(Some(Lock::Theirs));
         }
     }
 }
@@ -132,8 +138,11 @@ mod tests {
                 let tries: Vec<_> = (0..8)
                     .map(|_| {
                         scope.spawn(|| {
-                            let tries = std::iter::repeat_with(|| take(&path)).take(20);
-                            tries.filter_map(|tried| tried.ok().flatten().flatten()).next()
+                            let mut tries = std::iter::repeat_with(|| take(&path)).take(20);
+                            tries.find_map(|tried| match tried {
+                                Ok(Some(Lock::Ours(file))) => Some(file),
+                                Ok(Some(Lock::Theirs) | None) | Err(_) => None,
+                            })
                         })
                     })
                     .collect();
@@ -150,8 +159,8 @@ mod tests {
     fn a_file_that_a_leader_has_locked_is_not_replaced() {
         let scratch = tempfile::TempDir::new().unwrap();
         let path = scratch.path().join("s.lock");
-        let Ok(Some(Some(leaders))) = take(&path) else { panic!("it is free") };
-        assert!(matches!(take(&path), Ok(Some(None))));
+        let Ok(Some(Lock::Ours(leaders))) = take(&path) else { panic!("it is free") };
+        assert!(matches!(take(&path), Ok(Some(Lock::Theirs))));
         let again = File::open(&path).unwrap();
         assert!(matches!(replace(&again, &path), Ok(None)));
         assert!(names(&path, &leaders).unwrap());

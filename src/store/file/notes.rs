@@ -4,7 +4,8 @@
 //! The hazard: a process may be frozen while it holds a lock. So nothing waits in the kernel for the lock that makes one
 //! writer of many; reading needs none, for a note is replaced as a whole (rename).
 
-use super::{FileStore, explain, lock, state};
+use super::lock::{self, Lock};
+use super::{FileStore, explain, state};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::wall_clock_millis;
@@ -76,8 +77,8 @@ impl FileStore {
         let path = self.directory.join(LOCK);
         loop {
             match self.in_directory(|| lock::take(&path))? {
-                Some(file) => return Ok(file),
-                None => tokio::time::sleep(PAUSE).await,
+                Lock::Ours(file) => return Ok(file),
+                Lock::Theirs => tokio::time::sleep(PAUSE).await,
             }
         }
     }
