@@ -270,7 +270,7 @@ impl FileStore {
 
     fn lock_state(&self, shard: &Shard) -> Result<lock::State, StoreError> {
         let path = self.path(shard, "lock");
-        match state::open(&path, File::options().read(true))? {
+        match state::open(&path, File::options().read(true), "cannot open")? {
             Some(file) => lock::state(&file, &path),
             None => Ok(lock::State::Free),
         }

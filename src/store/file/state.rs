@@ -35,8 +35,8 @@ pub(super) fn is_shared(directory: &Metadata) -> bool {
     directory.mode() & (GROUP_WRITES | OTHERS_WRITE | STICKY) == GROUP_WRITES
 }
 
-/// Opens what is there; None where nothing is.
-pub(super) fn open(path: &Path, options: &mut OpenOptions) -> Result<Option<File>, StoreError> {
+/// Opens what is there; None where nothing is. `failed` is what people read where that may not be.
+pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Result<Option<File>, StoreError> {
     // Nor is the end of another process's lease on the file waited for (F_SETLEASE).
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = options.custom_flags(flags.bits()).open(path).and_then(|file| Ok((file.metadata()?, file)));
@@ -46,7 +46,7 @@ pub(super) fn open(path: &Path, options: &mut OpenOptions) -> Result<Option<File
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => match fs::symlink_metadata(path) {
             Ok(found) if !found.is_file() => Err(misplaced(path, found.file_type())),
-            Ok(_) | Err(_) => Err(explain("cannot open", path, &error)),
+            Ok(_) | Err(_) => Err(explain(failed, path, &error)),
         },
     }
 }
@@ -65,7 +65,7 @@ fn misplaced(path: &Path, found: FileType) -> StoreError {
 
 /// None where nothing is there.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    let Some(file) = open(path, File::options().read(true))? else { return Ok(None) };
+    let Some(file) = open(path, File::options().read(true), "cannot read")? else { return Ok(None) };
     let mut text = Vec::new();
     let read = file.metadata().and_then(|found| {
         let length = found.len();
@@ -104,7 +104,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
 /// Opens a file whose content does not matter, made where there is none. None where there is no directory.
 pub(super) fn open_lock(path: &Path) -> Result<Option<File>, StoreError> {
     loop {
-        if let Some(file) = open(path, File::options().read(true).write(true))? {
+        if let Some(file) = open(path, File::options().read(true).write(true), "cannot open")? {
             close_to_strangers(path, &file);
             return Ok(Some(file));
         }
