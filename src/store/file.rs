@@ -7,37 +7,46 @@
 //!
 //! The hazards:
 //!
-//! - *Somebody deletes the files while a leader runs.* The next candidate would make new ones and lock those. So a
-//!   holder also listens on a socket in the abstract namespace (unix(7)), which cannot be deleted: whoever finds
-//!   it in use waits. The holder itself notices at its next renewal that its file is gone, and stops.
+//! - *The directory, or one above it, is replaced while a leader runs.* The next candidate would make new files and lock
+//!   those. So a holder also takes a [`Seat`], which does not depend on where the files are. The holder itself notices
+//!   at its next renewal that the path of its file leads elsewhere, and stops.
 //! - *The file is deleted between opening and locking it.* What was locked is compared with what the path names.
+//! - *Other users of the machine* lock what they may read, and plant what is no file: see [`state`] and [`lock`]. No call
+//!   here waits for what another process does, but for the thread that sleeps until a lock is ours.
 //! - *A network file system* may grant one lock to two machines, or lose it while its server is away: refused.
 //! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start
 //!   wait for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 
+mod listeners;
+mod lock;
 mod notes;
+mod seat;
+mod state;
 
 use super::{
     Claim, Conclusion, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::wall_clock_millis;
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use lock::Lock;
+use seat::{Seat, Taken};
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How often somebody looks who cannot sleep until something changes: whether a seat is free, and whether the file that
+/// a standby waits for is still the one to wait for.
+const LOOKS_APART: Duration = Duration::from_millis(100);
+const DOUBTS_APART: Duration = Duration::from_secs(1);
 
 /// File systems whose locks other machines see late, or not at all, as `/proc/self/mountinfo` names them.
 const NETWORKED: [&str; 16] = [
@@ -80,9 +89,8 @@ struct Waiter {
 /// What a lease hangs on. Closing it is the release, once backstop and guard have closed theirs.
 #[derive(Debug)]
 struct Held {
-    lock: Arc<File>,
-    /// None when another user sits on the name: then only the lock protects.
-    seat: Option<Arc<UnixListener>>,
+    lock: File,
+    seats: Vec<UnixListener>,
 }
 
 /// `DIR/SHARD.json`.
@@ -150,58 +158,42 @@ impl FileStore {
     }
 
     fn make_directory(&self) -> Result<(), StoreError> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&self.directory)
+        state::make_directory(&self.directory)
             .map_err(|error| explain("cannot create the directory", &self.directory, &error))?;
         refuse_network(&self.directory)
     }
 
-    fn open_lock(&self, shard: &Shard) -> Result<File, StoreError> {
-        let path = self.path(shard, "lock");
-        let open = || File::options().read(true).write(true).create(true).truncate(false).mode(0o644).open(&path);
-        match open() {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.make_directory()?;
-                open().map_err(|error| explain("cannot open", &path, &error))
-            }
-            Ok(file) => {
-                refuse_network(&self.directory)?;
-                Ok(file)
-            }
-            Err(error) => Err(explain("cannot open", &path, &error)),
+    /// Does what needs the directory, which it makes where there is none. `act` answers None where that is so.
+    fn in_directory<T>(&self, act: impl Fn() -> Result<Option<T>, StoreError>) -> Result<T, StoreError> {
+        if let Some(done) = act()? {
+            refuse_network(&self.directory)?;
+            return Ok(done);
         }
+        self.make_directory()?;
+        act()?.ok_or_else(|| StoreError::not_applied(format!("{} went away", self.directory.display())))
     }
 
     fn attempt(&self, shard: &Shard) -> Result<Try, StoreError> {
-        loop {
-            let file = self.open_lock(shard)?;
-            match set_lock(&file, false) {
-                Ok(()) => {}
-                Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Try::LockedOut),
-                Err(error) => return Err(explain("cannot lock", &self.path(shard, "lock"), &error.into())),
-            }
-            if !is_named(&file, &self.path(shard, "lock")) {
-                continue;
-            }
-            let seat = match Seat::of(&self.directory, shard) {
-                Some(seat) => match seat.take() {
-                    Taken::Ours(listener) => Some(Arc::new(listener)),
-                    Taken::Theirs => return Ok(Try::LockedOut),
-                    Taken::Squatted => None,
-                },
-                None => None,
-            };
-            return Ok(Try::Won(Held { lock: Arc::new(file), seat }));
-        }
+        let path = self.path(shard, "lock");
+        let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
+        Ok(match self.seat(shard)?.take() {
+            Taken::Ours(seats) => Try::Won(Held { lock, seats }),
+            Taken::Theirs => Try::LockedOut,
+        })
+    }
+
+    fn seat(&self, shard: &Shard) -> Result<Seat, StoreError> {
+        Seat::of(&self.directory, shard).map_err(|error| {
+            let directory = self.directory.display();
+            StoreError::not_applied(format!("cannot look at {directory}: {}", in_words(&error)))
+        })
     }
 
     /// Who asks again is answered by the thread that sleeps already: nothing can wake it but the lock, so one that waits
     /// for one lock of several, again and again, would leave a thread behind each time.
     fn wait_apart(&self, shard: &Shard) -> Result<oneshot::Receiver<io::Result<Held>>, StoreError> {
         let path = self.path(shard, "lock");
-        let file = self.open_lock(shard)?;
+        let file = self.in_directory(|| state::open_lock(&path))?;
         let opened = file.metadata().map_err(|error| explain("cannot look at", &path, &error))?;
         let opened = (opened.dev(), opened.ino());
         let (done, outcome) = oneshot::channel();
@@ -212,10 +204,10 @@ impl FileStore {
             known.done = done;
             return Ok(outcome);
         }
-        let seat = Seat::of(&self.directory, shard);
+        let seat = self.seat(shard)?;
         let (threads_waiters, of) = (Arc::clone(&self.waiters), shard.clone());
         let wait = move || {
-            let won = wait_for(file, seat);
+            let won = wait_for(file, &seat);
             let waiter = match lock(&threads_waiters).entry(of) {
                 Entry::Occupied(waiter) if waiter.get().file == opened => Some(waiter.remove()),
                 // Of a file that took the place of ours.
@@ -235,11 +227,7 @@ impl FileStore {
 
     fn read_record(&self, shard: &Shard) -> Result<Option<Record>, StoreError> {
         let path = self.path(shard, "json");
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound) => return Ok(None),
-            Err(error) => return Err(explain("cannot read", &path, &error)),
-        };
+        let Some(text) = state::read(&path)? else { return Ok(None) };
         Record::read(&text).map(Some).map_err(|why| {
             let path = path.display();
             StoreError::misconfigured(format!(
@@ -253,9 +241,7 @@ impl FileStore {
         // Only the holder of the lock writes, so one name for the draft is enough.
         let draft = self.path(shard, "json.new");
         let text = serde_json::to_vec(record).expect("a record is plain data");
-        fs::write(&draft, text)
-            .and_then(|()| fs::rename(&draft, &path))
-            .map_err(|error| explain("cannot write", &path, &error))
+        state::replace(&path, &draft, &text).map_err(|error| explain("cannot write", &path, &error))
     }
 
     fn holder(&self, shard: &Shard) -> Result<Holder, StoreError> {
@@ -275,21 +261,35 @@ impl FileStore {
     }
 
     fn has_won(&self, shard: &Shard) -> bool {
-        lock(&self.won).get(shard).is_some_and(|held| is_named(&held.lock, &self.path(shard, "lock")))
+        lock(&self.won).get(shard).is_some_and(|held| self.is_current(held, shard))
     }
 
-    /// Asks the kernel without locking: a lock taken to look would turn away a candidate.
-    fn is_locked(&self, shard: &Shard) -> Result<bool, StoreError> {
+    fn is_current(&self, held: &Held, shard: &Shard) -> bool {
+        state::names(&self.path(shard, "lock"), &held.lock) == Ok(true)
+    }
+
+    fn lock_state(&self, shard: &Shard) -> Result<lock::State, StoreError> {
         let path = self.path(shard, "lock");
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(explain("cannot open", &path, &error)),
-        };
-        let mut wanted = write_lock();
-        fcntl(&file, FcntlArg::F_OFD_GETLK(&mut wanted))
-            .map_err(|error| explain("cannot look at the lock", &path, &error.into()))?;
-        Ok(i32::from(wanted.l_type) != libc::F_UNLCK)
+        match state::open(&path, File::options().read(true), "cannot open")? {
+            Some(file) => lock::state(&file, &path),
+            None => Ok(lock::State::Free),
+        }
+    }
+
+    fn is_locked(&self, shard: &Shard) -> Result<bool, StoreError> {
+        Ok(self.lock_state(shard)? == lock::State::Held)
+    }
+
+    /// Returns when what a thread sleeps for is not what a leader would have locked: nothing else would wake a standby.
+    async fn misled(&self, shard: &Shard) {
+        let waits_for = lock(&self.waiters).get(shard).map(|waiter| waiter.file);
+        loop {
+            tokio::time::sleep(DOUBTS_APART).await;
+            let named = fs::symlink_metadata(self.path(shard, "lock")).map(|found| (found.dev(), found.ino()));
+            if named.ok() != waits_for || self.lock_state(shard) == Ok(lock::State::Read) {
+                return;
+            }
+        }
     }
 }
 
@@ -300,7 +300,7 @@ impl Store for FileStore {
         // Ours already when a claim is made again; that is another leadership, with a term of its own.
         let ours = lock(&self.held).remove(shard).or_else(|| lock(&self.won).remove(shard));
         let held = match ours {
-            Some(held) if is_named(&held.lock, &self.path(shard, "lock")) => held,
+            Some(held) if self.is_current(&held, shard) => held,
             Some(_) | None => match self.attempt(shard)? {
                 Try::Won(held) => held,
                 Try::LockedOut => return Ok(Claim::Refused(self.holder(shard)?)),
@@ -333,21 +333,25 @@ impl Store for FileStore {
         })
     }
 
-    /// Nothing needs prolonging; but a lock on a deleted file is worth nothing.
+    /// Nothing needs prolonging; but a lock on a file that is not there any more is worth nothing.
     async fn renew(&self, candidate: &Candidate, _term: Term, _beat: u64) -> Result<Renewal, StoreError> {
         let shard = &candidate.shard;
-        let named = lock(&self.held).get(shard).map(|held| is_named(&held.lock, &self.path(shard, "lock")));
-        if named == Some(true) {
+        if let Some(held) = lock(&self.held).get(shard)
+            && state::names(&self.path(shard, "lock"), &held.lock)?
+        {
             return Ok(Renewal::Renewed);
         }
-        Ok(Renewal::Lost(if self.is_locked(shard)? { Some(self.holder(shard)?) } else { None }))
+        // Whatever stands in its place: it is not ours.
+        let holder =
+            self.is_locked(shard).and_then(|locked| if locked { self.holder(shard).map(Some) } else { Ok(None) });
+        Ok(Renewal::Lost(holder.ok().flatten()))
     }
 
     async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         lock(&self.won).remove(shard);
         let Some(held) = lock(&self.held).remove(shard) else { return Ok(Release::NotHeld) };
-        if is_named(&held.lock, &self.path(shard, "lock")) {
+        if self.is_current(&held, shard) {
             // The lock is what counts: a full disk must not keep it.
             if let Ok(Some(record)) = self.read_record(shard) {
                 let _ = self.write_record(&Record { released: true, ..record }, shard);
@@ -362,7 +366,12 @@ impl Store for FileStore {
             return Ok(());
         }
         let path = self.path(shard, "lock");
-        match self.wait_apart(shard)?.await {
+        let won = self.wait_apart(shard)?;
+        let won = tokio::select! {
+            won = won => won,
+            () = self.misled(shard) => return Ok(()),
+        };
+        match won {
             Ok(Ok(held)) => {
                 lock(&self.won).insert(shard.clone(), held);
                 Ok(())
@@ -425,20 +434,15 @@ impl Store for FileStore {
             Err(error) => Finding::bad(error.message),
         });
         let scratch = self.directory.join(format!("=check-{}.lock", std::process::id()));
-        let tried = File::create(&scratch).and_then(|file| {
-            set_lock(&file, false)?;
-            // A second description of the same file must be refused.
-            let second = File::options().write(true).open(&scratch)?;
-            match set_lock(&second, false) {
-                Err(Errno::EAGAIN | Errno::EACCES) => Ok(()),
-                Ok(()) => Err(io::Error::other("two locks were granted at once")),
-                Err(error) => Err(error.into()),
-            }
-        });
+        // A second description of the same file must be refused.
+        let tried = lock::take(&scratch).and_then(|first| Ok((first, lock::take(&scratch)?)));
         let _ = fs::remove_file(&scratch);
         findings.push(match tried {
-            Ok(()) => Finding::good("it can be written, and locks exclude each other".to_owned()),
-            Err(error) => Finding::bad(explain("cannot lock a file in", &self.directory, &error).message),
+            Ok((Some(Lock::Ours(_)), Some(Lock::Theirs))) => {
+                Finding::good("it can be written, and locks exclude each other".to_owned())
+            }
+            Ok(_) => Finding::bad(format!("locks in {directory} do not exclude each other")),
+            Err(error) => Finding::bad(error.message),
         });
         Ok(findings)
     }
@@ -453,104 +457,21 @@ impl Store for FileStore {
 
     fn with_tenure(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
         let held = lock(&self.held);
-        let held = held.get(shard);
-        let seat = held.and_then(|held| held.seat.as_ref());
-        let mut descriptors: Vec<BorrowedFd<'_>> = held.iter().map(|held| held.lock.as_fd()).collect();
-        descriptors.extend(seat.map(|seat| seat.as_fd()));
-        act(&descriptors);
+        let descriptors = held.get(shard).map(|held| {
+            let seats = held.seats.iter().map(UnixListener::as_fd);
+            std::iter::once(held.lock.as_fd()).chain(seats).collect::<Vec<BorrowedFd<'_>>>()
+        });
+        act(&descriptors.unwrap_or_default());
     }
 }
 
-/// The socket in the abstract namespace that a holder sits on.
-#[derive(Debug)]
-struct Seat {
-    address: SocketAddr,
-    /// Who may sit there: root, we, and the owner of the directory.
-    trusted: [u32; 3],
-}
-
-enum Taken {
-    Ours(UnixListener),
-    Theirs,
-    Squatted,
-}
-
-impl Seat {
-    /// Named after the directory's place, not the directory, which may be deleted and made again. None where the
-    /// place cannot be seen.
-    fn of(directory: &Path, shard: &Shard) -> Option<Self> {
-        let place = fs::metadata(directory.parent()?).ok()?;
-        let mut hasher = DefaultHasher::new();
-        (place.dev(), place.ino(), directory.file_name()?, shard).hash(&mut hasher);
-        let name = format!("leaderrun/{:016x}", hasher.finish());
-        let owner = fs::metadata(directory).ok()?.uid();
-        let trusted = [0, nix::unistd::geteuid().as_raw(), owner];
-        Some(Self { address: SocketAddr::from_abstract_name(name).ok()?, trusted })
-    }
-
-    fn take(&self) -> Taken {
-        match UnixListener::bind_addr(&self.address) {
-            Ok(listener) => Taken::Ours(listener),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => match self.visit() {
-                Some(stream) if !self.is_trusted(&stream) => Taken::Squatted,
-                Some(_) | None => Taken::Theirs,
-            },
-            Err(_) => Taken::Squatted,
-        }
-    }
-
-    /// Returns once nobody sits there.
-    fn take_when_free(&self) -> Option<UnixListener> {
-        loop {
-            match self.take() {
-                Taken::Ours(listener) => return Some(listener),
-                Taken::Squatted => return None,
-                Taken::Theirs => {
-                    // The kernel ends this connection when the last copy of the listener is closed.
-                    if let Some(mut stream) = self.visit() {
-                        let _ = stream.read(&mut [0]);
-                    }
-                }
-            }
-        }
-    }
-
-    fn visit(&self) -> Option<UnixStream> {
-        UnixStream::connect_addr(&self.address).ok()
-    }
-
-    fn is_trusted(&self, stream: &UnixStream) -> bool {
-        getsockopt(stream, PeerCredentials).is_ok_and(|peer| self.trusted.contains(&peer.uid()))
-    }
-}
-
-fn wait_for(file: File, seat: Option<Seat>) -> io::Result<Held> {
+fn wait_for(file: File, seat: &Seat) -> io::Result<Held> {
+    lock::wait(&file)?;
     loop {
-        match set_lock(&file, true) {
-            Ok(()) => break,
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
+        match seat.take() {
+            Taken::Ours(seats) => return Ok(Held { lock: file, seats }),
+            Taken::Theirs => std::thread::sleep(LOOKS_APART),
         }
-    }
-    let seat = seat.and_then(|seat| seat.take_when_free()).map(Arc::new);
-    Ok(Held { lock: Arc::new(file), seat })
-}
-
-fn write_lock() -> libc::flock {
-    let [kind, whence] = [libc::F_WRLCK, libc::SEEK_SET].map(|constant| i16::try_from(constant).expect("small"));
-    libc::flock { l_type: kind, l_whence: whence, l_start: 0, l_len: 0, l_pid: 0 }
-}
-
-fn set_lock(file: &File, wait: bool) -> nix::Result<()> {
-    let wanted = write_lock();
-    fcntl(file, if wait { FcntlArg::F_OFD_SETLKW(&wanted) } else { FcntlArg::F_OFD_SETLK(&wanted) }).map(drop)
-}
-
-/// True while `path` still names the very file that is open as `file`.
-fn is_named(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
-        (Ok(_) | Err(_), _) => false,
     }
 }
 

@@ -4,15 +4,14 @@
 //! The hazard: a process may be frozen while it holds a lock. So nothing waits in the kernel for the lock that makes one
 //! writer of many; reading needs none, for a note is replaced as a whole (rename).
 
-use super::{FileStore, explain, is_named, set_lock};
+use super::lock::{self, Lock};
+use super::{FileStore, explain, state};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::wall_clock_millis;
-use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -65,11 +64,7 @@ impl FileStore {
     }
 
     fn read_note(path: &Path) -> Result<Option<Note>, StoreError> {
-        let text = match fs::read(path) {
-            Ok(text) => text,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-            Err(error) => return Err(explain("cannot read", path, &error)),
-        };
+        let Some(text) = state::read(path)? else { return Ok(None) };
         let foreign = |error: serde_json::Error| {
             let path = path.display();
             StoreError::misconfigured(format!("the note {path} was written by something else ({error}): remove it"))
@@ -81,20 +76,9 @@ impl FileStore {
     async fn lock_notes(&self) -> Result<File, StoreError> {
         let path = self.directory.join(LOCK);
         loop {
-            let open = || File::options().write(true).create(true).truncate(false).mode(0o644).open(&path);
-            let file = match open() {
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    self.make_directory()?;
-                    open()
-                }
-                opened => opened,
-            };
-            let file = file.map_err(|error| explain("cannot open", &path, &error))?;
-            match set_lock(&file, false) {
-                Ok(()) if is_named(&file, &path) => return Ok(file),
-                Ok(()) => {}
-                Err(Errno::EAGAIN | Errno::EACCES) => tokio::time::sleep(PAUSE).await,
-                Err(error) => return Err(explain("cannot lock", &path, &error.into())),
+            match self.in_directory(|| lock::take(&path))? {
+                Lock::Ours(file) => return Ok(file),
+                Lock::Theirs => tokio::time::sleep(PAUSE).await,
             }
         }
     }
@@ -124,15 +108,12 @@ impl Notes for FileStore {
                 let new = self.directory.join(format!("{LOCK}.new"));
                 let text = serde_json::to_vec(&Kept::of(draft)).expect("a note is plain data");
                 let directory = match page {
-                    Page::Once(_) => path.parent().map_or(Ok(()), fs::create_dir_all),
+                    Page::Once(_) => path.parent().map_or(Ok(()), state::make_folder),
                     Page::Orders | Page::History | Page::Standby(_) | Page::Runs => Ok(()),
                 };
-                directory.and_then(|()| fs::write(&new, text)).and_then(|()| fs::rename(&new, &path))
+                directory.and_then(|()| state::replace(&path, &new, &text))
             }
-            None => fs::remove_file(&path).or_else(|error| match error.kind() {
-                ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            }),
+            None => state::remove(&path).map(drop),
         };
         written.map_err(|error: io::Error| explain("cannot write", &path, &error))?;
         Ok(true)

@@ -1,0 +1,280 @@
+//! Who leads by a directory that is not where it was.
+//!
+//! A lock is on a file, and a path may come to lead to another one: somebody deletes the directory, moves it or one
+//! above it away and makes a new one, mounts something over it, or has a symbolic link lead elsewhere. The next
+//! candidate finds a new file there, and locks it. So a holder also sits on sockets in the abstract namespace (unix(7)),
+//! which nobody can move or delete, and says by a socket's name for which paths it holds what:
+//!
+//! - the path as it was given, and the path without symbolic links: both as this mount namespace and this root have it;
+//! - the path within its file system, which is the same in all mount namespaces.
+//!
+//! The name ends with a random number. So nobody can take it first, and a candidate looks for all names with one of its
+//! own paths in them. It takes its seat before it looks: of two who come at once, at least one sees the other. It counts
+//! those alone who may write the directory by its owner and its mode: root, its owner, the members of the group that
+//! shares it, and the candidate's own user. What others listen on is neither heeded nor connected to.
+//!
+//! Earlier versions know one name, after the directory above and the last part of the path. A holder sits on that as
+//! well, unless somebody else does.
+//!
+//! The holder finds at its next renewal that its path leads elsewhere, and stops its tree; until the last of
+//! candidate, backstop and guard is gone, they sit there. What is not seen: a holder in another network namespace; one
+//! whose path leads to the directory by another mount, once the directory is on another file system; and one who may
+//! not write the new directory, but could the old one.
+
+use super::listeners::{self, Sitter};
+use super::state::is_shared;
+use crate::lease::{Session, Shard};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Component, Path, PathBuf};
+
+/// What names begin with: of all versions.
+const PREFIX: &str = "leaderrun/";
+/// What follows where a name says for which paths it stands.
+const BY_PATH: &str = "file/";
+
+#[derive(Debug)]
+pub(super) struct Seat {
+    /// The name that earlier versions know.
+    old_name: String,
+    /// Of each path by which the directory is found, a number.
+    paths: Vec<String>,
+    /// Of the directory.
+    trusted: Trusted,
+}
+
+#[derive(Debug)]
+pub(super) enum Taken {
+    Ours(Vec<UnixListener>),
+    Theirs,
+}
+
+impl Seat {
+    /// # Errors
+    /// Where the directory is gone.
+    pub(super) fn of(directory: &Path, shard: &Shard) -> io::Result<Self> {
+        let found = fs::metadata(directory)?;
+        let above = fs::metadata(directory.parent().unwrap_or(directory))?;
+        let mut hasher = DefaultHasher::new();
+        let last: &OsStr = directory.file_name().unwrap_or_default();
+        (above.dev(), above.ino(), last, shard).hash(&mut hasher);
+        let old_name = format!("{PREFIX}{:016x}", hasher.finish());
+        let real = fs::canonicalize(directory)?;
+        let mut paths = Vec::new();
+        if let Ok(space) = Space::ours() {
+            paths.push(space.number(directory, shard));
+            paths.push(space.number(&real, shard));
+        }
+        if let Some(path) = path_on_disk(&real) {
+            paths.push(number(&[
+                b"disk",
+                &found.dev().to_ne_bytes(),
+                path.as_os_str().as_bytes(),
+                shard.as_str().as_bytes(),
+            ]));
+        }
+        paths.sort();
+        paths.dedup();
+        Ok(Self { old_name, paths, trusted: Trusted::of(&found) })
+    }
+
+    /// Sits down, unless there is somebody who counts.
+    pub(super) fn take(&self) -> Taken {
+        let old = bind(&self.old_name);
+        let random = Session::random().map(|session| session.as_str().replace('-', ""));
+        let own = format!("{PREFIX}{BY_PATH}{}/{:.16}", self.paths.join("/"), random.unwrap_or_default());
+        let new = bind(&own);
+        let is_taken = old.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+        let is_rival = |name: &str| name != own && (is_taken && name == self.old_name || self.is_of_one_path(name));
+        let mut known = HashMap::new();
+        let counts = |sitter| match sitter {
+            Sitter::User(user) => *known.entry(user).or_insert_with(|| self.trusted.has(user)),
+            Sitter::Unknown => true,
+        };
+        match listeners::any(is_rival, counts) {
+            Ok(true) => return Taken::Theirs,
+            Ok(false) => {}
+            Err(error) => tracing::debug!("cannot see who else leads: {error}"),
+        }
+        Taken::Ours([old, new].into_iter().flatten().collect())
+    }
+
+    fn is_of_one_path(&self, name: &str) -> bool {
+        let paths = name.strip_prefix(PREFIX).and_then(|name| name.strip_prefix(BY_PATH));
+        // The last part is random.
+        let paths = paths.and_then(|paths| paths.rsplit_once('/')).map_or("", |(paths, _)| paths);
+        paths.split('/').any(|path| self.paths.iter().any(|own| own == path))
+    }
+}
+
+fn bind(name: &str) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+/// Who may write a directory.
+#[derive(Debug)]
+struct Trusted {
+    users: [u32; 3],
+    /// Some where a group shares it.
+    group: Option<u32>,
+}
+
+impl Trusted {
+    fn of(directory: &Metadata) -> Self {
+        let users = [0, nix::unistd::geteuid().as_raw(), directory.uid()];
+        Self { users, group: is_shared(directory).then(|| directory.gid()) }
+    }
+
+    fn has(&self, user: u32) -> bool {
+        self.users.contains(&user) || self.group.is_some_and(|group| is_member(user, group))
+    }
+}
+
+/// True where a process of the user is in the group: one that sits somewhere is a process of its user. The machine's
+/// list of groups may be a server that does not answer.
+fn is_member(user: u32, group: u32) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    processes.flatten().any(|entry| {
+        let name = entry.file_name();
+        name.as_bytes().first().is_some_and(u8::is_ascii_digit)
+            && fs::read_to_string(entry.path().join("status")).is_ok_and(|status| shows_member(&status, user, group))
+    })
+}
+
+/// By proc_pid_status(5). A program with the set-group-ID bit gives its users no more than an effective group.
+fn shows_member(status: &str, user: u32, group: u32) -> bool {
+    let numbers = |field: &str| {
+        let values = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+        values.split_ascii_whitespace().filter_map(|value| value.parse::<u32>().ok())
+    };
+    // Real and effective.
+    let is_theirs = numbers("Uid:").take(2).all(|number| number == user) && numbers("Uid:").next().is_some();
+    is_theirs && (numbers("Gid:").next() == Some(group) || numbers("Groups:").any(|number| number == group))
+}
+
+/// In which a path is one and the same: another mount namespace and another root may have something else there.
+struct Space {
+    mounts: (u64, u64),
+    root: (u64, u64),
+}
+
+impl Space {
+    fn ours() -> io::Result<Self> {
+        let identity = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+        Ok(Self { mounts: identity("/proc/self/ns/mnt")?, root: identity("/")? })
+    }
+
+    fn number(&self, path: &Path, shard: &Shard) -> String {
+        let Self { mounts, root } = self;
+        let space = [mounts.0, mounts.1, root.0, root.1].map(u64::to_ne_bytes).concat();
+        // Without double slashes.
+        let path: PathBuf = path.components().collect();
+        number(&[b"path", &space, path.as_os_str().as_bytes(), shard.as_str().as_bytes()])
+    }
+}
+
+/// FNV-1a: versions have to agree on it. That two have the same number by accident does not happen, and by intent only
+/// those bring it about who count.
+fn number(parts: &[&[u8]]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for part in parts {
+        for byte in (part.len() as u64).to_le_bytes().iter().chain(*part) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    format!("{hash:016x}")
+}
+
+/// Where the directory is within its file system, whatever of that is mounted where. None where it cannot be told.
+fn path_on_disk(directory: &Path) -> Option<PathBuf> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    let opened = File::options().read(true).custom_flags(flags).open(directory).ok()?;
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd())).ok()?;
+    let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
+    on_disk(&fs::read_to_string("/proc/self/mountinfo").ok()?, mount, directory)
+}
+
+/// By proc_pid_mountinfo(5): `36 35 98:0 /root /mount options ...`.
+fn on_disk(mounts: &str, mount: &str, directory: &Path) -> Option<PathBuf> {
+    let mut fields = mounts
+        .lines()
+        .map(|line| line.split(' '))
+        .find_map(|mut fields| (fields.next() == Some(mount)).then_some(fields))?;
+    let (root, point) = (unescaped(fields.nth(2)?), unescaped(fields.next()?));
+    let below = directory.strip_prefix(point).ok()?;
+    Some(root.join(below).components().filter(|part| *part != Component::CurDir).collect())
+}
+
+/// Spaces and the like stand there as `\040`.
+fn unescaped(field: &str) -> PathBuf {
+    let mut parts = field.split('\\');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.split_at_checked(3).map(|(octal, rest)| (u8::from_str_radix(octal, 8), rest)) {
+            Some((Ok(byte), rest)) => {
+                bytes.push(byte);
+                bytes.extend(rest.as_bytes());
+            }
+            Some((Err(_), _)) | None => {
+                bytes.push(b'\\');
+                bytes.extend(part.as_bytes());
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_at_one_place_on_its_disk_whatever_is_mounted_where() {
+        let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                      40 22 8:1 /srv/my\\040data /mnt/a\\040b rw shared:9 - ext4 /dev/sda1 rw\n";
+        let expected = Some(PathBuf::from("/srv/my data/store"));
+        assert_eq!(on_disk(mounts, "22", Path::new("/srv/my data/store")), expected);
+        assert_eq!(on_disk(mounts, "40", Path::new("/mnt/a b/store")), expected);
+        assert_eq!(on_disk(mounts, "40", Path::new("/mnt/a b")), Some(PathBuf::from("/srv/my data")));
+        assert_eq!(on_disk(mounts, "40", Path::new("/elsewhere")), None);
+        assert_eq!(on_disk(mounts, "41", Path::new("/mnt/a b")), None);
+    }
+
+    #[test]
+    fn members_of_a_group_are_known_by_their_processes() {
+        let status = "Name:\tx\nUid:\t7\t7\t7\t7\nGid:\t1\t9\t9\t9\nGroups:\t3 4 \nNgid:\t0\n";
+        for (user, group, expected) in
+            [(7, 3, true), (7, 4, true), (7, 1, true), (7, 9, false), (8, 3, false), (7, 0, false)]
+        {
+            assert_eq!(shows_member(status, user, group), expected, "{user} {group}");
+        }
+        assert!(!shows_member("Uid:\t7\t0\t0\t0\nGid:\t3\t3\t3\t3\n", 7, 3), "of a program that is another user's");
+        assert!(!shows_member("", 0, 0));
+    }
+
+    #[test]
+    fn a_seat_is_left_to_who_came_first_and_to_nobody_of_another_path() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let seat = |name: &str, shard: &str| {
+            fs::create_dir_all(scratch.path().join(name)).unwrap();
+            Seat::of(&scratch.path().join(name), &shard.parse().unwrap()).unwrap()
+        };
+        let Taken::Ours(seats) = seat("a/store", "s").take() else { panic!("nobody sits there") };
+        assert_eq!(seats.len(), 2);
+        assert!(matches!(seat("a/store", "s").take(), Taken::Theirs));
+        fs::rename(scratch.path().join("a"), scratch.path().join("away")).unwrap();
+        assert!(matches!(seat("a/store", "s").take(), Taken::Theirs));
+        assert!(matches!(seat("a/store", "other").take(), Taken::Ours(_)));
+        assert!(matches!(seat("b/store", "s").take(), Taken::Ours(_)));
+        drop(seats);
+        assert!(matches!(seat("a/store", "s").take(), Taken::Ours(_)));
+    }
+}

@@ -1,0 +1,189 @@
+//! The store `file:` against other users of the machine, and against what happens to its directory. What every store
+//! promises is tested by the conformance suite.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod modes;
+mod planted;
+mod replaced;
+mod strangers;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+
+/// More than what never blocks needs on a busy machine, and less than the patience of other tests.
+const PROMPTLY: Duration = Duration::from_secs(30);
+
+/// A store that everybody on this machine can look for.
+struct Place {
+    fleet: Fleet,
+}
+
+impl Place {
+    fn new() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "only root can be several users: run this test as root");
+        let fleet = Fleet::new();
+        set_mode(fleet.scratch.path(), 0o755);
+        Self { fleet }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.fleet.scratch.path().join(name)
+    }
+
+    /// Of the store.
+    fn directory(&self) -> PathBuf {
+        self.path("store")
+    }
+
+    fn url(&self) -> String {
+        format!("file:{}", self.directory().display())
+    }
+
+    /// `leaderrun FLAGS shard WORDS`.
+    fn run(&self, flags: &[&str], words: &[&str]) -> Ran {
+        Ran::of(leaderrun().args(["--store", &self.url()]).args(flags).arg("shard").args(words))
+    }
+
+    fn ctl(&self, words: &[&str]) -> Ran {
+        Ran::of(leaderctl().args(["--store", &self.url()]).args(words))
+    }
+
+    /// Starts a candidate whose COMMAND stamps.
+    fn start(&mut self, owner: &str, flags: &[&str]) {
+        let url = self.url();
+        self.fleet.start(owner, &[&["--store", &url, "--renew", "1s"], flags].concat(), &[], &[]);
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// What came of a program that ended by itself, promptly.
+#[derive(Debug)]
+struct Ran {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    #[track_caller]
+    fn of(command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::end_of(child)
+    }
+
+    #[track_caller]
+    fn end_of(mut child: Child) -> Self {
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begun.elapsed() > PROMPTLY {
+                let _ = child.kill();
+                panic!("it went on for more than {PROMPTLY:?}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let text = |from: Option<&mut dyn Read>| {
+            let mut text = String::new();
+            from.map(|from| from.read_to_string(&mut text).unwrap());
+            text
+        };
+        let stdout = text(child.stdout.as_mut().map(|pipe| pipe as &mut dyn Read));
+        let stderr = text(child.stderr.as_mut().map(|pipe| pipe as &mut dyn Read));
+        Self { status: status.code(), stdout, stderr }
+    }
+
+    /// One line that has `sign` in it.
+    #[track_caller]
+    fn refused(&self, status: i32, sign: &str) {
+        assert_eq!(self.status, Some(status), "{self:?}");
+        assert!(self.stderr.lines().count() == 1 && self.stderr.contains(sign), "not {sign:?}: {self:?}");
+    }
+
+    #[track_caller]
+    fn succeeded(&self) {
+        assert_eq!(self.status, Some(0), "{self:?}");
+    }
+}
+
+/// A user who may not write the directory, at work until it is dropped.
+struct Stranger {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Stranger {
+    /// Runs attacker.pl, which says in its first line what came of `words`.
+    fn does<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut command = Command::new("prlimit");
+        command.args(["--nofile=10000", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["perl", "-e", include_str!("attacker.pl"), "--"]).args(words);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output }
+    }
+
+    /// The next thing that came of it.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn goes_on(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The names in the abstract namespace of the sockets that a process has open for its lease.
+fn seats_of(pid: i32) -> Vec<String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.to_str()?.to_owned()))
+        .collect();
+    let seats = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let name = fields.get(7)?.strip_prefix('@')?;
+        (name.starts_with("leaderrun/") && open.contains(&format!("socket:[{}]", fields[6]))).then(|| name.to_owned())
+    });
+    let mut seats: Vec<String> = seats.collect();
+    seats.sort();
+    seats.dedup();
+    seats
+}
+
+/// The state files of an earlier version: everybody may read them.
+fn lay_out_as_before(place: &Place) {
+    fs::create_dir(place.directory()).unwrap();
+    set_mode(&place.directory(), 0o755);
+    for name in ["shard.lock", "+lock"] {
+        let path = place.directory().join(name);
+        fs::write(&path, "").unwrap();
+        set_mode(&path, 0o644);
+    }
+}

@@ -1,0 +1,128 @@
+//! Something else in the place of our files: it is named, at once and with little memory, and never waited for.
+
+use super::*;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use std::os::unix::fs::symlink;
+
+/// One that reads what it should not read runs out of memory instead.
+fn within_memory(place: &Place, program: &str, words: &[&str]) -> Ran {
+    let mut command = Command::new("prlimit");
+    command.args(["--as=1500000000", program, "--store", &place.url()]).args(words);
+    Ran::of(command.env("LEADERRUN_CONFIG", "/dev/null"))
+}
+
+fn run(place: &Place, flags: &[&str]) -> Ran {
+    within_memory(place, env!("CARGO_BIN_EXE_leaderrun"), &[&["-q"], flags, &["shard", "true"]].concat())
+}
+
+fn ctl(place: &Place, words: &[&str]) -> Ran {
+    within_memory(place, env!("CARGO_BIN_EXE_leaderctl"), words)
+}
+
+type Plant = fn(&Path);
+
+const PLANTS: [(&str, Plant); 4] = [
+    ("holds 3221225472 bytes", |path| fs::File::create(path).unwrap().set_len(3 << 30).unwrap()),
+    ("is a pipe", |path| mkfifo(path, Mode::from_bits_truncate(0o644)).unwrap()),
+    ("is a symbolic link", |path| symlink("/dev/zero", path).unwrap()),
+    ("is a directory", |path| fs::create_dir(path).unwrap()),
+];
+
+#[test]
+fn in_place_of_the_record() {
+    for (sign, plant) in PLANTS {
+        let place = Place::new();
+        fs::create_dir(place.directory()).unwrap();
+        plant(&place.directory().join("shard.json"));
+        let expected = format!("{}/shard.json {sign}", place.directory().display());
+        run(&place, &[]).refused(78, &expected);
+        run(&place, &["-n"]).refused(78, &expected);
+        ctl(&place, &["status", "shard"]).refused(78, &expected);
+        let list = ctl(&place, &["list"]);
+        list.succeeded();
+        assert!(list.stdout.contains("something_that_writes_other_records"), "{list:?}");
+    }
+}
+
+#[test]
+fn in_place_of_the_lock() {
+    // How long a lock is does not matter.
+    for (sign, plant) in &PLANTS[1..] {
+        let place = Place::new();
+        fs::create_dir(place.directory()).unwrap();
+        plant(&place.directory().join("shard.lock"));
+        let expected = format!("{}/shard.lock {sign}", place.directory().display());
+        run(&place, &[]).refused(78, &expected);
+        ctl(&place, &["status", "shard"]).refused(78, &expected);
+    }
+}
+
+#[test]
+fn in_place_of_notes_and_their_lock() {
+    for (sign, plant) in PLANTS {
+        for name in ["shard+orders", "+lock"] {
+            let place = Place::new();
+            fs::create_dir(place.directory()).unwrap();
+            plant(&place.directory().join(name));
+            let expected = format!("{}/{name} {sign}", place.directory().display());
+            if name == "shard+orders" {
+                run(&place, &[]).refused(78, &expected);
+            } else if sign.contains("bytes") {
+                continue;
+            }
+            ctl(&place, &["pause", "shard"]).refused(78, &expected);
+        }
+    }
+}
+
+#[test]
+fn in_place_of_drafts_it_is_removed_and_what_it_leads_to_stays_as_it_was() {
+    for (_, plant) in &PLANTS[..2] {
+        let place = Place::new();
+        fs::create_dir(place.directory()).unwrap();
+        for name in ["shard.json.new", "+lock.new", "shard.lock.new"] {
+            plant(&place.directory().join(name));
+        }
+        run(&place, &[]).succeeded();
+        ctl(&place, &["pause", "shard"]).succeeded();
+    }
+    let place = Place::new();
+    fs::create_dir(place.directory()).unwrap();
+    let precious = place.path("precious");
+    fs::write(&precious, "precious").unwrap();
+    for name in ["shard.json.new", "+lock.new", "shard.lock.new"] {
+        symlink(&precious, place.directory().join(name)).unwrap();
+    }
+    run(&place, &[]).succeeded();
+    ctl(&place, &["pause", "shard"]).succeeded();
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+}
+
+#[test]
+fn beside_a_leader_it_keeps_nobody_from_leaving() {
+    for name in ["shard.json", "shard+orders", "shard+history"] {
+        let mut place = Place::new();
+        place.start("one", &[]);
+        place.fleet.leader();
+        let path = place.directory().join(name);
+        let _ = fs::remove_file(&path);
+        mkfifo(&path, Mode::from_bits_truncate(0o644)).unwrap();
+        place.fleet.stop("one");
+        place.fleet.conclude();
+    }
+}
+
+#[test]
+fn in_place_of_the_lock_of_a_leader_it_ends_the_leadership() {
+    let mut place = Place::new();
+    place.start("one", &["--on-loss", "exit"]);
+    place.fleet.leader();
+    for name in ["shard.lock", "shard.json"] {
+        let path = place.directory().join(name);
+        fs::remove_file(&path).unwrap();
+        mkfifo(&path, Mode::from_bits_truncate(0o644)).unwrap();
+    }
+    assert_eq!(place.fleet.end_of("one").code(), Some(79));
+    place.fleet.conclude();
+}

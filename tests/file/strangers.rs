@@ -1,0 +1,156 @@
+//! Users who may not write the directory disturb nobody: they get no lock that counts and no name that counts.
+
+use super::*;
+use nix::sys::signal::Signal;
+
+#[test]
+fn a_stranger_gets_no_hold_on_any_file_of_ours() {
+    let place = Place::new();
+    place.run(&["--announce", "always"], &["true"]).succeeded();
+    place.ctl(&["pause", "shard"]).succeeded();
+    place.ctl(&["resume", "shard"]).succeeded();
+    // Strangers could read the directories that earlier versions made.
+    set_mode(&place.directory(), 0o755);
+    let files: Vec<String> = fs::read_dir(place.directory())
+        .unwrap()
+        .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+        .collect();
+    assert!(files.len() > 2, "{files:?}");
+    let mut stranger = Stranger::does(["lock"].into_iter().chain(files.iter().map(String::as_str)));
+    for file in &files {
+        assert_eq!(stranger.says(), "refused: Permission denied", "{file}");
+    }
+    place.run(&["-n"], &["true"]).succeeded();
+}
+
+#[test]
+fn a_read_lock_on_a_file_of_an_earlier_version_keeps_nobody_from_leading() {
+    let place = Place::new();
+    lay_out_as_before(&place);
+    place.run(&[], &["true"]).succeeded();
+    lay_out_again(&place, "shard.lock");
+    let lock = place.directory().join("shard.lock");
+    let mut stranger = Stranger::does(["lock", lock.to_str().unwrap()]);
+    assert_eq!(stranger.says(), "locked");
+    let status = place.ctl(&["status", "--json", "shard"]);
+    assert!(status.stdout.contains("\"held\":false"), "{status:?}");
+    place.run(&["-n"], &["true"]).succeeded();
+    assert_eq!(mode_of(&lock), 0o600);
+}
+
+/// As an earlier version leaves it behind.
+fn lay_out_again(place: &Place, name: &str) {
+    let path = place.directory().join(name);
+    let _ = fs::remove_file(&path);
+    fs::write(&path, "").unwrap();
+    set_mode(&path, 0o644);
+}
+
+#[test]
+fn a_read_lock_on_the_lock_of_notes_keeps_nobody_from_giving_orders() {
+    let place = Place::new();
+    lay_out_as_before(&place);
+    let lock = place.directory().join("+lock");
+    let mut stranger = Stranger::does(["lock", lock.to_str().unwrap()]);
+    assert_eq!(stranger.says(), "locked");
+    place.ctl(&["pause", "shard"]).succeeded();
+    place.ctl(&["resume", "shard"]).succeeded();
+    assert_eq!(mode_of(&lock), 0o600);
+}
+
+#[test]
+fn a_standby_follows_though_a_stranger_gets_the_lock_in_between() {
+    let mut place = Place::new();
+    lay_out_as_before(&place);
+    let lock = place.directory().join("shard.lock");
+    // It has the file open from before somebody of us came.
+    let mut stranger = Stranger::does(["open", lock.to_str().unwrap()]);
+    assert_eq!(stranger.says(), "open");
+    place.start("one", &[]);
+    let leader = place.fleet.leader();
+    stranger.goes_on();
+    assert_eq!(stranger.says(), "waits");
+    // Those who wait are served in their order.
+    wait_until("the stranger sleeps", || is_waiting_for_a_lock(&stranger));
+    place.start("two", &[]);
+    place.fleet.stop("one");
+    place.fleet.leader_where(|life| life.term > leader.term);
+    drop(stranger);
+    place.fleet.conclude();
+}
+
+fn is_waiting_for_a_lock(stranger: &Stranger) -> bool {
+    let table = fs::read_to_string("/proc/locks").unwrap();
+    let pid = stranger.child.id().to_string();
+    table.lines().any(|line| line.contains("->") && line.split_whitespace().any(|word| word == pid))
+}
+
+#[test]
+fn a_stranger_on_the_names_of_a_leader_keeps_nobody_from_leading_or_leaving() {
+    let mut place = Place::new();
+    place.start("one", &[]);
+    place.fleet.leader();
+    let seats = seats_of(place.fleet.pid("one").as_raw());
+    assert!(!seats.is_empty());
+    place.fleet.stop("one");
+    let mut stranger = Stranger::does(["squat"].into_iter().chain(seats.iter().map(String::as_str)));
+    for seat in &seats {
+        assert_eq!(stranger.says(), "full", "{seat}");
+    }
+    place.run(&["-n"], &["true"]).succeeded();
+    place.start("two", &[]);
+    place.fleet.leader_where(|life| life.owner == "two");
+    place.fleet.stop("two");
+    place.fleet.conclude();
+}
+
+#[test]
+fn a_candidate_that_waits_for_a_leader_whose_sockets_are_flooded_leaves_when_it_is_asked_to() {
+    let mut place = Place::new();
+    // Nothing is renewed for as long as this lasts, so the leader does not notice.
+    let url = place.url();
+    place.fleet.start("one", &["--store", &url, "--lease", "2h", "--renew", "1h"], &[], &[]);
+    let leader = place.fleet.leader();
+    let seats = seats_of(place.fleet.pid("one").as_raw());
+    let mut stranger = Stranger::does(["flood"].into_iter().chain(seats.iter().map(String::as_str)));
+    for seat in &seats {
+        assert_eq!(stranger.says(), "full", "{seat}");
+    }
+    fs::remove_dir_all(place.directory()).unwrap();
+    place.run(&["-n"], &["true"]).refused_in_silence(75);
+    let mut waiting =
+        leaderrun().args(["--store", &url, "-v", "shard", "true"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(waiting.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
+    }
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(waiting.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(Ran::end_of(waiting).status, Some(143));
+    assert_eq!(place.fleet.leader().term, leader.term);
+    place.fleet.conclude();
+}
+
+impl Ran {
+    #[track_caller]
+    fn refused_in_silence(&self, status: i32) {
+        assert!(self.status == Some(status) && self.stderr.is_empty(), "{self:?}");
+    }
+}
+
+#[test]
+fn a_stranger_who_asks_how_things_stand_is_denied_in_one_line() {
+    let place = Place::new();
+    place.run(&[], &["true"]).succeeded();
+    let ctl = place.path("leaderctl");
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_leaderctl")).arg(&ctl).status().unwrap().success());
+    for mode in [0o700, 0o755] {
+        set_mode(&place.directory(), mode);
+        for verb in [&["status", "shard"][..], &["list"], &["history", "shard"]] {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&ctl);
+            Ran::of(command.args(["--store", &place.url()]).args(verb)).refused(77, "permission denied");
+        }
+    }
+}
