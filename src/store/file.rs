@@ -407,6 +407,23 @@ impl Store for FileStore {
         )))
     }
 
+    /// The lock's file goes last, while it is locked: who waits for it finds that it is gone, and makes another one.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let file = self.path(shard, "lock");
+        if !lock(&self.held).get(shard).is_some_and(|held| is_named(&held.lock, &file)) {
+            return Ok(Release::NotHeld);
+        }
+        self.forget_notes(shard).await?;
+        // Unless the clock is behind: the next term would not be higher.
+        if term.0 < wall_clock_millis() {
+            for path in [self.path(shard, "json"), file] {
+                remove(&path)?;
+            }
+        }
+        self.release(candidate, term).await
+    }
+
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let existed = self.directory.is_dir();
         self.make_directory()?;
@@ -551,6 +568,14 @@ fn is_named(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
         (Ok(_) | Err(_), _) => false,
+    }
+}
+
+/// If it is there.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(explain("cannot remove", path, &error)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
