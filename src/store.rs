@@ -115,6 +115,15 @@ pub trait Store: Notes {
     /// Misconfigured where the kernel keeps leases for as long as processes hold them open.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError>;
 
+    /// Gives the lease back as [`Store::release`] does, and leaves nothing behind of the shard: no lease, no last term, no
+    /// notes; but where later terms would not be higher, its term. For who holds the lease and has started nothing.
+    ///
+    /// `NotHeld`: the lease is not the session's, and stays as it is; some notes may be gone.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let _ = (candidate, term);
+        Err(StoreError::misconfigured("this store cannot forget a shard"))
+    }
+
     /// Makes what the store needs (a table, a bucket, a directory), harmless when it exists.
     /// Answers what was done, a line each.
     async fn prepare(&self) -> Result<Vec<String>, StoreError>;

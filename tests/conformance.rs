@@ -145,6 +145,68 @@ async fn a_release_frees_the_lease_at_once(bench: &Bench) {
     assert_eq!(other.renew(&two, next.term, 1).await, Ok(Renewal::Renewed));
 }
 
+/// Beside a shard, those whose records are named most like its own.
+const NEIGHBOURS: [&str; 4] = ["forgotten.x", "forgotten/1", "x/forgotten", "forgotten1"];
+
+async fn a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_terms(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let one = candidate("forgotten", "one");
+    let job = "forgotten".parse().unwrap();
+    let pages = [Page::Orders, Page::History, Page::Runs, Page::Standby(Session::random().unwrap()), Page::Once(job)];
+    let note = Note::for_ever("note");
+    let mut kept = Vec::new();
+    for name in NEIGHBOURS {
+        let neighbour = candidate(name, "neighbour");
+        let term = granted(&*store, &neighbour).await.term;
+        store.release(&neighbour, term).await.unwrap();
+        kept.push((neighbour.shard.clone(), term));
+    }
+    for shard in kept.iter().map(|(shard, _)| shard).chain([&one.shard]) {
+        for page in &pages {
+            assert_eq!(store.replace(shard, page, None, Some(&note)).await, Ok(true));
+        }
+    }
+    let mut last = Term(0);
+    for _ in 0..3 {
+        let grant = granted(&*store, &one).await;
+        assert!(grant.term > last && grant.start_after.is_none(), "{grant:?} after {last}");
+        last = grant.term;
+        assert_eq!(store.renew(&one, last, 1).await, Ok(Renewal::Renewed));
+        // Until the clock has passed it, a term is kept.
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        assert_eq!(store.forget(&one, last).await, Ok(Release::Released));
+        assert_eq!(other.inspect(&one.shard).await, Ok(Report::default()));
+        assert!(matches!(other.observe(&one.shard).await, Ok(Observation::Free)));
+        for page in &pages {
+            assert_eq!(other.read(&one.shard, page).await, Ok(None), "{page:?}");
+        }
+        assert!(other.list("forgotten").await.unwrap().iter().all(|(shard, _)| *shard != one.shard));
+        assert_eq!(store.renew(&one, last, 2).await, Ok(Renewal::Lost(None)));
+        assert_eq!(store.forget(&one, last).await, Ok(Release::NotHeld));
+    }
+    let grant = granted(&*other, &candidate("forgotten", "two")).await;
+    assert!(grant.term > last && grant.start_after.is_none(), "{grant:?} after {last}");
+    for (shard, term) in kept {
+        assert_eq!(other.inspect(&shard).await.unwrap().last_term, Some(term), "{shard}");
+        for page in &pages {
+            assert_eq!(other.read(&shard, page).await.unwrap().map(|note| note.text).as_deref(), Some("note"));
+        }
+    }
+}
+
+async fn who_does_not_hold_the_lease_forgets_nothing(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let (one, two) = (candidate("kept", "one"), candidate("kept", "two"));
+    let term = granted(&*store, &one).await.term;
+    assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&Note::for_ever("kept"))).await, Ok(true));
+    assert_eq!(other.forget(&two, term).await, Ok(Release::NotHeld));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(other.inspect(&one.shard).await.unwrap().last_term, Some(term));
+    store.release(&one, term).await.unwrap();
+    assert_eq!(store.forget(&one, term).await, Ok(Release::NotHeld));
+    assert_eq!(other.inspect(&one.shard).await.unwrap().last_term, Some(term));
+}
+
 async fn a_stranger_cannot_release(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let (one, two) = (candidate("kept", "same"), candidate("kept", "same"));
@@ -580,6 +642,8 @@ everywhere!(
     a_stranger_cannot_renew,
     a_renewal_of_what_nobody_holds_is_a_loss,
     a_release_frees_the_lease_at_once,
+    a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_terms,
+    who_does_not_hold_the_lease_forgets_nothing,
     a_stranger_cannot_release,
     a_wait_for_several_shards_ends_with_the_one_that_is_released,
     a_lease_that_is_not_renewed_expires_and_not_before,

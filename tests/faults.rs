@@ -268,6 +268,15 @@ fn the_lock_is_deleted_by_hand_while_somebody_leads(story: Story) {
     somebody_leads_after(world, &leader);
 }
 
+/// And somebody comes who never saw them.
+fn all_records_are_deleted_by_hand_while_somebody_leads(story: Story) {
+    let mut world = World::new(story, DAEMON);
+    let leader = world.fleet.leader();
+    world.server.remove_records("shard");
+    world.start(&name(3));
+    somebody_leads_after(world, &leader);
+}
+
 fn the_whole_tree_is_killed(story: Story) {
     let mut world = World::new(story, PLAIN);
     let leader = world.leader();
@@ -526,6 +535,7 @@ every_store!(stories:
     wall_clocks_are_an_hour_off_both_ways,
     the_store_is_wiped_while_somebody_leads,
     the_lock_is_deleted_by_hand_while_somebody_leads,
+    all_records_are_deleted_by_hand_while_somebody_leads,
     the_whole_tree_is_killed,
     the_backstop_is_killed,
     the_guard_is_killed,

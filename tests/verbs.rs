@@ -194,6 +194,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     }
     place.fleet.leader();
     assert_as_said_of("history", &place.told(&history));
+    full(&place, &["forget", "--json", "nobody/ever/led"]);
     place.fleet.conclude();
 }
 
@@ -217,6 +218,8 @@ const VERBS: &[&[&str]] = &[
     &["resume", "--force", "shard"],
     &["release", "--term", "1", "shard"],
     &["release", "--term", "1", "--force", "--json", "shard"],
+    &["forget", "shard"],
+    &["forget", "--json", "shard"],
     &["why", "shard"],
     &["why", "--json", "shard"],
     &["why", "--host", "elsewhere", "shard"],

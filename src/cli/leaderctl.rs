@@ -1,6 +1,7 @@
 //! `leaderctl`: the operator's tool.
 
 mod desk;
+mod forget;
 mod history;
 mod job;
 mod list;
@@ -26,6 +27,7 @@ use crate::store::{Finding, Location, Report, Store, StoreError, Verdict, within
 use crate::time::rfc3339;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use forget::ForgetFlags;
 use history::HistoryFlags;
 use list::ListFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -83,6 +85,8 @@ enum Verb {
     Resume(ResumeFlags),
     /// End a lease that nobody renews any more
     Release(ReleaseFlags),
+    /// Delete all that the store keeps of SHARD
+    Forget(ForgetFlags),
     /// Why this host does not lead
     Why(WhyFlags),
     /// How the last leaderships of SHARD went
@@ -146,6 +150,7 @@ fn begin() -> ExitCode {
         Verb::Verify(verify) => verify.question().map(Some),
         Verb::Pause(pause) => pause.check().map(|()| None),
         Verb::StepDown(step_down) => step_down.check().map(|()| None),
+        Verb::Forget(forget) => forget.check().map(|()| None),
         _ => Ok(None),
     };
     let question = match checked {
@@ -174,6 +179,7 @@ fn begin() -> ExitCode {
             Verb::Pause(pause) => pause.order(&*store, patience).await,
             Verb::Resume(resume) => resume.order(&*store, patience).await,
             Verb::Release(release) => release.order(&*store, patience).await,
+            Verb::Forget(forget) => forget.order(&*store, patience).await,
             Verb::Why(why) => Ok(why.answer(&*store, patience).await),
             Verb::History(history) => history.show(&*store, patience).await,
             Verb::Store(StoreVerb::Init) => init(store).await,

@@ -12,7 +12,7 @@
 //! - Whether a record has expired is judged by the server's clock as far as it can be known (`clock`), and by how
 //!   long the record stood unchanged on our own.
 //! - A record that vanished without a release leaves a tree behind that may still run (`term`). To revoke a lease is to
-//!   make its record vanish.
+//!   make its record vanish. All records of a shard may vanish at once: a ledger apart from them tells.
 //!
 //! Other programs may use the same table by the same four attributes (`record`). No transactions: multi-region
 //! strongly consistent tables do not have them.
@@ -29,10 +29,12 @@ mod term;
 use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Conclusion;
+use crate::store::parallel;
 use crate::time::{BootInstant, wall_clock_millis};
+use aws_sdk_dynamodb::types::AttributeValue;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use client::BySchemeClient;
-use record::{Draft, Item, LOCK, Moment, PARTITION, Record, Sight, TERM, millis, shard_of, ttl_of};
+use record::{Draft, Item, LOCK, Moment, PARTITION, Record, Sight, TERM, millis, partition, shard_of, ttl_of};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,6 +60,8 @@ const MOST_ATTEMPTS: usize = 4;
 /// answer's date is up to two seconds ahead; a guess that proves too low costs one more write.
 const FIRST_GUESS: Duration = Duration::from_millis(2500);
 
+const MOMENT: Duration = Duration::from_millis(100);
+
 /// A first guess that proves to be further ahead than this is taken back: it would delay a takeover.
 const MOST_EXCESS: Duration = Duration::from_secs(5);
 
@@ -75,6 +79,8 @@ struct Seen {
     sight: Option<Sight>,
     /// The highest `beat` argument of a renewal that was applied in this leadership.
     renewed: u64,
+    /// The ledger has this lease.
+    ledger: Option<Duration>,
 }
 
 /// What an attempt to take the lock came to.
@@ -207,7 +213,20 @@ impl DynamoDb {
         Ok(true)
     }
 
-    fn forget(&self, shard: &Shard) {
+    /// Whether the first term of a shard that begins now is higher, whoever takes it. A moment's wait may make it so.
+    async fn is_past(&self, term: Term) -> bool {
+        let give_up = BootInstant::now().plus(FIRST_GUESS);
+        loop {
+            let now = BootInstant::now();
+            match self.table.watch.clock().bounds(now).map(|bounds| bounds.lower) {
+                Some(least) if least >= term.0 => return true,
+                Some(_) if now < give_up => tokio::time::sleep(MOMENT).await,
+                Some(_) | None => return false,
+            }
+        }
+    }
+
+    fn unsee(&self, shard: &Shard) {
         self.seen().remove(shard);
     }
 
@@ -263,7 +282,7 @@ impl DynamoDb {
             self.table.get(lock_key(&candidate.shard), true).await?
         };
         let Some(item) = item else {
-            self.forget(&candidate.shard);
+            self.unsee(&candidate.shard);
             return Ok(Attempt::Free);
         };
         let record = self.read(&candidate.shard, &item)?;
@@ -305,7 +324,7 @@ impl DynamoDb {
             let condition =
                 Expression::new("#session = :me AND #ownerId = :owner AND #beat <= :beat").mine(candidate, beat);
             let outcome = self.table.delete(lock_key(&candidate.shard), condition).await?;
-            self.forget(&candidate.shard);
+            self.unsee(&candidate.shard);
             match outcome {
                 Outcome::Done(_) => return Ok(Release::Released),
                 Outcome::Refused(None) => return Ok(Release::NotHeld),
@@ -324,7 +343,8 @@ impl DynamoDb {
     async fn lead(&self, candidate: &Candidate, dead: &[Session]) -> Result<Grant, StoreError> {
         match term::take(&self.table, candidate, dead).await {
             Ok(grant) => {
-                self.seen().insert(candidate.shard.clone(), Seen::default());
+                let seen = Seen { ledger: Some(candidate.lease), ..Seen::default() };
+                self.seen().insert(candidate.shard.clone(), seen);
                 Ok(grant)
             }
             Err(error) => {
@@ -404,7 +424,7 @@ impl Store for DynamoDb {
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
         let sent = BootInstant::now();
         let Some(item) = self.table.get(lock_key(shard), false).await? else {
-            self.forget(shard);
+            self.unsee(shard);
             return Ok(Observation::Free);
         };
         let record = self.read(shard, &item)?;
@@ -453,8 +473,9 @@ impl Store for DynamoDb {
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         // Before anything is sent: what is written from now on is of a later leadership.
         let beat = self.beat.load(Ordering::Relaxed);
+        let ledger = self.seen().get(&candidate.shard).and_then(|seen| seen.ledger);
         // In this order: whoever sees the lock gone must see why.
-        term::mark_released(&self.table, candidate, term).await?;
+        term::mark_released(&self.table, candidate, term, ledger).await?;
         self.remove(candidate, beat).await
     }
 
@@ -521,7 +542,7 @@ impl Store for DynamoDb {
             // The term item stays as it is: it names a holder who did not say goodbye, and for how long its tree may run.
             match self.table.delete(lock_key(shard), unchanged(&record)).await? {
                 Outcome::Done(_) => {
-                    self.forget(shard);
+                    self.unsee(shard);
                     return Ok(Release::Released);
                 }
                 // Renewed meanwhile, or gone, or the server does not return it.
@@ -529,6 +550,30 @@ impl Store for DynamoDb {
             }
         }
         Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be revoked")))
+    }
+
+    /// The lock goes last, so that nobody comes in between; without it, its term item would make the next leader wait.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (shard, beat) = (&candidate.shard, self.beat.load(Ordering::Relaxed));
+        let item = self.table.get(lock_key(shard), true).await?;
+        if !item.and_then(|item| Record::read(&item)).is_some_and(|record| record.is_of(candidate)) {
+            return Ok(Release::NotHeld);
+        }
+        let sorts = self.table.sorts(shard).await?;
+        let notes: Vec<String> = sorts.into_iter().filter(|sort| sort != LOCK && sort != TERM).collect();
+        for some in notes.chunks(self.lanes()) {
+            let there = || Expression::new("attribute_exists(#pk)");
+            let deletions = some.iter().map(|sort| {
+                self.table.delete((AttributeValue::S(partition(shard)), AttributeValue::S(sort.clone())), there())
+            });
+            parallel::all(deletions).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        }
+        if self.is_past(term).await {
+            term::forget(&self.table, candidate, term).await?;
+        } else {
+            term::mark_released(&self.table, candidate, term, None).await?;
+        }
+        self.remove(candidate, beat).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

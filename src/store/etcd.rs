@@ -18,7 +18,8 @@
 //! - **A lock that is absent does not say why.** Released, expired, deleted by hand, or gone with everything else. A
 //!   second record, attached to no lease, tells: who led last, by which etcd lease, and whether that was released. While
 //!   that lease lives and was not released, its holder may have a tree: the next leader waits for one whole lease, for
-//!   a renewal may be under way. An etcd lease that is gone has expired, on the server's clock.
+//!   a renewal may be under way. An etcd lease that is gone has expired, on the server's clock. While somebody leads, a
+//!   copy of that record hangs on the leader's etcd lease, in case both are deleted.
 //! - **etcd may forget everything** (its data lost, the prefix deleted). Whoever finds no `PREFIX/base` makes it, and a
 //!   mark of youth beside it that an etcd lease of a day ends. The first leader of a shard waits until the prefix is one
 //!   of its leases old, judged by what is left of that day.
@@ -152,7 +153,8 @@ impl Etcd {
     /// In the order of [`View::read`].
     fn gets(&self, shard: &Shard) -> Vec<proto::RequestOp> {
         let keys = &self.keys;
-        vec![get(&keys.lock(shard)), get(&keys.last(shard)), get(&keys.base()), get(&keys.young())]
+        let keys = [keys.lock(shard), keys.last(shard), keys.base(), keys.young(), keys.copy(shard)];
+        keys.iter().map(|key| get(key)).collect()
     }
 
     async fn get(&self, connection: &Arc<Connection>, key: Vec<u8>) -> Result<RangeResponse, Failure> {
@@ -211,7 +213,7 @@ impl Etcd {
             Some(lock) => Some(self.holder(&connection, lock).await?),
             None => None,
         };
-        Ok(Report { holder, last_term: view.last.as_ref().map(Entry::<Last>::term) })
+        Ok(Report { holder, last_term: view.last_known().map(Entry::<Last>::term) })
     }
 
     /// Some etcd lease that lives for `ttl` at least.
@@ -295,6 +297,10 @@ impl Store for Etcd {
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
         self.link.operate(|connection| Box::pin(self.revoke_on(connection, shard, term))).await
+    }
+
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        self.link.operate(|connection| Box::pin(self.forget_on(connection, candidate, term))).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

@@ -416,6 +416,23 @@ impl Store for FileStore {
         )))
     }
 
+    /// The lock's file goes last, while it is locked: who waits for it finds that it is gone, and makes another one.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let file = self.path(shard, "lock");
+        if !lock(&self.held).get(shard).is_some_and(|held| is_named(&held.lock, &file)) {
+            return Ok(Release::NotHeld);
+        }
+        self.forget_notes(shard).await?;
+        // Unless the clock is behind: the next term would not be higher.
+        if term.0 < wall_clock_millis() {
+            for path in [self.path(shard, "json"), file] {
+                remove(&path)?;
+            }
+        }
+        self.release(candidate, term).await
+    }
+
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let existed = self.directory.is_dir();
         self.make_directory()?;
@@ -472,6 +489,14 @@ fn wait_for(file: File, seat: &Seat) -> io::Result<Held> {
             Taken::Ours(seats) => return Ok(Held { lock: file, seats }),
             Taken::Theirs => std::thread::sleep(LOOKS_APART),
         }
+    }
+}
+
+/// If it is there.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(explain("cannot remove", path, &error)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

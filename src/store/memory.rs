@@ -191,6 +191,16 @@ impl Store for Memory {
         Ok(Release::Released)
     }
 
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let released = self.release(candidate, term).await?;
+        if released == Release::Released {
+            let shard = &candidate.shard;
+            self.notes().retain(|(of, _), _| of != shard);
+            self.shards().retain(|of, entry| of != shard || entry.term >= wall_clock_millis());
+        }
+        Ok(released)
+    }
+
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }

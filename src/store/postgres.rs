@@ -39,6 +39,8 @@ use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renew
 use crate::lease::{Candidate, Shard, Term};
 use crate::time::BootInstant;
 use advisory::{Advisory, Taken};
+use failure::Site;
+use grants::Relation;
 use listen::{News, POLL};
 use server::{Answer, Server};
 use statement::{Record, Seen, integer, millis, number, numbers, seconds, text};
@@ -402,6 +404,27 @@ impl Store for Postgres {
             Seen::Absent | Seen::Garbage => false,
         };
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
+    }
+
+    /// The rule on the table lets a row be deleted that was released. Whoever is granted the lease in between keeps the row,
+    /// and its term.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (shard, session, statements) =
+            (candidate.shard.as_str(), candidate.session.as_str(), &self.server.statements);
+        let table = Relation { privileges: &["DELETE"], ..self.server.site.table.clone() };
+        let site = Site { table, ..self.server.site.clone() };
+        let delete = async |session: &str| {
+            let parameters = [text(&shard), text(&session)];
+            self.server.ask_about(&site, |_| statements.forget(), &parameters, self.server.deadline()).await
+        };
+        // Before anything is gone: no session has this name, but who may not delete is told so.
+        delete("").await?;
+        self.forget_notes(&candidate.shard).await?;
+        let released = self.release(candidate, term).await?;
+        if released == Release::Released {
+            delete(session).await?;
+        }
+        Ok(released)
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

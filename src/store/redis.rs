@@ -10,7 +10,8 @@
 //!   what the server says of itself, or the key is gone, the server may have forgotten everything until now.
 //! - `last` tells of the last leadership of a shard: its term, when it would end, and whether it was released. A lock
 //!   that vanished before that was deleted by hand, and its tree may live until then. Where an operator revoked it,
-//!   `last` says so, for a renewal must not make that lease anew.
+//!   `last` says so, for a renewal must not make that lease anew. A copy of it is a field of `store`: so whoever deletes
+//!   all keys of a shard leaves it behind, and whoever deletes that one as well has the server forget everything.
 //!
 //! While the server may have forgotten a lease, which is until one lease after it was first spoken to, **nobody is
 //! granted one**, and a **renewal makes the lease anew** that was forgotten. Why that is safe: until then one tree runs
@@ -379,6 +380,24 @@ impl Store for Redis {
         let reply = self.run(&self.scripts.revoke, shard, &[&term.to_string(), &channel], None).await?;
         match reply.kind() {
             "released" => Ok(Release::Released),
+            "not held" => Ok(Release::NotHeld),
+            _ => Err(reply.not_understood()),
+        }
+    }
+
+    /// In one script, with the notes: whoever is fast enough to write another one meanwhile leaves it behind.
+    async fn forget(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let mut keys = self.keys(shard).to_vec();
+        keys.extend(list::notes(self, shard).await?);
+        let (order, lease, channel) = (self.next_order(), millis(candidate.lease).to_string(), self.channel(shard));
+        let arguments = [candidate.session.as_str(), &order, &lease, &channel];
+        let reply = script::run(&self.link, &self.scripts.forget, &keys, &arguments, None).await?;
+        match reply.kind() {
+            "released" => {
+                self.seen().remove(shard);
+                Ok(Release::Released)
+            }
             "not held" => Ok(Release::NotHeld),
             _ => Err(reply.not_understood()),
         }

@@ -30,6 +30,44 @@ async fn a_deleted_lock_item_makes_the_next_leader_wait_for_a_lease_of_the_last_
 }
 
 #[tokio::test]
+async fn all_items_of_a_shard_deleted_at_once_make_the_next_leader_wait_for_a_lease_of_the_longest() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let (first, second) = (store(&server.endpoint(), &table).await, store(&server.endpoint(), &table).await);
+    let (one, two) = (with_lease("one", Duration::from_secs(30)), candidate("two"));
+    // The first leaders had a shorter one.
+    for _ in 0..2 {
+        let short = candidate("short");
+        let term = lead(&first, &short).await;
+        first.release(&short, term).await.unwrap();
+    }
+    let term = lead(&first, &one).await;
+    for sort in ["LOCK", "TERM"] {
+        delete(&client, &table, "SHARD#db/main", sort).await;
+    }
+    let grant = granted(second.claim(&two).await.unwrap());
+    let wait = wait(&grant);
+    assert!(wait > Duration::from_secs(28) && wait <= Duration::from_millis(30_300), "{wait:?}");
+    assert!(matches!(first.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "two"));
+}
+
+#[tokio::test]
+async fn a_shard_that_was_led_before_there_were_ledgers_has_one_from_its_next_leader_on() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let store = store(&server.endpoint(), &table).await;
+    let request = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("TERM"));
+    let released = AttributeValue::Bool(true);
+    request.item("term", number(7)).item("holder", text("old")).item("released", released).send().await.unwrap();
+    let one = candidate("one");
+    assert_eq!(lead(&store, &one).await, Term(8));
+    for sort in ["LOCK", "TERM"] {
+        delete(&client, &table, "SHARD#db/main", sort).await;
+    }
+    wait(&granted(store.claim(&candidate("two")).await.unwrap()));
+}
+
+#[tokio::test]
 async fn a_leader_whose_own_lock_item_was_deleted_claims_again_without_waiting_for_itself() {
     let server = Server::start();
     let (client, table) = (server.client(), server.table("locks").await);

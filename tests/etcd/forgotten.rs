@@ -24,6 +24,26 @@ async fn a_deleted_lock_makes_the_next_leader_wait_for_a_lease_of_the_last_one()
 }
 
 #[tokio::test]
+async fn lock_and_last_leadership_deleted_at_once_make_the_next_leader_wait_and_terms_rise() {
+    let mut server = old_server().await;
+    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (one, two) = (with_lease("one", Duration::from_secs(30)), candidate("two"));
+    let term = lead(&*first, &one).await;
+    server.remove_records("db/main");
+    let grant = granted(second.claim(&two).await.unwrap());
+    assert!(grant.term > term);
+    assert!(wait_of(&grant) > Duration::from_secs(25), "{grant:?}");
+    assert!(matches!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
+    // What is released leaves nothing that anybody waits for.
+    let other = Candidate { shard: "other".parse().unwrap(), ..candidate("one") };
+    let term = lead(&*first, &other).await;
+    first.release(&other, term).await.unwrap();
+    server.remove_records("other");
+    let next = Candidate { session: candidate("two").session, ..other };
+    assert!(lead(&*second, &next).await > term);
+}
+
+#[tokio::test]
 async fn a_leader_whose_lock_was_deleted_loses_it_at_the_next_renewal_though_its_etcd_lease_lives() {
     let mut server = old_server().await;
     let store = open(&server.store_url()).await;

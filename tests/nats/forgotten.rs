@@ -52,6 +52,18 @@ async fn after_the_bucket_was_dropped_and_made_again_the_old_leader_has_lost_and
     assert_eq!(new.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
 }
 
+#[tokio::test]
+async fn a_record_and_its_ledger_that_were_deleted_at_once_make_the_next_leader_wait() {
+    let mut server = server().await;
+    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = short("one");
+    let before = lead(&*old, &one).await;
+    server.remove_records("db/main");
+    let grant = granted(new.claim(&short("two")).await.unwrap());
+    assert!(wait_of(&grant) > Duration::ZERO && grant.term > before, "{grant:?}");
+    assert!(matches!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(Some(_)))));
+}
+
 /// The claimant may have known the old bucket, and the old leader renews into the new one by the number of a revision.
 #[tokio::test]
 async fn revisions_of_a_bucket_that_was_made_again_do_not_meet_the_old_ones() {

@@ -183,6 +183,64 @@ async fn a_lock_that_was_deleted_by_hand_makes_the_next_leader_wait() {
 }
 
 #[tokio::test]
+async fn all_keys_of_a_shard_deleted_by_hand_make_the_next_leader_wait_and_terms_rise() {
+    let mut server = old_server();
+    let (store, other) = (store(&server).await, store(&server).await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    server.remove_records("db/main");
+    let claimed = BootInstant::now();
+    // Whoever comes has seen nothing of it.
+    let grant = granted(other.claim(&two).await.unwrap());
+    assert!(grant.term > term);
+    let wait = grant.start_after.expect("one may live").since(claimed);
+    assert!(wait > LEASE / 2 && wait < LEASE + Duration::from_secs(2), "{wait:?}");
+    // Once more, and the wait stays that long.
+    server.remove_records("db/main");
+    let again = granted(store.claim(&candidate("three")).await.unwrap());
+    assert!(again.start_after.expect("one may live").since(claimed) > LEASE / 2, "{again:?}");
+    assert!(matches!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(Some(_)))));
+}
+
+#[tokio::test]
+async fn a_leader_that_released_after_all_its_keys_were_deleted_makes_nobody_wait() {
+    let mut server = old_server();
+    let (store, other) = (store(&server).await, store(&server).await);
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    server.remove_records("db/main");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert!(lead(&other, &candidate("two")).await > term);
+}
+
+#[tokio::test]
+async fn a_shard_whose_keys_were_deleted_after_a_release_is_free_at_once_and_its_terms_rise() {
+    let mut server = old_server();
+    let (store, other) = (store(&server).await, store(&server).await);
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    server.remove_records("db/main");
+    assert!(lead(&other, &candidate("two")).await > term);
+}
+
+#[tokio::test]
+async fn a_shard_that_is_forgotten_keeps_its_term_where_the_servers_clock_is_behind_it() {
+    let server = old_server();
+    let store = store(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    store.release(&one, term).await.unwrap();
+    let future = term.0 + 3_600_000;
+    server.cli(&["HSET", LAST, "term", &future.to_string()]);
+    let term = lead(&store, &one).await;
+    assert_eq!(store.forget(&one, term).await, Ok(Release::Released));
+    assert!(lead(&store, &candidate("two")).await > term);
+}
+
+#[tokio::test]
 async fn a_leader_whose_lock_was_deleted_by_hand_loses_and_may_release() {
     let mut server = old_server();
     let (store, other) = (store(&server).await, store(&server).await);

@@ -140,13 +140,25 @@ impl super::server::Server for Server {
     }
 
     fn remove_lock(&mut self, shard: &str) {
-        let key = AttributeValue::S(format!("SHARD#{shard}"));
-        let request = self.client().delete_item().table_name("locks").key("pk", key);
-        block_on(request.key("sk", AttributeValue::S("LOCK".to_owned())).send()).expect("it can be deleted");
+        self.remove(shard, "LOCK");
+    }
+
+    fn remove_records(&mut self, shard: &str) {
+        for sort in ["LOCK", "TERM", "HISTORY"] {
+            self.remove(shard, sort);
+        }
     }
 
     fn grow_old(&mut self) {
         block_on(write_marker(&self.client(), "locks", millis_now() - 3_600_000));
+    }
+}
+
+impl Server {
+    fn remove(&self, shard: &str, sort: &str) {
+        let key = AttributeValue::S(format!("SHARD#{shard}"));
+        let request = self.client().delete_item().table_name("locks").key("pk", key);
+        block_on(request.key("sk", AttributeValue::S(sort.to_owned())).send()).expect("it can be deleted");
     }
 }
 

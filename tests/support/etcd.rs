@@ -241,6 +241,11 @@ impl super::server::Server for Server {
         self.delete(&format!("{PREFIX}/lock/{shard}"));
     }
 
+    fn remove_records(&mut self, shard: &str) {
+        self.delete(&format!("{PREFIX}/last/{shard}"));
+        self.delete(&format!("{PREFIX}/lock/{shard}"));
+    }
+
     fn grow_old(&mut self) {
         self.delete(&format!("{PREFIX}/young"));
     }

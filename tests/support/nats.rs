@@ -136,6 +136,11 @@ impl server::Server for Server {
         self.client().purge(shard);
     }
 
+    fn remove_records(&mut self, shard: &str) {
+        self.client().delete(shard);
+        self.client().delete(&format!("=led.{shard}"));
+    }
+
     /// The age is the server's to tell. So old that a lease of a second fits in.
     fn grow_old(&mut self) {
         thread::sleep(Duration::from_millis(1100));

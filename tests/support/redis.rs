@@ -165,6 +165,11 @@ impl super::server::Server for Server {
         assert_eq!(self.cli(&["DEL", &format!("leaderrun:{{leases}}:lock:{shard}")]), "1");
     }
 
+    fn remove_records(&mut self, shard: &str) {
+        let keys = ["lock", "last", "leader"].map(|what| format!("leaderrun:{{leases}}:{what}:{shard}"));
+        self.cli(&["DEL", &keys[0], &keys[1], &keys[2]]);
+    }
+
     fn grow_old(&mut self) {
         self.age();
     }

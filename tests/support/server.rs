@@ -38,6 +38,11 @@ pub trait Server {
     /// Deletes, by hand and behind everybody's back, the one record that says who leads `shard`.
     fn remove_lock(&mut self, shard: &str);
 
+    /// The same of all its records at once, as somebody does it who wants to be rid of them.
+    fn remove_records(&mut self, shard: &str) {
+        self.remove_lock(shard);
+    }
+
     /// Makes it old, where that can be had: so that the first leader does not wait in case the store was wiped.
     fn grow_old(&mut self) {}
 

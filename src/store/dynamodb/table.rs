@@ -2,7 +2,7 @@
 
 use super::client::{self, Watch};
 use super::failure::{self, Place};
-use super::record::{Item, LOCK, TERM, millis, n, partition};
+use super::record::{self, Item, LOCK, TERM, millis, n, partition};
 use super::{Address, WallClock};
 use crate::lease::Shard;
 use crate::store::StoreError;
@@ -93,6 +93,11 @@ pub fn marker_key() -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S("TABLE".to_owned()))
 }
 
+/// Tells that a shard was led. Not beside its other items: whoever deletes all of those leaves it.
+pub fn ledger_key(shard: &Shard) -> Key {
+    (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S(partition(shard)))
+}
+
 impl Table {
     pub async fn open(
         network: SharedHttpClient,
@@ -135,6 +140,31 @@ impl Table {
                 Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key.filter(|key| !key.is_empty())))
             }
             Err(error) => Err(self.failure("dynamodb:Scan", &error)),
+        }
+    }
+
+    /// The sort keys of all items of a shard.
+    pub async fn sorts(&self, shard: &Shard) -> Result<Vec<String>, StoreError> {
+        let condition = Expression::new("#pk = :pk").text(":pk", &partition(shard));
+        let (mut sorts, mut from) = (Vec::new(), None);
+        loop {
+            let request = self
+                .client
+                .query()
+                .table_name(&self.name)
+                .consistent_read(true)
+                .limit(SCAN_PAGE)
+                .set_exclusive_start_key(from)
+                .set_expression_attribute_names(Some(names(&[&condition.text, "#sk"])))
+                .set_expression_attribute_values(Some(condition.values.clone()))
+                .key_condition_expression(&condition.text)
+                .projection_expression("#sk");
+            let answer = request.send().await.map_err(|error| self.failure("dynamodb:Query", &error))?;
+            sorts.extend(answer.items().iter().filter_map(|item| record::text(item, "sk").map(str::to_owned)));
+            from = answer.last_evaluated_key.filter(|key| !key.is_empty());
+            if from.is_none() {
+                return Ok(sorts);
+            }
         }
     }
 

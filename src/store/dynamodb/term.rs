@@ -12,7 +12,7 @@
 
 use super::clock::{Clock, with_drift};
 use super::record::{Item, Ours, millis, n, number, text};
-use super::table::{Expression, Outcome, Table, marker_key, term_key};
+use super::table::{Expression, Outcome, Table, ledger_key, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::{Grant, StoreError};
 use crate::time::BootInstant;
@@ -30,6 +30,8 @@ struct LastTerm {
     term: u64,
     holder: Option<Session>,
     lease: Option<Duration>,
+    /// The lease that the ledger is known to tell of.
+    ledger: Duration,
     wait: Option<Wait>,
 }
 
@@ -51,6 +53,9 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
                 let last = last.as_ref().map(|item| LastTerm::read(&table.name, &candidate.shard, item)).transpose()?;
                 // The condition names attributes that an absent item does not have.
                 let last = last.ok_or_else(|| StoreError::unknown("the term item vanished while it was changed"))?;
+                if last.ledger < candidate.lease {
+                    write_ledger(table, candidate).await?;
+                }
                 let now = BootInstant::now();
                 let start_after = last.wait.and_then(|wait| wait.over_at(table, now));
                 return Ok(Grant { term: Term(last.term + 1), start_after });
@@ -70,15 +75,33 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
 /// Says that a leadership ended with its tree dead, so that nobody waits for it. To be done before the lock goes.
 ///
 /// The term is in the condition so that a mark that arrives late does not end the session's next leadership; zero
-/// where it is not known.
-pub async fn mark_released(table: &Table, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
+/// where it is not known. With what the ledger is known to tell.
+pub async fn mark_released(
+    table: &Table,
+    candidate: &Candidate,
+    term: Term,
+    ledger: Option<Duration>,
+) -> Result<(), StoreError> {
     let condition = match term {
         Term(0) => Expression::new("#holder = :me"),
         term => Expression::new("#holder = :me AND #term = :term").number(":term", term),
     };
-    let condition = condition.text(":me", candidate.session.as_str()).with(":true", AttributeValue::Bool(true));
+    let mut condition = condition.text(":me", candidate.session.as_str()).with(":true", AttributeValue::Bool(true));
+    let mut update = "SET #released = :true".to_owned();
+    if let Some(ledger) = ledger {
+        condition = condition.number(":ledger", millis(ledger));
+        update.push_str(", #ledgerMs = :ledger");
+    }
     // Refused: another session holds the term by now, and the mark is its own business.
-    table.update(term_key(&candidate.shard), "SET #released = :true", condition).await.map(drop)
+    table.update(term_key(&candidate.shard), &update, condition).await.map(drop)
+}
+
+/// The shard is as if nobody had ever led it. To be done before the lock goes.
+pub async fn forget(table: &Table, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
+    let ours = Expression::new("#holder = :me AND #term = :term").number(":term", term);
+    // In this order: whoever finds a term item that tells of a ledger writes none.
+    table.delete(term_key(&candidate.shard), ours.text(":me", candidate.session.as_str())).await?;
+    table.delete(ledger_key(&candidate.shard), Expression::new("attribute_exists(#pk)")).await.map(drop)
 }
 
 /// The last term, and whose it is.
@@ -138,6 +161,9 @@ async fn take_after_an_unknown_end(
     last: Option<LastTerm>,
 ) -> Result<Option<Grant>, StoreError> {
     let (mut condition, term, start_after) = if let Some(last) = last {
+        if last.ledger < candidate.lease {
+            write_ledger(table, candidate).await?;
+        }
         let now = BootInstant::now();
         let dead_at = now.plus(with_drift(last.lease.unwrap_or(candidate.lease)));
         let earlier = last.wait.and_then(|wait| wait.over_at(table, now));
@@ -147,7 +173,9 @@ async fn take_after_an_unknown_end(
         );
         (same.number(":last", last.term), last.term + 1, Some(earlier.map_or(dead_at, |earlier| earlier.max(dead_at))))
     } else {
-        let start_after = wait_of_a_new_shard(table, candidate).await?;
+        let (by_marker, by_ledger) =
+            tokio::join!(wait_of_a_new_shard(table, candidate), wait_of_a_known_shard(table, candidate));
+        let start_after = by_marker?.max(by_ledger?);
         // Milliseconds since 1970 rise faster than leaderships do: above every term of a table that was wiped. What is
         // known of the server's time may be off by a second or two, which the wait for the wiped ones outlasts.
         let term = table.server_millis(start_after.unwrap_or_else(BootInstant::now)) + 1;
@@ -157,7 +185,7 @@ async fn take_after_an_unknown_end(
         .number(":term", term)
         .text(":me", candidate.session.as_str())
         .number(":lease", millis(candidate.lease));
-    let mut update = "SET #term = :term, #holder = :me, #leaseMs = :lease".to_owned();
+    let mut update = "SET #term = :term, #holder = :me, #leaseMs = :lease, #ledgerMs = :lease".to_owned();
     if let Some(start_after) = start_after {
         let wait = millis(start_after.since(BootInstant::now()));
         condition = condition.number(":until", table.server_millis(start_after)).number(":wait", wait);
@@ -187,6 +215,32 @@ async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Opt
     })?;
     let wait = Wait { until_millis: created.saturating_add(millis(duration)), duration: candidate.lease };
     Ok(wait.over_at(table, BootInstant::now()))
+}
+
+/// Answers what the ledger told before.
+async fn write_ledger(table: &Table, candidate: &Candidate) -> Result<Option<Item>, StoreError> {
+    let (pk, sk) = ledger_key(&candidate.shard);
+    let lease = n(millis(candidate.lease));
+    let holder = AttributeValue::S(candidate.session.as_str().to_owned());
+    let item = [("pk", pk), ("sk", sk), ("leaseMs", lease.clone()), ("holder", holder)];
+    let item = item.map(|(name, value)| (name.to_owned(), value)).into();
+    let condition = Expression::new("attribute_not_exists(#pk) OR #leaseMs < :lease").with(":lease", lease);
+    match table.put(item, condition).await? {
+        Outcome::Done(before) | Outcome::Refused(before @ Some(_)) => Ok(before),
+        Outcome::Refused(None) => table.get(ledger_key(&candidate.shard), true).await,
+    }
+}
+
+/// Somebody deleted all items of a shard that was led: when its tree is surely dead. Nothing of it was renewed since the
+/// lock is ours.
+async fn wait_of_a_known_shard(table: &Table, candidate: &Candidate) -> Result<Option<BootInstant>, StoreError> {
+    let ledger = write_ledger(table, candidate).await?;
+    // Ours, of a claim whose answer was lost.
+    let ledger = ledger.filter(|ledger| text(ledger, "holder") != Some(candidate.session.as_str()));
+    Ok(ledger.map(|ledger| {
+        let lease = number(&ledger, "leaseMs").map_or(Duration::ZERO, Duration::from_millis);
+        BootInstant::now().plus(with_drift(lease.max(candidate.lease)))
+    }))
 }
 
 impl Wait {
@@ -219,6 +273,7 @@ impl LastTerm {
             })?,
             holder: text(item, "holder").map(Session::from_record),
             lease: number(item, "leaseMs").map(Duration::from_millis),
+            ledger: number(item, "ledgerMs").map_or(Duration::ZERO, Duration::from_millis),
             wait: wait.map(|(until_millis, wait)| Wait { until_millis, duration: Duration::from_millis(wait) }),
         })
     }

@@ -51,7 +51,7 @@ impl Etcd {
     async fn debt(&self, connection: &Arc<Connection>, view: &View, candidate: &Candidate) -> Result<Debt, StoreError> {
         let mut debt = Debt::default();
         let mut may_be_young = true;
-        if let Some(Entry { record: last, .. }) = &view.last {
+        if let Some(Entry { record: last, .. }) = view.last_known() {
             may_be_young = last.young;
             // Whoever claims has no tree.
             let vanished = !last.released && last.session != candidate.session;
@@ -100,7 +100,7 @@ impl Etcd {
                 return Ok(Claim::Refused(self.holder(&connection, lock).await?));
             }
             let Some(base) = &view.base else {
-                self.found(&connection, view.last.as_ref().map(Entry::<Last>::term)).await?;
+                self.found(&connection, view.last_known().map(Entry::<Last>::term)).await?;
                 view = self.look(&connection, shard).await?;
                 continue;
             };
@@ -132,7 +132,7 @@ impl Etcd {
         let hold = Hold { etcd_lease, lease_ms: millis(candidate.lease) };
         let Debt { start_after, young, before } = debt;
         // The lock will be put after this view, so this makes its term higher than the last one.
-        let higher = view.last.as_ref().map_or(0, |last| last.term().0 + 1);
+        let higher = view.last_known().map_or(0, |last| last.term().0 + 1);
         let term_offset = base.term_offset().max(higher.saturating_sub(record::revision(view.revision)));
         // Over a lock of ours, by a claim whose answer nobody heard or a leadership that ran out: it moves to the new
         // etcd lease, for its own may be revoked.
@@ -146,7 +146,11 @@ impl Etcd {
                 is_unchanged(&last_key, seen(view.last.as_ref().map(|last| last.mod_revision))),
                 is_unchanged(&lock_key, seen(view.lock.as_ref().map(|lock| lock.mod_revision))),
             ],
-            success: vec![put(&lock_key, written(&lock), etcd_lease), put(&last_key, written(&last), 0)],
+            success: vec![
+                put(&lock_key, written(&lock), etcd_lease),
+                put(&last_key, written(&last), 0),
+                put(&self.keys.copy(&candidate.shard), written(&last), etcd_lease),
+            ],
             failure: self.gets(&candidate.shard),
         };
         let answer: TxnResponse = self.link.call(connection, TXN, request).await?;

@@ -77,7 +77,7 @@ pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String
 }
 
 /// The first key after all that begin with `key`, which ends with no byte of 255.
-fn after_all(key: &[u8]) -> Vec<u8> {
+pub fn after_all(key: &[u8]) -> Vec<u8> {
     let mut end = key.to_vec();
     if let Some(last) = end.last_mut() {
         *last = last.saturating_add(1);

@@ -86,6 +86,9 @@ pub struct PutRequest {
 pub struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
+    /// Empty: that key alone.
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: Vec<u8>,
 }
 
 /// What a put or a delete answers is of no interest.
@@ -293,7 +296,12 @@ pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
 }
 
 pub fn delete(key: &[u8]) -> RequestOp {
-    RequestOp { request: Some(Operation::DeleteRange(DeleteRangeRequest { key: key.to_vec() })) }
+    delete_range(key.to_vec(), Vec::new())
+}
+
+/// All keys from `key` on that are less than `range_end`.
+pub fn delete_range(key: Vec<u8>, range_end: Vec<u8>) -> RequestOp {
+    RequestOp { request: Some(Operation::DeleteRange(DeleteRangeRequest { key, range_end })) }
 }
 
 pub fn is_absent(key: &[u8]) -> Compare {

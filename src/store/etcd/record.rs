@@ -6,6 +6,7 @@
 //! | `PREFIX/young` | there for a day from then on, or longer: an etcd lease ends it |
 //! | `PREFIX/lock/SHARD` | who leads, attached to the leader's etcd lease |
 //! | `PREFIX/last/SHARD` | who led last, and how that ended; attached to nothing |
+//! | `PREFIX/led/HASH` | a copy of the last one while it has the lock, attached to its etcd lease |
 //! | `PREFIX/note/orders/SHARD` | what operators want of its candidates; a note's etcd lease ends it |
 //! | `PREFIX/note/history/SHARD` | how its last leaderships went |
 //! | `PREFIX/note/standby/SHARD=SESSION` | that a candidate waits for it |
@@ -50,6 +51,11 @@ impl Keys {
         [self.lasts().as_bytes(), shard.as_str().as_bytes()].concat()
     }
 
+    /// Without the name of the shard: whoever deletes all keys that have it leaves this one.
+    pub fn copy(&self, shard: &Shard) -> Vec<u8> {
+        format!("{}/led/{:016x}", self.prefix, hash(shard.as_str())).into_bytes()
+    }
+
     /// What the keys of locks begin with.
     pub fn locks(&self) -> String {
         format!("{}/lock/", self.prefix)
@@ -70,6 +76,12 @@ impl Keys {
             Page::Once(job) => format!("{prefix}/note/once/{shard}{STANDBY_MARK}{job}"),
         };
         key.into_bytes()
+    }
+
+    /// What the keys of those notes begin with of which a shard may have several.
+    pub fn many_notes(&self, shard: &Shard) -> [String; 2] {
+        let once = format!("{}/note/once/{shard}{STANDBY_MARK}", self.prefix);
+        [format!("{}{shard}{STANDBY_MARK}", self.standbys()), once]
     }
 
     /// What the keys of standbys' notes begin with.
@@ -238,10 +250,16 @@ pub struct View {
     pub base: Option<Entry<Base>>,
     /// The etcd lease of the mark of youth.
     pub young: Option<i64>,
+    copy: Option<Entry<Last>>,
 }
 
 impl View {
-    /// Of the answer to gets of lock, last, base and young, in this order.
+    /// The last leadership as far as anything tells of it.
+    pub fn last_known(&self) -> Option<&Entry<Last>> {
+        self.last.as_ref().or(self.copy.as_ref())
+    }
+
+    /// Of the answer to gets of lock, last, base, young and the copy, in this order.
     pub fn read(server: &str, answer: TxnResponse) -> Result<Self, StoreError> {
         let revision = answer.revision();
         let mut found = answer.found();
@@ -250,13 +268,15 @@ impl View {
                 StoreError::misconfigured(format!("{server} answers a Txn with less than was asked: it is no etcd"))
             })
         };
-        let (lock, last, base, young) = (next()?, next()?, next()?, next()?);
+        let (lock, last, base, young, copy) = (next()?, next()?, next()?, next()?, next()?);
         Ok(Self {
             revision,
             lock: lock.map(|kv| read_lock(server, &kv)).transpose()?,
             last: last.map(|kv| read(server, &kv)).transpose()?,
             base: base.map(|kv| read(server, &kv)).transpose()?,
             young: young.map(|kv| kv.lease),
+            // What cannot be read is no copy.
+            copy: copy.and_then(|kv| read(server, &kv).ok()),
         })
     }
 }
@@ -289,6 +309,12 @@ pub fn unreadable(server: &str, key: &[u8]) -> StoreError {
          another prefix",
         String::from_utf8_lossy(key)
     ))
+}
+
+/// FNV-1a: it must be the same in every release.
+fn hash(text: &str) -> u64 {
+    let bytes = text.bytes();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 pub fn revision(revision: i64) -> u64 {

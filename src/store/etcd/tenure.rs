@@ -1,15 +1,16 @@
 //! How a lock is kept, given back, and taken away.
 
 use super::link::{Connection, Failure};
+use super::list::after_all;
 use super::proto::{
     KeyValue, LEASE_KEEP_ALIVE, LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeResponse, ResponseHeader, TXN,
-    TxnRequest, TxnResponse, delete, get, is_unchanged, put,
+    TxnRequest, TxnResponse, delete, delete_range, get, is_unchanged, put,
 };
 use super::record::{self, Entry, Hold, Last, Lock, View, written};
 use super::strays::Strays;
 use super::{Etcd, MOST_ATTEMPTS};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Holder, Release, Renewal, StoreError};
+use crate::store::{Holder, Page, Release, Renewal, StoreError};
 use crate::time::BootInstant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,7 +175,7 @@ impl Etcd {
                 }
                 let request = TxnRequest {
                     compare: vec![is_unchanged(&lock_key, lock.mod_revision)],
-                    success: vec![delete(&lock_key), put(&last_key, written(&last), 0)],
+                    success: vec![delete(&lock_key), put(&last_key, written(&last), 0), delete(&self.keys.copy(shard))],
                     failure: Vec::new(),
                 };
                 let answer: TxnResponse = self.link.call(&connection, TXN, request).await?;
@@ -228,6 +229,44 @@ impl Etcd {
             }
         }
         Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be taken away")))
+    }
+
+    /// All in one step. Terms count on from the revision, so nothing has to stay.
+    pub(super) async fn forget_on(
+        &self,
+        connection: Arc<Connection>,
+        candidate: &Candidate,
+        term: Term,
+    ) -> Result<Release, StoreError> {
+        let (shard, keys) = (&candidate.shard, &self.keys);
+        let (lock_key, last_key) = (keys.lock(shard), keys.last(shard));
+        for _ in 0..MOST_ATTEMPTS {
+            let View { lock, last, base, .. } = self.look(&connection, shard).await?;
+            let mine = |lock: &Entry<Lock>| lock.record.session == candidate.session && lock.term() == term;
+            let Some(lock) = lock.filter(mine) else { return Ok(Release::NotHeld) };
+            let mut success = vec![delete(&lock_key), delete(&keys.copy(shard))];
+            // Unless they were counted from a higher base than there is by now.
+            let is_ahead = base.is_none_or(|base| lock.record.term_offset > base.term_offset());
+            match last.filter(|_| is_ahead) {
+                Some(Entry { record: last, .. }) => {
+                    let last = Last { term: Some(term.0), released: true, young: false, before: Vec::new(), ..last };
+                    success.push(put(&last_key, written(&last), 0));
+                }
+                None => success.push(delete(&last_key)),
+            }
+            success.extend([Page::Orders, Page::History, Page::Runs].map(|page| delete(&keys.note(shard, &page))));
+            let many = keys.many_notes(shard).map(String::into_bytes);
+            success.extend(many.map(|key| delete_range(key.clone(), after_all(&key))));
+            let request =
+                TxnRequest { compare: vec![is_unchanged(&lock_key, lock.mod_revision)], success, failure: Vec::new() };
+            let answer: TxnResponse = self.link.call(&connection, TXN, request).await?;
+            if answer.succeeded {
+                Strays::revoke_later(&self.strays, lock.lease);
+                self.known().remove(shard);
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be forgotten")))
     }
 
     /// Our lock and the record beside it, as they are now.

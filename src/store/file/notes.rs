@@ -72,6 +72,24 @@ impl FileStore {
         serde_json::from_slice(&text).map(Kept::note).map_err(foreign)
     }
 
+    /// All of the shard.
+    pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {
+        let _lock = self.lock_notes().await?;
+        let beginning = format!("{}{MARK}", shard.as_str().replace('/', "="));
+        let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
+        for entry in fs::read_dir(&self.directory).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            if !entry.file_name().to_str().is_some_and(|name| name.starts_with(&beginning)) {
+                continue;
+            }
+            let path = entry.path();
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed = if is_directory { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|error| explain("cannot remove", &path, &error))?;
+        }
+        Ok(())
+    }
+
     /// Closing it unlocks it.
     async fn lock_notes(&self) -> Result<File, StoreError> {
         let path = self.directory.join(LOCK);

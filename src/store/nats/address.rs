@@ -201,6 +201,16 @@ pub fn note_of(shard: &Shard, page: &Page) -> String {
     }
 }
 
+/// Whether a key is that of a note of this shard.
+pub fn is_note_of(key: &str, shard: &Shard) -> bool {
+    let Some((kind, rest)) = key.strip_prefix("=note.").and_then(|rest| rest.split_once('.')) else { return false };
+    let rest = match kind {
+        "standby" | "once" => rest.split_once('.').map(|(_, rest)| rest),
+        _ => Some(rest),
+    };
+    rest == Some(key_of(shard).as_str())
+}
+
 /// Who waits for what, as the key of a note tells. None for other keys.
 pub fn standby_of(key: &str) -> Option<(Shard, Session)> {
     // A shard may have dots, a session has none.
@@ -212,6 +222,25 @@ pub fn standby_of(key: &str) -> Option<(Shard, Session)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_note_is_of_the_shard_that_its_key_was_made_for_and_of_no_other() {
+        let shards = ["db", "db.x", "x.db", "db/1", "a.b.c", "b.c", "c", ".", "d:e"].map(|name| match name {
+            "." => "..a".parse::<Shard>().unwrap(),
+            name => name.parse().unwrap(),
+        });
+        let session = || Session::from_record("1b4e28ba-2fa1-11d2-883f-0016d3cca427");
+        for of in &shards {
+            let job = "a.b".parse().unwrap();
+            let pages = [Page::Orders, Page::History, Page::Runs, Page::Standby(session()), Page::Once(job)];
+            for key in pages.map(|page| note_of(of, &page)) {
+                for shard in &shards {
+                    assert_eq!(is_note_of(&key, shard), shard == of, "{key} {shard}");
+                }
+            }
+            assert!(!is_note_of(&key_of(of), of) && !is_note_of(&ledger_of(of), of), "{of}");
+        }
+    }
 
     fn read(url: &str) -> Address {
         let (scheme, rest) = url.split_once(':').unwrap();

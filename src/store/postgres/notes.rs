@@ -95,6 +95,12 @@ impl Statements {
         )
     }
 
+    /// Parameter: shard. Answers nothing.
+    fn forget_notes(&self) -> String {
+        let notes = &self.notes;
+        format!("DELETE FROM {notes} WHERE shard = $1")
+    }
+
     /// Parameter: what the shards begin with. Answers: a row for each note of a standby, which ends with the shard.
     fn standbys(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
@@ -115,6 +121,10 @@ impl Postgres {
     async fn ask_for_notes(&self, statement: &str, parameters: &Parameters<'_>) -> Result<Answer, StoreError> {
         let Self { server, .. } = self;
         server.ask_about(&server.notes, |_| statement.to_owned(), parameters, server.deadline()).await
+    }
+
+    pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.ask_for_notes(&self.server.statements.forget_notes(), &[text(&shard.as_str())]).await.map(drop)
     }
 
     /// What the first columns of a row tell.

@@ -207,6 +207,16 @@ impl Statements {
         )
     }
 
+    /// Parameters: shard, session. Answers nothing. A row whose term the server's clock has not passed stays, for the
+    /// next one would not be higher. No WITH: a rule is applied to this.
+    pub fn forget(&self) -> String {
+        let table = &self.table;
+        format!(
+            "DELETE FROM {table} WHERE shard = $1 AND session = $2 AND released \
+             AND term < floor(extract(epoch FROM clock_timestamp()) * 1000)"
+        )
+    }
+
     /// Parameters: shard, and the pids of our own backends, who may still hold the advisory lock (it counts as free).
     /// Answers: who else holds that lock, and the row.
     pub fn look(&self) -> String {

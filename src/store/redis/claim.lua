@@ -17,11 +17,9 @@ if last.session == session and last.order >= tonumber(order) then
 end
 -- Gone before its time and not released: it was deleted by hand, and its tree may live until then. That is kept: we
 -- may release, or ask again, before it is over.
-local after = last.after
 if not lock and last.session ~= session and not last.released then
-  after = math.max(after, last.ends)
+  last.after = math.max(last.after, last.ends)
 end
 local term = number(math.max(now, last.term + 1, lock and lock.term + 1 or 0))
-call('HSET', LAST, 'after', number(after))
-lead(session, order, lease, tail, record, term, 0, number(now))
-return { 'granted', term, number(now), number(math.max(0, after - now)), last.session, last.released and '1' or '0' }
+lead(session, order, lease, tail, record, term, 0, number(now), last)
+return { 'granted', term, number(now), number(math.max(0, last.after - now)), last.session, last.released and '1' or '0' }

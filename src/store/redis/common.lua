@@ -78,14 +78,34 @@ local function lock()
   }
 end
 
-local function last()
-  local found = call('HMGET', LAST, 'session', 'term', 'until', 'lease', 'order', 'released', 'after',
-    'revoked')
+local function read_last(found)
   return {
     session = found[1] or '', term = tonumber(found[2]) or 0, ends = tonumber(found[3]) or 0,
     lease = tonumber(found[4]) or 0, order = tonumber(found[5]) or 0, released = found[6] == '1',
     after = tonumber(found[7]) or 0, revoked = tonumber(found[8]) or 0,
   }
+end
+
+-- Where the keys of the shard are gone, all at once, the copy tells.
+local function last()
+  local found = call('HMGET', LAST, 'session', 'term', 'until', 'lease', 'order', 'released', 'after', 'revoked')
+  if not found[1] then
+    local copy = call('HMGET', STORE, LAST)[1] or ''
+    local words = { string.match(copy, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$') }
+    found = words[1] and words or found
+  end
+  return read_last(found)
+end
+
+-- The copy is in a key that nobody deletes who deletes a shard; without that one the server has forgotten everything.
+local function keep(last)
+  local found = {
+    last.session, number(last.term), number(last.ends), number(last.lease), number(last.order),
+    last.released and '1' or '0', number(last.after), number(last.revoked),
+  }
+  call('HSET', STORE, LAST, table.concat(found, ' '))
+  call('HSET', LAST, 'session', found[1], 'term', found[2], 'until', found[3], 'lease', found[4], 'order', found[5],
+    'released', found[6], 'after', found[7], 'revoked', found[8])
 end
 
 -- For how long a lease may yet live that this run of the server does not know of.
@@ -102,9 +122,11 @@ local function held(lock, at_least)
 end
 
 -- The lock comes last: should a permission be missing on the way, nobody holds anything.
-local function lead(session, order, lease, tail, record, term, beat, since)
+local function lead(session, order, lease, tail, record, term, beat, since, last)
   call('SET', RECORD, record .. ',"term":' .. term .. '}', 'PX', lease)
-  call('HSET', LAST, 'session', session, 'term', term, 'until', number(now + lease), 'lease', lease,
-    'order', order, 'released', '0')
+  keep({
+    session = session, term = tonumber(term), ends = now + lease, lease = tonumber(lease), order = tonumber(order),
+    released = false, after = last.after, revoked = last.revoked,
+  })
   call('SET', LOCK, session .. ' ' .. term .. ' ' .. beat .. ' ' .. since .. ' ' .. tail, 'PX', lease)
 end

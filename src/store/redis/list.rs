@@ -5,7 +5,7 @@
 //! connection, and when that breaks it is the end of it.
 
 use super::Redis;
-use super::notes::{SESSION, STANDBY};
+use super::notes::{NOTE, SESSION, STANDBY};
 use super::script;
 use crate::lease::Shard;
 use crate::store::StoreError;
@@ -40,6 +40,17 @@ pub async fn standbys(store: &Redis, prefix: &str) -> Result<Vec<(Shard, String)
         Some((shard, key))
     });
     Ok(standbys.collect())
+}
+
+/// Where the notes of one shard are.
+pub async fn notes(store: &Redis, shard: &Shard) -> Result<Vec<String>, StoreError> {
+    let beginning = store.key(NOTE);
+    let found = keys(store, &(literally(&beginning) + "*:" + &literally(shard.as_str()) + "*")).await?;
+    let is_ours = |key: &String| {
+        let name = key.strip_prefix(&beginning).and_then(|rest| rest.split_once(':')).map(|(_, name)| name);
+        name.is_some_and(|name| name.split_once(SESSION).map_or(name, |(name, _)| name) == shard.as_str())
+    };
+    Ok(found.into_iter().filter(is_ours).collect())
 }
 
 /// All that match, each once.

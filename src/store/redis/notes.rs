@@ -12,6 +12,8 @@ use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError};
 use std::time::Duration;
 
+/// What the key of every note begins with.
+pub const NOTE: &str = "note:";
 const ORDERS: &str = "note:orders:";
 const HISTORY: &str = "note:history:";
 pub const STANDBY: &str = "note:standby:";

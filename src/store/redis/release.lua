@@ -11,8 +11,10 @@ if not (mine or open or forgotten) then
   return { 'not held' }
 end
 local ended = math.max(term, mine and lock.term or 0, last.term)
-call('HSET', LAST, 'session', session, 'term', number(ended), 'until', number(now), 'lease', lease,
-  'order', order, 'released', '1')
+keep({
+  session = session, term = ended, ends = now, lease = tonumber(lease), order = tonumber(order), released = true,
+  after = last.after, revoked = last.revoked,
+})
 if mine then
   call('DEL', LOCK, RECORD)
 end

@@ -3,7 +3,7 @@ local session, order, lease, tail, record, term, beat, began =
 local since, lock, last = remember(), lock(), last()
 local mine = lock and lock.session == session
 local function prolong()
-  lead(session, order, lease, tail, record, number(term), number(beat), mine and lock.since or began)
+  lead(session, order, lease, tail, record, number(term), number(beat), mine and lock.since or began, last)
   return { 'renewed' }
 end
 if mine and lock.term == term then

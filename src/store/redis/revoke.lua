@@ -9,9 +9,11 @@ end
 -- As a lock that is deleted by hand leaves it: not released, so the next leader waits until then. If only the lock was
 -- left, what it tells is written down.
 local known = last.session == lock.session and last.term == lock.term
-call('HSET', LAST, 'session', lock.session, 'term', number(lock.term),
-  'until', number(math.max(known and last.ends or 0, now + lock.left)), 'lease', number(math.max(last.lease, lock.left)),
-  'order', number(known and last.order or 0), 'released', '0', 'revoked', number(lock.term))
+keep({
+  session = lock.session, term = lock.term, ends = math.max(known and last.ends or 0, now + lock.left),
+  lease = math.max(last.lease, lock.left), order = known and last.order or 0, released = false,
+  after = last.after, revoked = lock.term,
+})
 call('DEL', LOCK, RECORD)
 -- Without the permission to publish, standbys look when the lease would have ended.
 redis.pcall('PUBLISH', channel, lock.session)

@@ -21,6 +21,7 @@ pub struct Scripts {
     pub read_note: Script,
     pub replace_note: Script,
     pub revoke: Script,
+    pub forget: Script,
 }
 
 pub struct Script {
@@ -41,6 +42,7 @@ impl Scripts {
             read_note: Script::new(5, include_str!("read_note.lua")),
             replace_note: Script::new(6, include_str!("replace_note.lua")),
             revoke: Script::new(7, include_str!("revoke.lua")),
+            forget: Script::new(8, include_str!("forget.lua")),
         }
     }
 }

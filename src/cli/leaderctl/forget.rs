@@ -1,0 +1,186 @@
+//! `leaderctl forget`: deletes all that a store keeps of a shard.
+//!
+//! The hazard: a record that is deleted by hand under a leader lets another one begin beside it. So this takes the lease
+//! first, as a candidate does, of the shard and of each slot of it; what is led, or may still have a tree, it leaves as it
+//! is. While it has the leases nobody else can lead. Then it deletes, and the leases go last. Who is stopped midway, or
+//! hears no answer, leaves leases that end by themselves: run again, it goes on.
+
+use super::PROGRAM;
+use super::desk::Desk;
+use super::slots::{Slots, listed};
+use crate::cli::flags;
+use crate::lease::{Candidate, Session, Shard, Term, show_seconds};
+use crate::store::{Claim, Conclusion, Holder, Page, Release, Store, StoreError, on_one_line, within};
+use crate::time::BootInstant;
+use clap::Args;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// A store keeps a term until its clock has passed it, and most terms are milliseconds.
+const TERMS_APART: Duration = Duration::from_millis(3);
+
+#[derive(Debug, Args)]
+pub struct ForgetFlags {
+    /// The name that was led
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Shard,
+
+    /// The longest lease that its candidates ask for
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
+          value_parser = flags::duration)]
+    lease: Duration,
+
+    /// The shard's state afterwards, as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A lease that we have taken, in order to delete it.
+struct Taken {
+    candidate: Candidate,
+    term: Term,
+    sent: BootInstant,
+}
+
+impl ForgetFlags {
+    /// # Errors
+    /// One line that says what is wrong with the flags.
+    pub fn check(&self) -> Result<(), String> {
+        if self.lease < Duration::from_secs(1) || self.lease > Duration::from_hours(24) {
+            return Err("--lease is not between 1s and 1day".to_owned());
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// As [`Store::claim`] and [`Store::forget`].
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
+        let report = desk.inspect().await?;
+        if let Some(holder) = &report.holder {
+            return Ok(desk.refuse(&self.held(&self.shard, holder)));
+        }
+        let is_known = report.last_term.is_some() || self.has_notes(&desk).await?;
+        let slots = Slots::of(store, &self.shard, patience).await?;
+        if let Some((slot, holder)) = slots.led().next() {
+            return Ok(desk.refuse(&self.held(slot, holder)));
+        }
+        let names: Vec<Shard> = std::iter::once(&self.shard).chain(slots.names()).cloned().collect();
+        if let Some(hidden) = slots.hidden {
+            return Err(hidden);
+        }
+        let mut taken = Vec::new();
+        for name in &names {
+            match self.take(&desk, name).await {
+                Ok(Ok(one)) => taken.push(one),
+                Ok(Err(refusal)) => {
+                    give_back(&desk, taken).await;
+                    return Ok(desk.refuse(&refusal));
+                }
+                Err(error) => {
+                    give_back(&desk, taken).await;
+                    return Err(error);
+                }
+            }
+        }
+        sleep(TERMS_APART).await;
+        // The shard itself last: its orders and its jobs are those of its slots.
+        let mut left = taken.into_iter().rev();
+        while let Some(one) = left.next() {
+            // What is deleted later may be somebody else's.
+            let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
+            match within(most, store.forget(&one.candidate, one.term)).await {
+                Ok(Release::Released) => {}
+                Ok(Release::NotHeld) => {
+                    give_back(&desk, left.collect()).await;
+                    let name = &one.candidate.shard;
+                    return Ok(desk.refuse(&format!("the lease of {name} ended while it was forgotten: try again")));
+                }
+                Err(error) => {
+                    give_back(&desk, left.chain([one]).collect()).await;
+                    return Err(desk.although("forgotten in part, so try again", error));
+                }
+            }
+        }
+        let and = if names.len() > 1 { format!(", as are {}", listed(names[1..].iter())) } else { String::new() };
+        if is_known || names.len() > 1 {
+            desk.done(&format!("forgotten{and}")).await
+        } else {
+            desk.done("there was nothing of it in the store").await
+        }
+    }
+
+    /// As far as they are told apart from those of candidates that wait.
+    async fn has_notes(&self, desk: &Desk<'_>) -> Result<bool, StoreError> {
+        for page in [Page::Orders, Page::History, Page::Runs] {
+            match within(desk.patience, desk.store.read(&self.shard, &page)).await {
+                Ok(None) => {}
+                Ok(Some(_)) => return Ok(true),
+                // Written by something else: that goes too.
+                Err(error) if error.conclusion == Conclusion::Misconfigured => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn of(&self, name: &Shard) -> String {
+        if *name == self.shard { String::new() } else { format!(" of {name}") }
+    }
+
+    /// Why it is left as it is.
+    fn held(&self, name: &Shard, holder: &Holder) -> String {
+        let left = holder.expires_in.map(|left| format!(", for {} if it is not renewed", show_seconds(left)));
+        let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+        let (of, left) = (self.of(name), left.unwrap_or_default());
+        format!("{holder}{host} has the lease{of}{left}: stop its candidates, and forget it then")
+    }
+
+    /// Answers why not where it cannot be had.
+    async fn take(&self, desk: &Desk<'_>, name: &Shard) -> Result<Result<Taken, String>, StoreError> {
+        let random = |error| StoreError::not_applied(format!("no random bytes: {error}"));
+        let host = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
+        let pid = std::process::id();
+        let candidate = Candidate {
+            shard: name.clone(),
+            owner: format!("{PROGRAM}-forget-{host}-{pid}"),
+            session: Session::random().map_err(random)?,
+            host,
+            pid,
+            lease: self.lease,
+        };
+        let sent = BootInstant::now();
+        match within(desk.patience, desk.store.claim(&candidate)).await {
+            Ok(Claim::Granted(grant)) => {
+                let wait =
+                    grant.start_after.map(|until| until.since(BootInstant::now())).filter(|wait| !wait.is_zero());
+                let taken = Taken { candidate, term: grant.term, sent };
+                let Some(wait) = wait else { return Ok(Ok(taken)) };
+                give_back(desk, vec![taken]).await;
+                let of = self.of(name);
+                Ok(Err(format!("a command of the last leader{of} may live for {}: forget it then", show_seconds(wait))))
+            }
+            Ok(Claim::Refused(holder)) => Ok(Err(self.held(name, &holder))),
+            Err(error) => {
+                if error.conclusion == Conclusion::Unknown {
+                    give_back(desk, vec![Taken { candidate, term: Term(0), sent }]).await;
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What stays as it was. Where that cannot be had, it ends by itself.
+async fn give_back(desk: &Desk<'_>, taken: Vec<Taken>) {
+    for Taken { candidate, term, .. } in taken {
+        if let Err(error) = within(desk.patience, desk.store.release(&candidate, term)).await {
+            let (shard, lease) = (&candidate.shard, show_seconds(candidate.lease));
+            let message = on_one_line(error.message);
+            eprintln!(
+                "{PROGRAM}: {shard}: nobody may lead for {lease}, for its lease could not be given back: {message}"
+            );
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `leaderctl forget`: all that a store keeps of a shard is gone, and never while it is led or may still have a tree.
+
+#[macro_use]
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::process::Output;
+use std::thread::{sleep, spawn};
+use support::fleet::{Life, children_of, wait_until};
+use support::place::Place;
+use support::random::Random;
+use support::world::TIMING;
+
+/// As candidates have it that are started here.
+///
+/// A busy machine is slow to look for each slot by its name, as DynamoDB wants it.
+const FORGET: [&str; 5] = ["--request-timeout", "30s", "forget", "--lease", "6s"];
+
+impl Place {
+    fn start(&mut self, owner: &str) {
+        let flags = [&TIMING, &["-v", "--announce", "always", "--store", &self.url][..]].concat();
+        self.fleet.start(owner, &flags, &[], self.environment);
+    }
+
+    fn forget(&self, shard: &str) -> Output {
+        self.ctl(&[&FORGET[..], &[shard]].concat()).output().unwrap()
+    }
+
+    #[track_caller]
+    fn forgets(&self, shard: &str) -> String {
+        self.order(&[&FORGET[..], &[shard]].concat())
+    }
+
+    /// Why it does not.
+    #[track_caller]
+    fn keeps(&self, shard: &str) -> String {
+        let output = self.forget(shard);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(75), "{said}");
+        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{said}");
+        said
+    }
+
+    fn status(&self, shard: &str) -> Value {
+        serde_json::from_str(&self.order(&["status", "--json", shard])).unwrap()
+    }
+
+    #[track_caller]
+    fn assert_knows_nothing_of(&self, shard: &str) {
+        let status = self.status(shard);
+        for member in ["last_term", "holder", "owner", "term", "pause", "handover", "last_run"] {
+            assert!(status.get(member).is_none_or(Value::is_null), "{member}: {status}");
+        }
+        assert!(status["held"] == false && status["paused"] == false, "{status}");
+        assert_eq!(self.order(&["history", shard]), "", "{status}");
+        let list = self.order(&["list", "--json", shard]);
+        assert!(!list.contains(&format!("\"{shard}\"")), "{list}");
+    }
+
+    /// Leads it, and ends.
+    fn run_once(&mut self, owner: &str) -> Life {
+        self.start(owner);
+        let leader = self.fleet.leader_where(|life| life.owner == owner);
+        self.fleet.stop(owner);
+        leader
+    }
+}
+
+fn what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising(mut place: Place) {
+    place.start("c0");
+    let leader = place.fleet.leader();
+    let said = place.keeps("shard");
+    assert!(said.contains("c0 (term ") && said.contains("stop its candidates"), "{said}");
+    place.fleet.stop("c0");
+    place.order(&["pause", "shard", "--reason", "it goes"]);
+
+    assert_eq!(place.forgets("shard"), "shard: forgotten\n");
+    place.assert_knows_nothing_of("shard");
+    assert_eq!(place.forgets("shard"), "shard: there was nothing of it in the store\n");
+    place.assert_knows_nothing_of("shard");
+
+    let next = place.run_once("c1");
+    assert!(next.term > leader.term, "{next:?} after {leader:?}");
+    place.fleet.conclude();
+}
+
+fn a_pause_is_all_that_there_is_of_a_shard_and_is_forgotten(mut place: Place) {
+    place.order(&["pause", "shard", "--keep"]);
+    // A store that is young may have forgotten a leader.
+    wait_until("the store is old enough", || place.forget("shard").status.success());
+    place.assert_knows_nothing_of("shard");
+    place.fleet.end_all();
+}
+
+fn a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not(mut place: Place) {
+    for shard in ["shard", "shard.x"] {
+        let mut command = support::fleet::leaderrun();
+        command.args(TIMING).args(["--store", &place.url, "--once", "a.job", shard, "--", "true"]);
+        command.envs(place.environment.iter().copied());
+        place.fleet.launch(shard, command);
+        assert!(place.fleet.end_of(shard).success(), "{}", place.fleet.logs());
+    }
+    place.forgets("shard");
+    for (shard, state) in [("shard", "never"), ("shard.x", "succeeded")] {
+        let job: Value = serde_json::from_str(&place.order(&["status", "--once", "a.job", "--json", shard])).unwrap();
+        assert_eq!(job["state"], state, "{job}");
+    }
+    place.fleet.end_all();
+}
+
+fn the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it(mut place: Place) {
+    for owner in ["c0", "c1"] {
+        let flags = [&TIMING, &["-v", "--slots", "2", "--store", &place.url][..]].concat();
+        place.fleet.start(owner, &flags, &[], place.environment);
+    }
+    wait_until("both slots are led", || [1, 2].iter().all(|&slot| !place.fleet.lives_in_slot(slot).is_empty()));
+    let led_in = |slot| place.fleet.lives_in_slot(slot).last().unwrap().owner.clone();
+    let (one, two) = (led_in(1), led_in(2));
+    place.fleet.stop(&one);
+    let said = place.keeps("shard");
+    assert!(said.contains(&two) && said.contains("shard/2"), "{said}");
+    // What was free was given back.
+    assert!(place.status("shard/1")["last_term"].is_u64());
+    place.fleet.stop(&two);
+    assert_eq!(place.forgets("shard"), "shard: forgotten, as are shard/1, shard/2\n");
+    for shard in ["shard", "shard/1", "shard/2"] {
+        place.assert_knows_nothing_of(shard);
+    }
+    place.fleet.end_all();
+}
+
+#[allow(dead_code, reason = "a build without remote stores has none")]
+fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) {
+    place.start("c0");
+    let leader = place.fleet.leader();
+    // Nobody is left who could release it.
+    let backstop = children_of(place.fleet.pid("c0").as_raw())[0];
+    let others = [backstop, children_of(backstop)[0]].map(Pid::from_raw);
+    others.iter().for_each(|&pid| kill(pid, Signal::SIGSTOP).unwrap());
+    place.fleet.kill("c0");
+    others.iter().for_each(|&pid| kill(pid, Signal::SIGKILL).unwrap());
+    let said = place.keeps("shard");
+    assert!(said.contains("c0 (term ") && said.contains("if it is not renewed"), "{said}");
+    wait_until("its lease has ended", || place.forget("shard").status.success());
+    place.assert_knows_nothing_of("shard");
+    let next = place.run_once("c1");
+    assert!(next.term > leader.term, "{next:?} after {leader:?}");
+    place.fleet.conclude();
+}
+
+#[allow(dead_code, reason = "a build without remote stores has none")]
+fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place: Place) {
+    place.start("c0");
+    let leader = place.fleet.leader();
+    place.fleet.signal("c0", Signal::SIGSTOP);
+    place.order(&["release", "--force", "--term", &leader.term.to_string(), "shard"]);
+    let said = place.keeps("shard");
+    assert!(said.contains("may live for") || said.contains("has the lease, for"), "{said}");
+    place.fleet.signal("c0", Signal::SIGCONT);
+    place.fleet.conclude();
+}
+
+fn of_two_that_forget_at_once_neither_harms_the_other(mut place: Place) {
+    let mut last = 0;
+    for owner in ["c0", "c1", "c2"] {
+        let led = place.run_once(owner);
+        assert!(led.term > last, "{led:?} after {last}");
+        last = led.term;
+        let verbs = [0; 3].map(|_| place.ctl(&[&FORGET[..], &["shard"]].concat()).spawn().unwrap());
+        let ended = verbs.map(|verb| verb.wait_with_output().unwrap());
+        // Whoever came second saw that the first was at it, or found nothing.
+        assert!(ended.iter().all(|end| [Some(0), Some(75)].contains(&end.status.code())), "{ended:?}");
+        assert!(ended.iter().any(|end| end.status.success()), "{ended:?}");
+        place.assert_knows_nothing_of("shard");
+    }
+    place.fleet.conclude();
+}
+
+fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) {
+    let mut random = Random::new(11);
+    let owners = ["c0", "c1", "c2"];
+    for owner in owners {
+        place.start(owner);
+    }
+    let mut forgotten = 0;
+    for _ in 0..3 {
+        let leader = place.fleet.leader();
+        let mut verb = place.ctl(&[&FORGET[..], &["shard"]].concat());
+        let wait = random.millis(0, 60);
+        // The lease is free for a moment between two leaders, and this one asks again and again.
+        let asking = spawn(move || {
+            sleep(wait);
+            (0..6).filter(|_| verb.output().unwrap().status.success()).count()
+        });
+        place.fleet.stop(&leader.owner);
+        place.start(&leader.owner);
+        forgotten += asking.join().unwrap();
+    }
+    // Whoever led meanwhile has terms that rise, and ran alone.
+    println!("forgotten {forgotten} times");
+    place.fleet.leader();
+    place.fleet.conclude();
+}
+
+everywhere!(
+    [
+        a_crashed_leader_keeps_its_shard_until_its_lease_has_ended,
+        a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead,
+    ]:
+    what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising,
+    a_pause_is_all_that_there_is_of_a_shard_and_is_forgotten,
+    a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not,
+    the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it,
+    of_two_that_forget_at_once_neither_harms_the_other,
+    candidates_that_race_with_forgetting_never_run_two_at_once,
+);
