@@ -183,12 +183,7 @@ struct Start {
 }
 
 impl Start {
-    fn birth<'a>(
-        &'a self,
-        tree: &'a Tree,
-        terminal: Option<BorrowedFd<'a>>,
-        not_after: BootInstant,
-    ) -> Birth<'a> {
+    fn birth<'a>(&'a self, tree: &'a Tree, terminal: Option<BorrowedFd<'a>>, not_after: BootInstant) -> Birth<'a> {
         Birth {
             single_thread: &self.single_thread,
             mask: self.mask,
@@ -249,8 +244,7 @@ impl Guard {
         let started = match self.namespaces {
             None => sys::start_command(&program, &arguments, birth).map(|command| (command, None)),
             Some(namespaces) => {
-                let inside =
-                    init::Inside { program: &program, arguments: &arguments, stop_signal: self.stop_signal };
+                let inside = init::Inside { program: &program, arguments: &arguments, stop_signal: self.stop_signal };
                 init::start(namespaces, &inside, birth).map(|(init, line)| (init, Some(line)))
             }
         };

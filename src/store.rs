@@ -14,6 +14,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
+mod allowance;
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod cause;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;

@@ -101,11 +101,7 @@ impl SingleThread {
     /// # Errors
     /// The kernel's: EPERM where this process may not, ENOSPC where there are too many namespaces, ENOSYS where it has no
     /// clone3(2) or a filter of system calls hides it.
-    pub fn fork_into(
-        &self,
-        namespaces: Option<Namespaces>,
-        cgroup: Option<BorrowedFd<'_>>,
-    ) -> io::Result<Option<Pid>> {
+    pub fn fork_into(&self, namespaces: Option<Namespaces>, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<Pid>> {
         /// From linux/sched.h; libc's is too narrow for it.
         const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
         // struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
@@ -214,7 +210,8 @@ impl Scheduling {
     fn apply_policy(self, flag: libc::c_int) -> io::Result<()> {
         let parameter = libc::sched_param { sched_priority: self.priority };
         // SAFETY: sched_setscheduler(2) reads one sched_param, and `parameter` is one.
-        let failed = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, self.policy | flag, &raw const parameter) } < 0;
+        let failed =
+            unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, self.policy | flag, &raw const parameter) } < 0;
         if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
@@ -347,9 +344,7 @@ pub fn exit_at_once(status: u8) -> ! {
 /// The kernel's.
 pub fn read_directory(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: getdents64(2) writes at most as many bytes as it is told that there is room for.
-    let read = unsafe {
-        libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
-    };
+    let read = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
@@ -359,9 +354,7 @@ pub fn read_directory(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Resul
 /// The kernel's: ENODATA where there is no such attribute, or where this process may not see it.
 pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     // SAFETY: fgetxattr(2) reads a string that ends with NUL, and writes at most as many bytes as there is room for.
-    let length = unsafe {
-        libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
-    };
+    let length = unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     Ok(&buffer[..length])
 }

@@ -131,7 +131,9 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     Some(match done {
         Ok(will) => {
             let Will { shard, owner, term, .. } = will;
-            screen::say_last(format_args!("leaderrun: released after it was killed shard={shard:?} term={term} owner={owner:?}"));
+            screen::say_last(format_args!(
+                "leaderrun: released after it was killed shard={shard:?} term={term} owner={owner:?}"
+            ));
             ExitCode::SUCCESS
         }
         Err(message) => {

@@ -11,8 +11,8 @@ use crate::custody::Command;
 use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Settings, Skipped, StartError};
 use crate::exit;
-use crate::guard::contain::Containment;
 use crate::guard;
+use crate::guard::contain::Containment;
 use crate::lease::{Candidate, Session};
 use crate::ledger::{Job as LedgerJob, Turn};
 use crate::limits;
@@ -141,10 +141,7 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
     {
         return Ok(fail(exit::OS_ERROR, &message));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_keep_alive(FOR_EVER)
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(FOR_EVER).build()?;
     let board = flags.listen.as_ref().map(|_| Arc::new(Board::new(&candidate)));
     let listening = match flags.listen.as_ref().zip(board.clone()) {
         // Before anything is asked of the store, so that a mistake is heard of at once.

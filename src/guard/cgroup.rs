@@ -60,10 +60,13 @@ impl Cgroup {
     /// # Errors
     /// Why it is not ours, or cannot be used.
     pub fn ours() -> Result<Self, String> {
-        let membership = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+        let membership =
+            fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
+        let mounts =
+            fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
-        let path = directory_of(&mounts, own).ok_or("no file system of type cgroup2 that shows its cgroup is mounted")?;
+        let path =
+            directory_of(&mounts, own).ok_or("no file system of type cgroup2 that shows its cgroup is mounted")?;
         let shown = path.display();
         let directory: OwnedFd = File::open(&path).map_err(|error| format!("{shown}: {error}"))?.into();
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
@@ -257,7 +260,8 @@ fn open(directory: impl AsFd, name: &CStr, flags: OFlag) -> io::Result<OwnedFd> 
 fn is_leaf(name: &[u8]) -> bool {
     let numbers = name.strip_prefix(LEAF.as_bytes()).map(|numbers| numbers.split(|&byte| byte == b'-'));
     numbers.is_some_and(|mut numbers| {
-        let mut number = || numbers.next().is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit));
+        let mut number =
+            || numbers.next().is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit));
         number() && number() && numbers.next().is_none()
     })
 }
@@ -321,9 +325,13 @@ mod tests {
 
     #[test]
     fn only_what_we_name_is_swept() {
-        for (name, ours) in
-            [("payload-12-0", true), ("payload", false), ("payload-12", false), ("payload-a-1", false), ("payload-1-2-3", false)]
-        {
+        for (name, ours) in [
+            ("payload-12-0", true),
+            ("payload", false),
+            ("payload-12", false),
+            ("payload-a-1", false),
+            ("payload-1-2-3", false),
+        ] {
             assert_eq!(is_leaf(name.as_bytes()), ours, "{name}");
         }
     }

@@ -157,11 +157,14 @@ fn walks() -> Result<(), String> {
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc is of another PID namespace".to_owned());
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+    let mounts =
+        fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
     let status = fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
     match hides(&mounts) {
         Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
-        Some(Hides { option, .. }) => Err(format!("/proc is mounted with {option}, and this process has no CAP_SYS_PTRACE")),
+        Some(Hides { option, .. }) => {
+            Err(format!("/proc is mounted with {option}, and this process has no CAP_SYS_PTRACE"))
+        }
         None => Ok(()),
     }
 }
@@ -210,7 +213,9 @@ fn find_namespaces() -> Result<Namespaces, String> {
         Ok(()) => Ok(Namespaces::Privileged),
         Err(_) => match init::try_namespaces(&one, Namespaces::WithUser) {
             Ok(()) => Ok(Namespaces::WithUser),
-            Err(error) => Err(format!("{} (root may, and others where they may make user namespaces)", refused(&error))),
+            Err(error) => {
+                Err(format!("{} (root may, and others where they may make user namespaces)", refused(&error)))
+            }
         },
     }
 }

@@ -17,8 +17,8 @@
 //! - *The guard knows COMMAND by another number than the init does*, and cannot wait for it: the init tells what becomes of
 //!   it, and passes signals on.
 
-use super::wire::{Heard, Line, Report};
 use super::policy::Order;
+use super::wire::{Heard, Line, Report};
 use crate::election::{CommandEnd, StartError};
 use crate::sys::{self, Birth, ChildState, Namespaces, SingleThread, wait_any};
 use nix::errno::Errno;
@@ -80,7 +80,8 @@ pub fn try_namespaces(one: &SingleThread, namespaces: Namespaces) -> io::Result<
     let owner = (geteuid(), getegid());
     match one.fork_into(Some(namespaces), None)? {
         None => {
-            let number = set_up(namespaces, owner).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EINVAL));
+            let number =
+                set_up(namespaces, owner).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EINVAL));
             // All that Linux has are below 256.
             sys::exit_at_once(u8::try_from(number).unwrap_or(u8::MAX));
         }

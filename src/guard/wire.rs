@@ -152,9 +152,7 @@ fn encode_order(order: Order) -> Packet {
         Order::Extend(Deadline { term_at, kill_at, backstop_at }) => {
             packet(1, [term_at, kill_at, backstop_at].map(BootInstant::as_nanos))
         }
-        Order::Stop { kill_after } => {
-            packet(2, [kill_after.map_or(u64::MAX, nanos), 0, 0])
-        }
+        Order::Stop { kill_after } => packet(2, [kill_after.map_or(u64::MAX, nanos), 0, 0]),
         Order::Lose => packet(3, [0; 3]),
         Order::Kill => packet(4, [0; 3]),
         Order::Signal(signal) => packet(5, [u64::from(signal.unsigned_abs()), 0, 0]),

@@ -29,6 +29,7 @@ mod term;
 use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Conclusion;
+use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::parallel;
 use crate::time::{BootInstant, wall_clock_millis};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -515,6 +516,9 @@ impl Store for DynamoDb {
                     let last = term::told(&self.table, &shard, &item);
                     found.entry(shard).or_default().1 = last;
                 }
+            }
+            if found.len() > MOST_LISTED {
+                return Err(StoreError::not_applied(allowance::too_long(&self.table.server)));
             }
             from = ended;
             if from.is_none() {

@@ -420,7 +420,7 @@ impl Store for FileStore {
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         let file = self.path(shard, "lock");
-        if !lock(&self.held).get(shard).is_some_and(|held| is_named(&held.lock, &file)) {
+        if !lock(&self.held).get(shard).is_some_and(|held| self.is_current(held, shard)) {
             return Ok(Release::NotHeld);
         }
         self.forget_notes(shard).await?;

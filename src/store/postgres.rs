@@ -35,6 +35,7 @@ mod statement;
 
 pub use address::{Address, Place, TlsMode};
 
+use super::allowance::{self, MOST_LISTED};
 use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, tls};
 use crate::lease::{Candidate, Shard, Term};
 use crate::time::BootInstant;
@@ -43,7 +44,8 @@ use failure::Site;
 use grants::Relation;
 use listen::{News, POLL};
 use server::{Answer, Server};
-use statement::{Record, Seen, integer, millis, number, numbers, seconds, text};
+use session::Session;
+use statement::{LIST_PAGE, Record, Seen, integer, millis, number, numbers, seconds, text};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -373,19 +375,27 @@ impl Store for Postgres {
 
     /// What the rows tell. An advisory lock that a stranger holds is of one shard, and no row tells of which.
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        let answer =
-            self.server.ask(|_| self.server.statements.list(), &[text(&prefix)], self.server.deadline()).await?;
-        let mut list = Vec::with_capacity(answer.rows.len());
-        for row in &answer.rows {
-            // A name that is no shard's was written by something else.
-            let Ok(Ok(shard)) = row.try_get::<_, &str>(0).map(str::parse::<Shard>) else { continue };
-            let report = match Seen::read(row) {
-                Seen::Record(record) => {
-                    Report { holder: (!record.free).then(|| record.holder()), last_term: Some(record.term) }
-                }
-                Seen::Absent | Seen::Garbage => Report { holder: Some(Holder::stranger()), last_term: None },
-            };
-            list.push((shard, report));
+        let (mut list, mut after) = (Vec::new(), String::new());
+        loop {
+            let parameters = [text(&prefix), text(&after)];
+            let statement = |_: &Session| self.server.statements.list();
+            let answer = self.server.ask(statement, &parameters, self.server.deadline()).await?;
+            for row in &answer.rows {
+                // A name that is no shard's was written by something else.
+                let Ok(Ok(shard)) = row.try_get::<_, &str>(0).map(str::parse::<Shard>) else { continue };
+                let report = match Seen::read(row) {
+                    Seen::Record(record) => {
+                        Report { holder: (!record.free).then(|| record.holder()), last_term: Some(record.term) }
+                    }
+                    Seen::Absent | Seen::Garbage => Report { holder: Some(Holder::stranger()), last_term: None },
+                };
+                list.push((shard, report));
+            }
+            if list.len() > MOST_LISTED {
+                return Err(StoreError::not_applied(allowance::too_long(&self.server.site.server)));
+            }
+            let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { break };
+            after = end.try_get(0).map_err(|_| self.not_understood())?;
         }
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(list)

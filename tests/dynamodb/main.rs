@@ -8,6 +8,7 @@ mod support;
 
 mod faults;
 mod forgotten;
+mod hostile;
 mod neighbours;
 mod notes;
 mod protocol;

@@ -10,6 +10,7 @@ mod auth;
 mod cluster;
 mod faults;
 mod forgotten;
+mod hostile;
 mod late;
 mod news;
 mod notes;

@@ -8,6 +8,7 @@ mod support;
 
 mod access;
 mod forgotten;
+mod hostile;
 mod notes;
 mod protocol;
 mod provision;

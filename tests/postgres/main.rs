@@ -11,6 +11,7 @@ mod advisory;
 mod encrypted;
 mod faults;
 mod forgotten;
+mod hostile;
 mod late;
 mod news;
 mod notes;

@@ -1,7 +1,7 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
-use leaderrun::store::{Conclusion, Observation, Renewal};
+use leaderrun::store::{Conclusion, Notes as _, Observation, Renewal};
 
 #[tokio::test]
 async fn a_holder_is_told_in_full() {
@@ -144,4 +144,22 @@ async fn a_list_shows_rows_that_cannot_be_read_as_somebodys_and_leaves_out_what_
         list[1].1.holder.as_ref().map(|holder| holder.owner.as_str()),
         Some("something that writes other records")
     );
+}
+
+#[tokio::test]
+async fn a_list_of_many_pages_is_whole_and_in_order() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    table.sql(
+        "INSERT INTO $T SELECT 'many/' || n, 5, '', '', '', 1, 1, 1, 1, now(), now(), true FROM generate_series(1, 1201) AS n",
+    );
+    table.sql(
+        "INSERT INTO $T_notes SELECT 'many/' || n % 7, 'standby/' || n, 'text', NULL FROM generate_series(1, 1201) AS n",
+    );
+    let list = store.list("many/").await.unwrap();
+    assert!(list.len() == 1201 && list.is_sorted_by(|(one, _), (other, _)| one < other), "{list:?}");
+    assert_eq!(store.list("many/12").await.unwrap().len(), 1 + 10 + 2);
+    assert_eq!(store.list("few/").await, Ok(Vec::new()));
+    assert_eq!(store.standbys("many/").await.unwrap().len(), 1201);
+    assert_eq!(store.standbys("many/3").await.unwrap().len(), 172);
 }

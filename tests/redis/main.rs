@@ -9,6 +9,7 @@ mod support;
 mod access;
 mod foreign;
 mod forgotten;
+mod hostile;
 mod late;
 mod link;
 mod news;

@@ -9,6 +9,7 @@ pub mod dynamo;
 pub mod etcd;
 pub mod evidence;
 pub mod fleet;
+pub mod hostile;
 pub mod load;
 #[cfg(feature = "nats")]
 pub mod nats;

@@ -1,12 +1,14 @@
 //! How the SDK is set up: one attempt a request, bounded in time, and a look at every answer's date.
 //!
-//! The hazard: the SDK means well. Its own retries go on for seconds after the election has given a request up and
+//! The hazards: what an answer holds is read to its end, whatever that is; so its body has a bound, for the sources of
+//! credentials as well. And the SDK means well. Its own retries go on for seconds after the election has given a request up and
 //! may apply a write twice; so there are none. Its TLS client loads the root certificates when it is made, 7 ms and
 //! some MiB that a plain `http://` endpoint never needs; so that client is made by the first request for `https://`.
 
 use super::Address;
 use super::clock::Clock;
 use crate::store::StoreError;
+use crate::store::allowance::{MOST, TooLong};
 use crate::time::BootInstant;
 use aws_config::environment::{EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider};
 use aws_config::meta::credentials::CredentialsProviderChain;
@@ -31,7 +33,9 @@ use aws_smithy_runtime_api::client::interceptors::context::{
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use aws_smithy_types::body::SdkBody;
 use aws_smithy_types::config_bag::{ConfigBag, Storable, StoreReplace};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 use url::{Host, Url};
@@ -59,7 +63,7 @@ impl Watch {
 
     /// Where requests go, without path or query; empty before the first.
     pub fn endpoint(&self) -> &str {
-        self.shared.endpoint.get().map_or("its endpoint", String::as_str)
+        self.shared.endpoint.get().map_or("", String::as_str)
     }
 }
 
@@ -133,10 +137,12 @@ pub async fn connect(
     let Some(region) = shared.region().cloned() else {
         return Err(StoreError::misconfigured(no_region));
     };
+    // Those who call bound it as well, with less to say.
+    let bound = request_timeout - request_timeout / 20;
     let timeouts = TimeoutConfig::builder()
-        .connect_timeout(request_timeout)
-        .operation_attempt_timeout(request_timeout)
-        .operation_timeout(request_timeout)
+        .connect_timeout(bound)
+        .operation_attempt_timeout(bound)
+        .operation_timeout(bound)
         .build();
     let mut config = aws_sdk_dynamodb::config::Builder::from(&shared)
         .retry_config(RetryConfig::disabled())
@@ -231,13 +237,21 @@ struct ByScheme {
 
 impl HttpConnector for ByScheme {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        if request.uri().starts_with("http://") {
+        let answer = if request.uri().starts_with("http://") {
             self.plain.call(request)
         } else {
             // The SDK's client keeps the connector, and its connections, for the next request.
             self.tls.http_connector(&self.settings, &self.components).call(request)
-        }
+        };
+        HttpConnectorFuture::new(async move { Ok(answer.await?.map(bounded)) })
     }
+}
+
+/// A body that fails where it becomes too long. The HTTP client bounds the headers.
+fn bounded(body: SdkBody) -> SdkBody {
+    SdkBody::from_body_1_x(
+        Limited::new(body, MOST).map_err(|error| if error.is::<LengthLimitError>() { TooLong.into() } else { error }),
+    )
 }
 
 #[cfg(test)]

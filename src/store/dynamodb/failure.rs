@@ -5,6 +5,7 @@
 //! the request or turned it away.
 
 use crate::store::StoreError;
+use crate::store::allowance::{self, MOST, TooLong};
 use crate::store::cause::{causes, in_short, innermost};
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
@@ -17,10 +18,17 @@ pub struct Place<'a> {
     pub table: &'a str,
     /// `DynamoDB (eu-west-1)`, or `DynamoDB at http://127.0.0.1:8000` for an endpoint that was given.
     pub server: &'a str,
-    /// `https://dynamodb.eu-west-1.amazonaws.com`.
+    /// `https://dynamodb.eu-west-1.amazonaws.com`; empty before the first request.
     pub endpoint: &'a str,
     /// How far our wall clock is from the server's, in seconds, where that is known.
     pub wall_clock_error: Option<i64>,
+}
+
+impl Place<'_> {
+    /// Where a request went, as far as one did.
+    fn asked(&self) -> String {
+        if self.endpoint.is_empty() { self.server.to_owned() } else { format!("DynamoDB at {}", self.endpoint) }
+    }
 }
 
 /// AWS refuses a signature that is older or newer than this.
@@ -31,19 +39,20 @@ pub fn failure<E>(place: &Place<'_>, action: &str, error: &SdkError<E, HttpRespo
 where
     E: ProvideErrorMetadata + Error + 'static,
 {
+    if causes(error).any(<dyn Error>::is::<TooLong>) {
+        // Where it was a source of credentials, nothing was sent to DynamoDB.
+        return without_credentials(place, error)
+            .unwrap_or_else(|| StoreError::unknown(allowance::complaint(&place.asked(), "DynamoDB", MOST)));
+    }
     match error {
         SdkError::ConstructionFailure(_) => {
             StoreError::not_applied(format!("cannot ask {}: {}", place.server, innermost(error)))
         }
-        SdkError::TimeoutError(_) => {
-            StoreError::unknown(format!("cannot reach DynamoDB at {}: no answer in time", place.endpoint))
-        }
+        SdkError::TimeoutError(_) => StoreError::unknown(format!("cannot reach {}: no answer in time", place.asked())),
         SdkError::DispatchFailure(failure) => undelivered(place, error, failure.is_timeout()),
-        SdkError::ResponseError(_) => StoreError::unknown(format!(
-            "cannot understand the answer of DynamoDB at {}: {}",
-            place.endpoint,
-            innermost(error)
-        )),
+        SdkError::ResponseError(_) => {
+            StoreError::unknown(format!("cannot understand the answer of {}: {}", place.asked(), innermost(error)))
+        }
         SdkError::ServiceError(answer) => {
             refused(place, action, answer.err().code(), answer.err().message(), answer.raw().status().as_u16())
         }
@@ -57,7 +66,7 @@ fn undelivered(place: &Place<'_>, error: &(dyn Error + 'static), timeout: bool) 
         return failure;
     }
     let cause = if timeout { "no answer in time".to_owned() } else { innermost(error) };
-    let message = format!("cannot reach DynamoDB at {}: {cause}", place.endpoint);
+    let message = format!("cannot reach {}: {cause}", place.asked());
     if never_connected(error) { StoreError::not_applied(message) } else { StoreError::unknown(message) }
 }
 

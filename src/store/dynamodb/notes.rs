@@ -11,6 +11,7 @@ use super::DynamoDb;
 use super::record::{Item, PARTITION, millis, n, number, partition, shard_of, text, ttl_of};
 use super::table::{Expression, Key, Outcome};
 use crate::lease::Shard;
+use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::BootInstant;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -154,6 +155,9 @@ impl Notes for DynamoDb {
                     Some(note) => standbys.push((shard, note)),
                     None => ended.push(item),
                 }
+            }
+            if standbys.len() + ended.len() > MOST_LISTED {
+                return Err(StoreError::not_applied(allowance::too_long(&self.table.server)));
             }
             from = next;
             if from.is_none() {

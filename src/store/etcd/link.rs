@@ -9,6 +9,7 @@
 //!   fail: the whole operation is done again, once, on a new one. Each is written so that this does no harm.
 //! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is dialled
 //!   within a request's time, and a request is sent once.
+//! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
 //! - A token may expire at any time, at a restart of etcd for one. Then the password is shown again, once.
 //! - What etcd says in an error may name anything; what it never contains is the password, which travels in one request only.
 
@@ -18,23 +19,29 @@ use super::proto::{
 };
 use crate::lease::show;
 use crate::store::StoreError;
-use crate::store::cause::{causes, innermost};
+use crate::store::allowance::{Allowance, Counted, MOST};
+use crate::store::cause::{causes, in_short, innermost};
 use crate::store::url::Secret;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, StreamExt};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
+use tower_service::Service;
 
 /// etcd closes connections that are pinged more often than every 5 s (`--grpc-keepalive-min-time`). This is for watches;
 /// requests do not wait for it.
@@ -83,6 +90,7 @@ pub struct Connection {
     pub server: String,
     index: usize,
     channel: Channel,
+    allowance: Allowance,
     waiting: Mutex<Waiting>,
     /// It was of use at least once.
     proven: AtomicBool,
@@ -101,6 +109,16 @@ struct Waiting {
 impl Connection {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn grpc(&self) -> Grpc<Channel> {
+        Grpc::new(self.channel.clone()).max_decoding_message_size(MOST)
+    }
+
+    /// Whether it has said more than it may. The library judges a message by the length that it announces, and tells that
+    /// in words alone; should they change, they are shown as they are.
+    fn said_too_much(&self, status: &Status) -> bool {
+        self.allowance.is_exceeded() || status.message().contains("decoded message length too large")
     }
 
     fn is_silent(&self, patience: Duration) -> bool {
@@ -122,11 +140,13 @@ impl<'a> Asked<'a> {
         waiting.count += 1;
         waiting.since.get_or_insert_with(Instant::now);
         drop(waiting);
+        connection.allowance.begin_again();
         Self { link, connection, answered: false }
     }
 
     fn answered(mut self) {
         self.answered = true;
+        self.connection.allowance.begin_again();
         self.connection.proven.store(true, Ordering::Relaxed);
     }
 }
@@ -147,9 +167,19 @@ impl Drop for Asked<'_> {
 
 /// Goes on until it is dropped.
 pub struct Watch {
-    pub events: Streaming<WatchResponse>,
+    events: Streaming<WatchResponse>,
+    allowance: Allowance,
     /// Our side of the stream, which would stay open for as long as the connection.
     _open: oneshot::Sender<Infallible>,
+}
+
+impl Watch {
+    /// The next that is told; None when etcd ended it.
+    pub async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
+        let news = self.events.message().await?;
+        self.allowance.begin_again();
+        Ok(news)
+    }
 }
 
 /// What went wrong with a request, with what a caller may want to know about it.
@@ -279,11 +309,20 @@ impl Link {
         let Server { name, endpoint } = &self.servers[index];
         let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach etcd at {name}: {why}"));
         let dialled = async {
-            let channel = endpoint.connect().await.map_err(|error| unreachable(&innermost(&error)))?;
+            let allowance = Allowance::of(MOST);
+            let connector = Connector { network: network(), allowance: allowance.clone() };
+            let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
+                if allowance.is_exceeded() {
+                    StoreError::not_applied(allowance.complaint(&format!("etcd at {name}"), "etcd"))
+                } else {
+                    unreachable(&innermost(&error))
+                }
+            })?;
             let connection = Arc::new(Connection {
                 server: name.clone(),
                 index,
                 channel,
+                allowance,
                 waiting: Mutex::default(),
                 proven: AtomicBool::new(false),
                 broken: AtomicBool::new(false),
@@ -353,7 +392,7 @@ impl Link {
         A: prost::Message + Default + 'static,
     {
         let asked = Asked::on(self, connection);
-        let mut grpc = Grpc::new(connection.channel.clone());
+        let mut grpc = connection.grpc();
         let answer = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             // A stream of one for a method that streams, too: LeaseKeepAlive answers each request once.
@@ -378,7 +417,7 @@ impl Link {
     /// What happens to a key from a revision on. Bounded is only how long it takes to begin.
     pub async fn watch(&self, connection: &Arc<Connection>, what: WatchCreateRequest) -> Result<Watch, Failure> {
         let asked = Asked::on(self, connection);
-        let mut grpc = Grpc::new(connection.channel.clone());
+        let mut grpc = connection.grpc();
         let (open, ended) = oneshot::channel::<Infallible>();
         let begun = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
@@ -391,7 +430,7 @@ impl Link {
         match timeout(self.bound(), begun).await {
             Ok(Ok(events)) => {
                 asked.answered();
-                Ok(Watch { events: events.into_inner(), _open: open })
+                Ok(Watch { events: events.into_inner(), allowance: connection.allowance.clone(), _open: open })
             }
             Ok(Err(status)) => Err(self.failure(connection, WATCH, &status)),
             Err(_) => {
@@ -435,7 +474,9 @@ impl Link {
         let server = &connection.server;
         let said = status.message().trim_start_matches("etcdserver: ");
         let whom = self.user().map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
-        let error = if let Some(source) = status.source().filter(|_| is_local(status)) {
+        let error = if connection.said_too_much(status) {
+            StoreError::unknown(connection.allowance.complaint(&format!("etcd at {server}"), "etcd"))
+        } else if let Some(source) = status.source().filter(|_| is_local(status)) {
             let mut cause = innermost(source);
             if let Some(doubt) = self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)) {
                 let _ = write!(cause, " ({doubt})");
@@ -469,7 +510,7 @@ impl Link {
 
 /// What any etcd may say to anybody.
 fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreError {
-    let mut said = said.replace(['\n', '\r'], " ");
+    let mut said = in_short(said);
     if said.is_empty() {
         let _ = write!(said, "{}", code.description());
     }
@@ -492,6 +533,35 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
             StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", method.name))
         }
         _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", method.name)),
+    }
+}
+
+/// As the library's own.
+fn network() -> HttpConnector {
+    let mut network = HttpConnector::new();
+    network.enforce_http(false);
+    network.set_nodelay(true);
+    network
+}
+
+/// Makes connections whose bytes count.
+struct Connector {
+    network: HttpConnector,
+    allowance: Allowance,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Counted<TcpStream>>;
+    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.network.poll_ready(cx)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (connecting, allowance) = (self.network.call(uri), self.allowance.clone());
+        Box::pin(async move { Ok(TokioIo::new(Counted::new(connecting.await?.into_inner(), &allowance))) })
     }
 }
 

@@ -7,6 +7,7 @@ use super::Etcd;
 use super::proto::{KeyValue, RANGE, RangeRequest, RangeResponse};
 use super::record::{self, Entry, Last, Lock};
 use crate::lease::Shard;
+use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::{Holder, Report, StoreError, many};
 use std::collections::BTreeMap;
 
@@ -68,6 +69,9 @@ pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String
             if let Some(name) = name.map(str::to_owned) {
                 found.push((name, kv));
             }
+        }
+        if found.len() > MOST_LISTED {
+            return Err(StoreError::not_applied(allowance::too_long(&format!("etcd at {server}"))));
         }
         match next {
             Some(next) if answer.more => key = next,

@@ -34,7 +34,7 @@ impl Etcd {
         let what = WatchCreateRequest { key: self.keys.lock(shard), start_revision, filters };
         let mut watch = self.link.watch(&connection, what).await?;
         loop {
-            match watch.events.message().await {
+            match watch.next().await {
                 Ok(Some(news)) if !news.events.is_empty() => return Ok(true),
                 Ok(Some(news)) if news.compact_revision > 0 => return Ok(false),
                 Ok(Some(news)) if news.canceled => {

@@ -6,6 +6,7 @@
 
 use super::address::{Address, MARKER, SCRATCH};
 use super::link::{Failure, Links};
+use crate::store::allowance::{self, MOST_LISTED, MOST_NAMES_OF_NATS, MOST_OF_NATS};
 use crate::store::{Conclusion, StoreError};
 use async_nats::{HeaderMap, Message};
 use serde::Deserialize;
@@ -267,7 +268,7 @@ impl Bucket {
         let (all, mut told, mut keys) = (self.address().subject(""), 0, BTreeSet::new());
         loop {
             let request = json!({ "subjects_filter": format!("{all}>"), "offset": told });
-            let mut answer = match self.ask(&name, &request).await {
+            let mut answer = match self.ask_much(&name, &request, MOST_NAMES_OF_NATS).await {
                 Ok(answer) => answer,
                 Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
                 Err(Refusal::Error(error)) => return Err(error),
@@ -279,6 +280,9 @@ impl Bucket {
             told += page.len() as u64;
             let is_last = page.is_empty() || told >= total;
             keys.extend(page.into_keys().filter_map(|subject| subject.strip_prefix(&all).map(str::to_owned)));
+            if keys.len() > MOST_LISTED {
+                return Err(StoreError::not_applied(allowance::too_long(&self.address().server())));
+            }
             if is_last {
                 return Ok((self.read(&name, answer)?, keys));
             }
@@ -380,8 +384,12 @@ impl Bucket {
     /// # Errors
     /// Its refusal, or why there is no answer.
     pub async fn ask(&self, name: &str, request: &Value) -> Result<Value, Refusal> {
+        self.ask_much(name, request, MOST_OF_NATS).await
+    }
+
+    async fn ask_much(&self, name: &str, request: &Value, most: usize) -> Result<Value, Refusal> {
         let payload = if request.is_null() { Vec::new() } else { request.to_string().into_bytes() };
-        let answer: Message = match self.links.request(&self.address().api(name), None, payload).await {
+        let answer: Message = match self.links.request_much(&self.address().api(name), None, payload, most).await {
             Ok(answer) => answer,
             Err(Failure::Error(error)) => return Err(error.into()),
             Err(Failure::NoResponders) => return Err(self.without_jetstream().await.into()),

@@ -8,24 +8,35 @@
 //!
 //! The other one: a server answers what is forbidden not to the request but beside it, so a request has to listen for
 //! that as well, or it would wait in vain and never say why.
+//!
+//! And the third: the library keeps whatever a server says until it is whole, and lets nobody come between it and its
+//! socket. So what it counts is looked at: every few milliseconds while a request is under way, else some times a second.
+//! Before it is connected it tells nothing, and what this process takes tells instead.
 
 use super::address::{Address, DEFAULT_PORT, Login};
 use crate::lease::show;
-use crate::store::cause::{causes, innermost};
+use crate::store::allowance::{MOST_OF_NATS, complaint};
+use crate::store::cause::{causes, in_short, innermost};
 use crate::store::{Conclusion, StoreError, tls};
 use crate::time::BootInstant;
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind};
+use async_nats::{
+    Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, Statistics,
+};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 /// So many refusals are remembered for those who wait. More come only while nobody does.
@@ -34,6 +45,11 @@ const MOST_DENIALS: usize = 32;
 const LONGEST_CREDENTIALS: u64 = 64 * 1024;
 /// Messages that a subscription may hold. What does not fit is lost, and heartbeats tell.
 const SUBSCRIPTION_CAPACITY: usize = 64;
+/// How often what was read is looked at: while there is a request, and else.
+const BUSY_LOOK: Duration = Duration::from_millis(5);
+const IDLE_LOOK: Duration = Duration::from_millis(100);
+/// To be connected takes a few kilobytes, and a few megabytes where the system's authorities are read.
+const MOST_FOR_CONNECTING: u64 = 8 << 20;
 
 pub struct Links {
     address: Address,
@@ -50,6 +66,47 @@ pub struct Link {
     pub server: String,
     trouble: watch::Receiver<Trouble>,
     silence: Mutex<Silence>,
+    meter: Arc<Meter>,
+    watch: AbortHandle,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+/// How much was read since a request was sent, or something was heard.
+struct Meter {
+    statistics: Arc<Statistics>,
+    told: Arc<watch::Sender<Trouble>>,
+    /// What had been read then.
+    base: AtomicU64,
+    most: AtomicUsize,
+    exceeded: AtomicBool,
+}
+
+impl Meter {
+    fn begin_again(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
+        self.base.store(self.statistics.in_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether it is too much. Then the connection counts as broken.
+    fn is_exceeded(&self) -> bool {
+        let read = self.statistics.in_bytes.load(Ordering::Relaxed).saturating_sub(self.base.load(Ordering::Relaxed));
+        if read > self.most.load(Ordering::Relaxed) as u64 && !self.exceeded.swap(true, Ordering::Relaxed) {
+            self.told.send_modify(|trouble| trouble.broken = true);
+        }
+        self.exceeded.load(Ordering::Relaxed)
+    }
+
+    /// Returns when it is too much.
+    async fn exceeded(&self, look: Duration) {
+        while !self.is_exceeded() {
+            tokio::time::sleep(look).await;
+        }
+    }
 }
 
 /// What the library tells beside the answers.
@@ -73,6 +130,8 @@ struct Silence {
 
 struct Question<'a> {
     subject: &'a str,
+    /// Bytes of an answer.
+    most: usize,
     headers: Option<HeaderMap>,
     payload: Vec<u8>,
 }
@@ -163,9 +222,23 @@ impl Links {
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
     ) -> Result<Message, Failure> {
+        self.request_much(subject, headers, payload, MOST_OF_NATS).await
+    }
+
+    /// As [`Links::request`], where the answer may have `most` bytes.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn request_much(
+        &self,
+        subject: &str,
+        headers: Option<HeaderMap>,
+        payload: Vec<u8>,
+        most: usize,
+    ) -> Result<Message, Failure> {
         let deadline = Instant::now() + self.bound;
         let link = self.link_before(deadline).await?;
-        let question = Question { subject, headers, payload };
+        let question = Question { subject, most, headers, payload };
         // A link on which others wait in vain has had its chance.
         let patience = if link.silence().lasts(self.patience()) { Duration::ZERO } else { self.patience() };
         let asked = timeout_at(deadline, async {
@@ -207,8 +280,10 @@ impl Links {
         let mut trouble = link.trouble.clone();
         let before = trouble.borrow().count;
         let mut exchange = Exchange::begin(self, link);
+        link.meter.begin_again(question.most);
         let answer = tokio::select! {
             biased;
+            () = link.meter.exceeded(BUSY_LOOK) => return Err(self.lost(link).into()),
             answer = link.client.send_request(subject.to_owned(), question.request()) => answer,
             told = trouble.wait_for(|trouble| trouble.concerns(subject, before)) => {
                 let denial = told.ok().and_then(|trouble| trouble.denial(subject, before));
@@ -219,6 +294,7 @@ impl Links {
         let kind = match answer {
             Ok(message) => {
                 exchange.heard = true;
+                link.heard();
                 return Ok(message);
             }
             Err(error) => error.kind(),
@@ -261,6 +337,9 @@ impl Links {
 
     fn lost(&self, link: &Arc<Link>) -> StoreError {
         self.discard(link);
+        if link.meter.is_exceeded() {
+            return StoreError::unknown(link.complaint());
+        }
         StoreError::unknown(format!("the connection to {} broke", link.server))
     }
 
@@ -318,14 +397,27 @@ impl Links {
         let server = format!("nats at {host}");
         let (told, trouble) = watch::channel(Trouble::default());
         let told = Arc::new(told);
+        let teller = Arc::clone(&told);
         let options = self.options()?.event_callback(move |event| {
-            told.send_if_modified(|trouble| trouble.take_in(&event));
+            teller.send_if_modified(|trouble| trouble.take_in(&event));
             std::future::ready(())
         });
-        let connected = options.connect(format!("nats://{host}")).await;
+        let Some(connected) = in_moderation(options.connect(format!("nats://{host}"))).await else {
+            return Err(StoreError::not_applied(complaint(&server, "nats", MOST_OF_NATS)));
+        };
         let client = connected.map_err(|error| self.unconnected(&server, error.kind(), &error))?;
         let silence = Mutex::new(Silence { pending: 0, since: BootInstant::now() });
-        Ok(Link { client, server, trouble, silence })
+        let meter = Arc::new(Meter {
+            statistics: client.statistics(),
+            told,
+            base: AtomicU64::new(0),
+            most: AtomicUsize::new(MOST_OF_NATS),
+            exceeded: AtomicBool::new(false),
+        });
+        meter.begin_again(MOST_OF_NATS);
+        let watched = Arc::clone(&meter);
+        let watch = tokio::spawn(async move { watched.exceeded(IDLE_LOOK).await }).abort_handle();
+        Ok(Link { client, server, trouble, silence, meter, watch })
     }
 
     /// The files are read again each time: credentials are renewed under a candidate that runs for months.
@@ -425,7 +517,36 @@ fn unusable(file: &Path, why: &str) -> StoreError {
     StoreError::misconfigured(format!("{} cannot be used to log in: {why}", file.display()))
 }
 
+/// None when this process took much memory meanwhile.
+async fn in_moderation<T>(connecting: impl Future<Output = T>) -> Option<T> {
+    let (mut connecting, before) = (pin!(connecting), resident_bytes());
+    poll_fn(|context| {
+        // The library reads for a while, and lets others have their turn. A grown buffer stays until it is dropped.
+        if resident_bytes().saturating_sub(before) > MOST_FOR_CONNECTING {
+            return Poll::Ready(None);
+        }
+        connecting.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// Zero where it is not told.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    kilobytes.and_then(|kilobytes| kilobytes.parse::<u64>().ok()).map_or(0, |kilobytes| kilobytes << 10)
+}
+
 impl Link {
+    /// Something arrived whole.
+    pub fn heard(&self) {
+        self.meter.begin_again(MOST_OF_NATS);
+    }
+
+    fn complaint(&self) -> String {
+        complaint(&self.server, "nats", self.meter.most.load(Ordering::Relaxed))
+    }
+
     fn silence(&self) -> MutexGuard<'_, Silence> {
         self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -462,7 +583,8 @@ impl Trouble {
             }
             Event::ServerError(error) => {
                 // nats: Permissions Violation for Publish to "SUBJECT", in whatever case this server likes.
-                let (text, lower) = (error.to_string(), error.to_string().to_lowercase());
+                let text = in_short(&error.to_string());
+                let lower = text.to_lowercase();
                 if !lower.contains("permissions violation") {
                     return false;
                 }

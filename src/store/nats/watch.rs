@@ -84,6 +84,7 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
             biased;
             message = messages.next() => {
                 let Some(message) = message else { return Ok(false) };
+                link.heard();
                 silent_at = Instant::now() + SILENCE;
                 if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
                     if number(&message, "Nats-Last-Consumer").is_some_and(|told| told > last) {

@@ -127,7 +127,7 @@ impl Advisory {
         self.slot().lose(session.backend);
         loop {
             let tried = timeout_at(deadline, session.ask(&attempt(lease), &[number(&self.key)])).await;
-            let rows = tried.map_err(|_| silent())?.map_err(|error| server.site.unanswered(&error))?;
+            let rows = tried.map_err(|_| silent())?.map_err(|error| session.unanswered(&server.site, &error))?;
             if rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true) {
                 // Before the slot, for nothing may start on a lock without its tenure.
                 self.tenure.hold(&descriptor).map_err(|error| {
@@ -137,7 +137,7 @@ impl Advisory {
                 return Ok(Taken::Ours);
             }
             let asked = timeout_at(deadline, session.ask(&lock_holder(self.key), &[])).await;
-            let rows = asked.map_err(|_| silent())?.map_err(|error| server.site.unanswered(&error))?;
+            let rows = asked.map_err(|_| silent())?.map_err(|error| session.unanswered(&server.site, &error))?;
             let Some(row) = rows.first() else { continue };
             let holder = Backend { pid: row.try_get(0).unwrap_or(0), started: row.try_get(3).unwrap_or(0) };
             if !self.slot().lost.contains(&holder) {

@@ -102,7 +102,7 @@ impl Server {
                         again = true;
                         continue;
                     }
-                    Ok(Err(error)) => return Err(self.site.unanswered(&error)),
+                    Ok(Err(error)) => return Err(session.unanswered(&self.site, &error)),
                     Err(_) => return Err(self.silent()),
                 }
             }
@@ -137,7 +137,7 @@ impl Server {
         let listen = format!("LISTEN {}", quoted(&self.channel));
         match timeout_at(self.deadline(), session.listen(&listen)).await {
             Ok(Ok(())) => self.token_arrives(&mut inbox, session.backend.pid).await,
-            Ok(Err(error)) => Err(self.site.unanswered(&error)),
+            Ok(Err(error)) => Err(session.unanswered(&self.site, &error)),
             Err(_) => Err(StoreError::not_applied(format!("{} did not answer in time", self.site.server))),
         }
     }
@@ -165,7 +165,7 @@ impl Server {
         let notify = "SELECT pg_notify($1, $2)::text";
         match timeout_at(deadline, other.ask(notify, &[text(&self.channel), text(&token)])).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(self.site.unanswered(&error)),
+            Ok(Err(error)) => return Err(other.unanswered(&self.site, &error)),
             Err(_) => return Err(StoreError::not_applied(format!("{} did not answer in time", self.site.server))),
         }
         let arrival = async {

@@ -13,8 +13,9 @@ use super::Postgres;
 use super::grants::Relation;
 use super::server::Answer;
 use super::session::Parameters;
-use super::statement::{Statements, millis, number, seconds, text};
+use super::statement::{LIST_PAGE, Statements, millis, number, seconds, text};
 use crate::lease::Shard;
+use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::{Note, Notes, Page, StoreError};
 use tokio_postgres::Row;
 
@@ -101,13 +102,14 @@ impl Statements {
         format!("DELETE FROM {notes} WHERE shard = $1")
     }
 
-    /// Parameter: what the shards begin with. Answers: a row for each note of a standby, which ends with the shard.
+    /// Parameters: what the shards begin with, and shard and page of the last of the page before, or nothing. Answers: a
+    /// page of rows, one for each note of a standby, which ends with the shard and the note's own page.
     fn standbys(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
         format!(
-            "WITH {context} SELECT {NOTE}, n.shard::text FROM c CROSS JOIN {notes} AS n \
+            "WITH {context} SELECT {NOTE}, n.shard::text, n.page::text FROM c CROSS JOIN {notes} AS n \
              WHERE starts_with(n.page::text, '{STANDBY}') AND starts_with(n.shard::text, $1) AND {STANDS} \
-             ORDER BY n.shard, n.page"
+             AND (n.shard, n.page) > ($2, $3) ORDER BY n.shard, n.page LIMIT {LIST_PAGE}"
         )
     }
 }
@@ -175,12 +177,21 @@ impl Notes for Postgres {
     }
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
-        let answer = self.ask_for_notes(&self.server.statements.standbys(), &[text(&prefix)]).await?;
-        let mut standbys = Vec::with_capacity(answer.rows.len());
-        for row in &answer.rows {
-            // A name that is no shard's was written by something else.
-            let Ok(Ok(shard)) = row.try_get::<_, &str>(2).map(str::parse::<Shard>) else { continue };
-            standbys.push((shard, self.note(row)?));
+        let (mut standbys, mut last) = (Vec::new(), (String::new(), String::new()));
+        loop {
+            let parameters = [text(&prefix), text(&last.0), text(&last.1)];
+            let answer = self.ask_for_notes(&self.server.statements.standbys(), &parameters).await?;
+            for row in &answer.rows {
+                // A name that is no shard's was written by something else.
+                let Ok(Ok(shard)) = row.try_get::<_, &str>(2).map(str::parse::<Shard>) else { continue };
+                standbys.push((shard, self.note(row)?));
+            }
+            if standbys.len() > MOST_LISTED {
+                return Err(StoreError::not_applied(allowance::too_long(&self.server.site.server)));
+            }
+            let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { break };
+            let end = end.try_get(2).and_then(|shard| Ok((shard, end.try_get(3)?)));
+            last = end.map_err(|_| self.not_understood())?;
         }
         standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)

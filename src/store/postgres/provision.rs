@@ -69,7 +69,9 @@ async fn ask_about(
 ) -> Result<Vec<Row>, StoreError> {
     match timeout_at(server.deadline(), session.ask(statement, parameters)).await {
         Ok(Ok(rows)) => Ok(rows),
-        Ok(Err(error)) => Err(server.explained(session, site, site.unanswered(&error), server.deadline()).await),
+        Ok(Err(error)) => {
+            Err(server.explained(session, site, session.unanswered(site, &error), server.deadline()).await)
+        }
         Err(_) => Err(server.silent()),
     }
 }
@@ -82,7 +84,7 @@ async fn run(server: &Server, session: &Session, statements: &str, needs: &str) 
         Ok(Ok(())) => Ok(true),
         Ok(Err(error)) if error.code().is_some_and(|code| MADE_MEANWHILE.contains(code)) => Ok(false),
         Ok(Err(error)) => {
-            let failure = server.site.unanswered(&error);
+            let failure = session.unanswered(&server.site, &error);
             Err(match failure.conclusion {
                 Conclusion::Denied => StoreError::denied(format!("{}: {needs}", failure.message)),
                 _ => failure,
@@ -217,8 +219,9 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
     if persistence != 'p' {
         findings.push(Finding::bad(format!("table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init")));
     }
-    let missing =
-        grants::missing(&session, &server.site.table).await.map_err(|error| server.site.unanswered(&error))?;
+    let missing = grants::missing(&session, &server.site.table)
+        .await
+        .map_err(|error| session.unanswered(&server.site, &error))?;
     let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
     let works = matches!(tried, Some(Ok(())));
     match tried {
@@ -257,7 +260,8 @@ async fn check_notes(server: &Server, session: &Session, findings: &mut Vec<Find
         )));
         return Ok(());
     }
-    let missing = grants::missing(session, table).await.map_err(|error| server.notes.unanswered(&error))?;
+    let missing = grants::missing(session, table).await;
+    let missing = missing.map_err(|error| session.unanswered(&server.notes, &error))?;
     if !missing.is_empty() {
         findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
         return Ok(());

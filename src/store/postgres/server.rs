@@ -318,9 +318,10 @@ impl Server {
                 loan.give_back();
                 Ok(rows)
             }
-            Ok(Err(error)) if is_broken(&error) => Err(Failure::Broken(site.unanswered(&error))),
+            Ok(Err(error)) if is_broken(&error) => Err(Failure::Broken(loan.session.unanswered(site, &error))),
             Ok(Err(error)) => {
-                let failure = self.explained(&loan.session, site, site.unanswered(&error), deadline).await;
+                let failure =
+                    self.explained(&loan.session, site, loan.session.unanswered(site, &error), deadline).await;
                 // A primary that became a standby is left for another host.
                 if error.code() != Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
                     loan.give_back();

@@ -13,6 +13,7 @@ use super::address::{Address, Place, TlsMode};
 use super::failure::Site;
 use super::statement::TIMELINE;
 use crate::store::StoreError;
+use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::cause::innermost;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::future::poll_fn;
@@ -37,6 +38,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Notifications that nobody has taken yet. More of them count as news for everybody.
 const INBOX: usize = 64;
+/// No server takes a longer one. Shards' names are shorter.
+const LONGEST_NOTIFICATION: usize = 8000;
 /// A peer that is gone is noticed after four of these.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVES: u32 = 3;
@@ -47,6 +50,7 @@ pub type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 pub struct Session {
     client: Client,
+    allowance: Allowance,
     task: JoinHandle<()>,
     inbox: broadcast::Sender<Arc<str>>,
     /// Its sender is the task's.
@@ -115,6 +119,7 @@ impl Session {
                 (Socket::Unix(stream), None)
             }
         };
+        let allowance = Allowance::of(MOST);
         let prepared = socket.prepare().and_then(|()| Ok((socket.local_port()?, socket.descriptor()?)));
         let (local_port, descriptor) = prepared.map_err(|error| unreachable(&error))?;
 
@@ -138,6 +143,9 @@ impl Session {
             (Some(_), _) => SslMode::Require,
         });
         let failed = |error: &Error| match error.code() {
+            _ if allowance.is_exceeded() => {
+                Refusal::Failed(StoreError::not_applied(allowance.complaint(&site.server, "PostgreSQL")))
+            }
             Some(_) if login.statement_timeout.is_some() && refuses_options(error) => Refusal::NoOptions,
             _ => {
                 let failure = site.unconnected(error);
@@ -151,20 +159,30 @@ impl Session {
         };
         let (parts, client) = match connector {
             Some(connector) => {
-                let tls = MakeTlsConnect::<Socket>::make_tls_connect(&mut connector.clone(), name.unwrap_or_default());
+                let tls = MakeTlsConnect::<Counted<Socket>>::make_tls_connect(
+                    &mut connector.clone(),
+                    name.unwrap_or_default(),
+                );
                 let Ok(tls) = tls;
-                login_with(&config, socket, tls, login.channel).await
+                login_with(&config, socket, tls, login.channel, &allowance).await
             }
-            None => login_with(&config, socket, NoTls, login.channel).await,
+            None => login_with(&config, socket, NoTls, login.channel, &allowance).await,
         }
         .map_err(|error| failed(&error))?;
-        let session = Self::greet(login, client, parts, local_port).await?;
+        let session = Self::greet(login, client, allowance, parts, local_port).await?;
         Ok((session, descriptor))
     }
 
-    async fn greet(login: &Login<'_>, client: Client, parts: Parts, local_port: Option<u16>) -> Result<Self, Refusal> {
+    async fn greet(
+        login: &Login<'_>,
+        client: Client,
+        allowance: Allowance,
+        parts: Parts,
+        local_port: Option<u16>,
+    ) -> Result<Self, Refusal> {
         let mut session = Self {
             client,
+            allowance,
             task: parts.task,
             inbox: parts.inbox,
             open: parts.open,
@@ -187,7 +205,7 @@ impl Session {
         let refusal = |error: &Error| match error.as_db_error() {
             Some(said) if login.has_timeline && knows_no_timeline(said.code()) => Refusal::NoTimeline,
             _ => {
-                let StoreError { message, .. } = login.site.unanswered(error);
+                let StoreError { message, .. } = session.unanswered(login.site, error);
                 Refusal::Failed(StoreError::not_applied(message))
             }
         };
@@ -212,12 +230,27 @@ impl Session {
 
     /// One statement, one round trip.
     pub async fn ask(&self, statement: &str, parameters: &Parameters<'_>) -> Result<Vec<Row>, Error> {
-        self.client.query_typed(statement, parameters).await
+        self.allowance.begin_again();
+        let answer = self.client.query_typed(statement, parameters).await;
+        if answer.is_ok() {
+            self.allowance.begin_again();
+        }
+        answer
     }
 
     /// Several statements in one transaction, without parameters.
     pub async fn run(&self, statements: &str) -> Result<(), Error> {
+        self.allowance.begin_again();
         self.client.batch_execute(statements).await
+    }
+
+    /// What an error of [`Session::ask`] or [`Session::run`] means.
+    pub fn unanswered(&self, site: &Site, error: &Error) -> StoreError {
+        if self.allowance.is_exceeded() {
+            StoreError::unknown(self.allowance.complaint(&site.server, "PostgreSQL"))
+        } else {
+            site.unanswered(error)
+        }
     }
 
     pub async fn listen(&self, statement: &str) -> Result<(), Error> {
@@ -279,20 +312,28 @@ struct Parts {
     open: watch::Receiver<()>,
 }
 
-async fn login_with<T>(config: &Config, socket: Socket, tls: T, channel: &str) -> Result<(Parts, Client), Error>
+async fn login_with<T>(
+    config: &Config,
+    socket: Socket,
+    tls: T,
+    channel: &str,
+    allowance: &Allowance,
+) -> Result<(Parts, Client), Error>
 where
-    T: TlsConnect<Socket>,
+    T: TlsConnect<Counted<Socket>>,
     T::Stream: Send + 'static,
 {
-    let (client, mut connection) = config.connect_raw(socket, tls).await?;
+    let (client, mut connection) = config.connect_raw(Counted::new(socket, allowance), tls).await?;
+    let allowance = allowance.clone();
     let (inbox, _) = broadcast::channel(INBOX);
     let (opened, open) = watch::channel(());
     let (news, channel) = (inbox.clone(), channel.to_owned());
     let task = tokio::spawn(async move {
         while let Some(Ok(message)) = next_message(&mut connection).await {
-            if let AsyncMessage::Notification(notification) = message
-                && notification.channel() == channel
-            {
+            let AsyncMessage::Notification(notification) = message else { continue };
+            // Nothing of it is kept longer than the inbox keeps it.
+            allowance.begin_again();
+            if notification.channel() == channel && notification.payload().len() <= LONGEST_NOTIFICATION {
                 // An error says that nobody waits for it.
                 let _ = news.send(notification.payload().into());
             }
@@ -302,7 +343,7 @@ where
     Ok((Parts { task, inbox, open }, client))
 }
 
-async fn next_message<T>(connection: &mut Connection<Socket, T>) -> Option<Result<AsyncMessage, Error>>
+async fn next_message<T>(connection: &mut Connection<Counted<Socket>, T>) -> Option<Result<AsyncMessage, Error>>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {

@@ -85,6 +85,9 @@ pub fn number<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
     (value, Type::INT8)
 }
 
+/// So many rows are read in one answer.
+pub const LIST_PAGE: usize = 500;
+
 /// The statements for one table, and the one of notes beside it.
 pub struct Statements {
     pub table: String,
@@ -232,12 +235,14 @@ impl Statements {
         )
     }
 
-    /// Parameter: what the shards begin with. Answers: a row for each, which begins with the shard.
+    /// Parameters: what the shards begin with, and the last of the page before, or nothing. Answers: a page of rows, one for
+    /// each shard, which begins with it.
     pub fn list(&self) -> String {
         let table = &self.table;
         format!(
             "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now) SELECT l.shard::text, {COLUMNS} \
-             FROM c CROSS JOIN {table} AS l WHERE l.shard <> '{MARKER}' AND starts_with(l.shard::text, $1)"
+             FROM c CROSS JOIN {table} AS l WHERE l.shard <> '{MARKER}' AND starts_with(l.shard::text, $1) \
+             AND l.shard::text COLLATE \"C\" > $2 ORDER BY l.shard::text COLLATE \"C\" LIMIT {LIST_PAGE}"
         )
     }
 }

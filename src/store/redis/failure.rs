@@ -7,6 +7,7 @@
 use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
+use crate::store::allowance::{MOST_OF_REDIS, complaint};
 use crate::store::cause::{in_short, innermost};
 use redis::{ErrorKind, RedisError};
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub enum Failure {
     Silent(Duration),
     /// What answers is no Redis.
     Nonsense(String),
+    /// It used up what it may say.
+    Endless,
 }
 
 /// Of whom an error is told.
@@ -68,6 +71,7 @@ impl Failure {
             Self::Broken(why) => StoreError::unknown(format!("the connection to {place} broke: {why}{}", hint(why))),
             Self::Silent(time) => StoreError::unknown(format!("{place} did not answer within {}", show(*time))),
             Self::Nonsense(_) => StoreError::unknown(format!("{place} does not speak the Redis protocol")),
+            Self::Endless => StoreError::unknown(complaint(place, "redis", MOST_OF_REDIS)),
         }
     }
 
@@ -81,6 +85,7 @@ impl Failure {
                 StoreError::not_applied(format!("cannot reach {place}: no answer within {}", show(*time)))
             }
             Self::Nonsense(_) => StoreError::not_applied(format!("{place} does not speak the Redis protocol")),
+            Self::Endless => StoreError::not_applied(complaint(place, "redis", MOST_OF_REDIS)),
         }
     }
 }

@@ -9,13 +9,14 @@
 //!   use it. A request on a used connection that breaks is sent once more, on a new one. Its scripts know it again by
 //!   its number.
 //! - Nothing in here waits longer than the one bound that all of it has: finding the master, connecting, TLS, logging
-//!   in and the request itself.
+//!   in and the request itself. And no answer is longer than the allowance of its connection.
 
 use super::address::{Address, Login, PORT, SENTINEL_PORT, Target};
 use super::failure::{Circumstances, Failure};
 use super::sentinel;
 use crate::lease::show;
 use crate::store::StoreError;
+use crate::store::allowance::{Allowance, Counted, MOST_OF_REDIS};
 use crate::store::cause::innermost;
 use crate::store::tls;
 use crate::store::url::Host;
@@ -34,7 +35,13 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-type Stream = std::pin::Pin<Box<dyn AsyncStream + Send + Sync>>;
+type Bytes = std::pin::Pin<Box<dyn AsyncStream + Send + Sync>>;
+
+/// What was connected, and what may yet be read from it.
+struct Stream {
+    bytes: Bytes,
+    allowance: Allowance,
+}
 
 /// With an answer outstanding for this part of a request's time, a connection is passed over.
 const SILENCE_PARTS: u32 = 4;
@@ -103,10 +110,12 @@ impl Link {
     }
 
     /// A connection of its own for the publications of some channels.
-    pub async fn listen(&self, channels: &[String]) -> Result<PubSub, StoreError> {
+    ///
+    /// Its allowance does not begin again by itself: each message that was taken has to begin it.
+    pub async fn listen(&self, channels: &[String]) -> Result<(PubSub, Allowance), StoreError> {
         let deadline = self.deadline();
         let server = self.server(deadline).await?;
-        let stream = self.connect(&server, deadline).await?;
+        let Stream { bytes, allowance } = self.connect(&server, deadline).await?;
         let Login { user, password } = &self.address.login;
         let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
         if let Some(password) = password {
@@ -116,12 +125,13 @@ impl Link {
             }
         }
         let subscribed = timeout_at(deadline, async {
-            let mut listener = PubSub::new(&login, stream).await?;
+            let mut listener = PubSub::new(&login, bytes).await?;
             listener.subscribe(channels).await?;
             Ok::<_, RedisError>(listener)
         });
         let failure = match subscribed.await {
-            Ok(Ok(listener)) => return Ok(listener),
+            Ok(Ok(listener)) => return Ok((listener, allowance)),
+            Ok(Err(_)) if allowance.is_exceeded() => Failure::Endless,
             Ok(Err(error)) => Failure::from(error),
             Err(_) => Failure::Silent(self.timeout),
         };
@@ -179,22 +189,32 @@ impl Link {
         let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {}: {why}", server.place));
         let in_vain = |error: io::Error| unreachable(innermost(&error));
         let too_late = |what| unreachable(format!("no {what} within {}", show(self.timeout)));
+        let allowance = Allowance::of(MOST_OF_REDIS);
         let (host, port) = match &server.way {
             Way::Unix(path) => {
                 let connected = timeout_at(deadline, UnixStream::connect(path)).await;
-                return Ok(Box::pin(connected.map_err(|_| too_late("answer"))?.map_err(in_vain)?));
+                let stream = connected.map_err(|_| too_late("answer"))?.map_err(in_vain)?;
+                return Ok(Stream { bytes: Box::pin(Counted::new(stream, &allowance)), allowance });
             }
             Way::Tcp(host, port) => (host, *port),
         };
         let connected = timeout_at(deadline, connect_tcp(host, port)).await;
         let stream = connected.map_err(|_| too_late("answer"))?.map_err(in_vain)?;
-        let Some(tls) = &self.tls else { return Ok(Box::pin(stream)) };
+        let stream = Counted::new(stream, &allowance);
+        let Some(tls) = &self.tls else { return Ok(Stream { bytes: Box::pin(stream), allowance }) };
         let name = ServerName::try_from(host.name.clone());
         let name = name.map_err(|_| StoreError::misconfigured(format!("{} is no name for TLS", host.name)))?;
         // A Redis that speaks none waits for the rest of a command.
         let secured = timeout_at(deadline, tls.connect(name, stream)).await;
         let secured = secured.map_err(|_| too_late("TLS, if it speaks any there,"))?;
-        Ok(Box::pin(secured.map_err(|error| distrusted(&server.place, &error))?))
+        let secured = secured.map_err(|error| {
+            if allowance.is_exceeded() {
+                StoreError::not_applied(allowance.complaint(&server.place, "redis"))
+            } else {
+                distrusted(&server.place, &error)
+            }
+        })?;
+        Ok(Stream { bytes: Box::pin(secured), allowance })
     }
 
     async fn log_in(&self, talk: &Talk<'_>, login: &Login, db: u32) -> Result<(), StoreError> {
@@ -259,6 +279,7 @@ fn distrusted(place: &str, error: &io::Error) -> StoreError {
 /// Ends, with all that is under way on it, when the last one lets go.
 struct Connection {
     pipe: MultiplexedConnection,
+    allowance: Allowance,
     driver: AbortHandle,
     place: String,
     pulse: Mutex<Pulse>,
@@ -273,14 +294,14 @@ struct Pulse {
 }
 
 impl Connection {
-    async fn new(stream: Stream, place: String) -> Self {
+    async fn new(Stream { bytes, allowance }: Stream, place: String) -> Self {
         let nothing = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let made = MultiplexedConnection::new_with_config(&nothing, stream, config).await;
+        let made = MultiplexedConnection::new_with_config(&nothing, bytes, config).await;
         let (pipe, driver) = made.expect("without anything to set up, nothing is sent");
         let driver = tokio::spawn(driver).abort_handle();
         let pulse = Mutex::new(Pulse { unanswered: 0, heard: BootInstant::now() });
-        Self { pipe, driver, place, pulse, scripts: AtomicU32::new(0) }
+        Self { pipe, allowance, driver, place, pulse, scripts: AtomicU32::new(0) }
     }
 
     fn pulse(&self) -> MutexGuard<'_, Pulse> {
@@ -336,7 +357,10 @@ impl Talk<'_> {
         let question = Question::begin(self);
         let mut pipe = self.connection.pipe.clone();
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
-        let answer = answer.map_err(|_| Failure::Silent(self.link.timeout))?.map_err(Failure::from)?;
+        let answer = answer.map_err(|_| Failure::Silent(self.link.timeout))?;
+        let allowance = &self.connection.allowance;
+        let answer =
+            answer.map_err(|error| if allowance.is_exceeded() { Failure::Endless } else { Failure::from(error) })?;
         question.answered();
         let answer = answer.extract_error().map_err(Failure::from);
         // After a failover the same name leads to another server.
@@ -363,6 +387,7 @@ impl<'a> Question<'a> {
             pulse.heard = BootInstant::now();
         }
         pulse.unanswered += 1;
+        talk.connection.allowance.begin_again();
         Self { talk, answered: false }
     }
 
@@ -377,6 +402,7 @@ impl Drop for Question<'_> {
         pulse.unanswered -= 1;
         if self.answered {
             pulse.heard = BootInstant::now();
+            self.talk.connection.allowance.begin_again();
         } else {
             drop(pulse);
             self.talk.link.forget(&self.talk.connection);

@@ -9,6 +9,7 @@ use super::notes::{NOTE, SESSION, STANDBY};
 use super::script;
 use crate::lease::Shard;
 use crate::store::StoreError;
+use crate::store::allowance::{self, MOST_LISTED};
 use redis::{Value, cmd};
 use std::collections::BTreeSet;
 
@@ -63,6 +64,9 @@ async fn keys(store: &Redis, pattern: &str) -> Result<BTreeSet<String>, StoreErr
         let answer = answer.map_err(|failure| failure.conclude(store.link.about(talk.place(), &[])))?;
         let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
         found.extend(keys);
+        if found.len() > MOST_LISTED {
+            return Err(StoreError::not_applied(allowance::too_long(talk.place())));
+        }
         if next == b"0" {
             return Ok(found);
         }

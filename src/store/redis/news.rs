@@ -1,10 +1,11 @@
 //! A standby's ear: a subscription to the channels on which releases of its shards are published.
 //!
 //! The hazard: messages that nobody takes pile up. So a subscription lives only while somebody waits for news, and
-//! from one wait to the next; a leader has none.
+//! from one wait to the next; a leader has none. And where more come than its allowance has room for, it ends.
 
 use super::link::Link;
 use crate::store::StoreError;
+use crate::store::allowance::Allowance;
 use crate::time::BootInstant;
 use futures_util::{FutureExt, StreamExt};
 use redis::Msg;
@@ -18,6 +19,7 @@ const LEAST_LIFE: Duration = Duration::from_secs(1);
 pub struct Subscription {
     channels: Vec<String>,
     messages: PubSubStream,
+    allowance: Allowance,
     /// Places of the channels on which there was news that nobody was told of yet.
     heard: BTreeSet<usize>,
     since: BootInstant,
@@ -25,8 +27,9 @@ pub struct Subscription {
 
 impl Subscription {
     pub async fn begin(link: &Link, channels: &[String]) -> Result<Self, StoreError> {
-        let messages = link.listen(channels).await?.into_on_message();
-        Ok(Self { channels: channels.to_vec(), messages, heard: BTreeSet::new(), since: BootInstant::now() })
+        let (listener, allowance) = link.listen(channels).await?;
+        let messages = listener.into_on_message();
+        Ok(Self { channels: channels.to_vec(), messages, allowance, heard: BTreeSet::new(), since: BootInstant::now() })
     }
 
     pub fn is_of(&self, channels: &[String]) -> bool {
@@ -49,6 +52,7 @@ impl Subscription {
     fn take_in(&mut self, message: &Msg) {
         let place = self.channels.iter().position(|channel| channel == message.get_channel_name());
         self.heard.insert(place.unwrap_or_default());
+        self.allowance.begin_again();
     }
 
     pub fn was_short(&self) -> bool {
