@@ -163,20 +163,8 @@ impl Scheduling {
     /// # Errors
     /// The kernel's; none is known.
     pub fn current() -> io::Result<Self> {
-        let mut parameter = libc::sched_param { sched_priority: 0 };
-        // SAFETY: sched_getparam(2) writes one sched_param where the pointer says; the others take numbers alone. Some C
-        // libraries have no more than a stub of the first two.
-        let (policy, failed, nice) = unsafe {
-            let policy = libc::syscall(libc::SYS_sched_getscheduler, 0);
-            let failed = libc::syscall(libc::SYS_sched_getparam, 0, &raw mut parameter);
-            // -1 is a nice value as well as an error, and for oneself there is no error.
-            (policy, failed, libc::getpriority(libc::PRIO_PROCESS, 0))
-        };
-        let policy = i32::try_from(policy).expect("a policy or -1");
-        if policy < 0 || failed < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { policy: policy & !libc::SCHED_RESET_ON_FORK, priority: parameter.sched_priority, nice })
+        let (policy, priority, nice) = scheduling()?;
+        Ok(Self { policy: policy & !libc::SCHED_RESET_ON_FORK, priority, nice })
     }
 
     /// True for a policy or nice value that puts a process before others.
@@ -195,7 +183,7 @@ impl Scheduling {
     /// # Errors
     /// EPERM where this process may not have it.
     pub fn set_policy(self) -> io::Result<()> {
-        self.apply_policy(libc::SCHED_RESET_ON_FORK)
+        set_scheduler(self.policy | libc::SCHED_RESET_ON_FORK, self.priority)
     }
 
     /// Gives the calling thread all of this, and what it forks as well. Async-signal-safe.
@@ -203,17 +191,33 @@ impl Scheduling {
     /// # Errors
     /// EPERM where this process may not have it.
     pub fn restore(self) -> io::Result<()> {
-        self.apply_policy(0)?;
+        set_scheduler(self.policy, self.priority)?;
         set_nice(self.nice)
     }
+}
 
-    fn apply_policy(self, flag: libc::c_int) -> io::Result<()> {
-        let parameter = libc::sched_param { sched_priority: self.priority };
-        // SAFETY: sched_setscheduler(2) reads one sched_param, and `parameter` is one.
-        let failed =
-            unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, self.policy | flag, &raw const parameter) } < 0;
-        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+/// Policy with its flags, priority and nice value of the calling thread.
+fn scheduling() -> io::Result<(i32, i32, i32)> {
+    let mut parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: sched_getparam(2) writes one sched_param where the pointer says; the others take numbers alone. Some C libraries
+    // have no more than a stub of the first two.
+    let (policy, failed, nice) = unsafe {
+        let policy = libc::syscall(libc::SYS_sched_getscheduler, 0);
+        let failed = libc::syscall(libc::SYS_sched_getparam, 0, &raw mut parameter);
+        // -1 is a nice value as well as an error, and for oneself there is no error.
+        (policy, failed, libc::getpriority(libc::PRIO_PROCESS, 0))
+    };
+    if policy < 0 || failed < 0 {
+        return Err(io::Error::last_os_error());
     }
+    Ok((i32::try_from(policy).expect("policies are small numbers"), parameter.sched_priority, nice))
+}
+
+fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: priority };
+    // SAFETY: sched_setscheduler(2) reads one sched_param, and `parameter` is one.
+    let failed = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameter) } < 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Sets the nice value of the calling thread.
@@ -282,13 +286,11 @@ fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
     drop(result);
     let mut number = [0; 4];
     // Closed by exec(2), or by the end of the child; then it is a child that ended at once.
-    match File::from(failure).read_exact(&mut number) {
-        Err(_) => Ok(child),
-        Ok(()) => {
-            let _ = nix::sys::wait::waitpid(child, None);
-            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
-        }
+    if File::from(failure).read_exact(&mut number).is_err() {
+        return Ok(child);
     }
+    let _ = nix::sys::wait::waitpid(child, None);
+    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
 }
 
 /// In the child: becomes the program, or says why not.

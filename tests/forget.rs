@@ -138,9 +138,13 @@ fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) 
     // Nobody is left who could release it.
     let backstop = children_of(place.fleet.pid("c0").as_raw())[0];
     let others = [backstop, children_of(backstop)[0]].map(Pid::from_raw);
-    others.iter().for_each(|&pid| kill(pid, Signal::SIGSTOP).unwrap());
+    for &pid in &others {
+        kill(pid, Signal::SIGSTOP).unwrap();
+    }
     place.fleet.kill("c0");
-    others.iter().for_each(|&pid| kill(pid, Signal::SIGKILL).unwrap());
+    for &pid in &others {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
     let said = place.keeps("shard");
     assert!(said.contains("c0 (term ") && said.contains("if it is not renewed"), "{said}");
     wait_until("its lease has ended", || place.forget("shard").status.success());

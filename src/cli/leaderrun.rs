@@ -148,25 +148,18 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         Some((address, board)) => match runtime.block_on(listen::begin(address, board)) {
             Ok(listening) => Some(listening),
             Err(error) => {
-                let number = error.raw_os_error();
-                let why =
-                    number.map_or_else(|| error.to_string(), |n| nix::errno::Errno::from_raw(n).desc().to_owned());
-                return Ok(fail(exit::OS_ERROR, &format!("cannot listen on {address}: {why}")));
+                return Ok(fail(
+                    exit::OS_ERROR,
+                    &format!("cannot listen on {address}: {}", crate::store::file::in_words(&error)),
+                ));
             }
         },
         None => None,
     };
     let outcome = runtime.block_on(async {
-        let store = match job.store.location.open(job.timing.request_timeout).await {
+        let store = match open_store(&job.store.location, &candidate, job.timing.request_timeout, flags.slots).await {
             Ok(store) => store,
             Err(error) => return Ok(Outcome::Refused(error)),
-        };
-        let store: Arc<dyn Store> = match flags.slots {
-            None => store,
-            Some(slots) => match Slotted::new(store, &candidate, slots, job.timing.request_timeout) {
-                Ok(slotted) => Arc::new(slotted),
-                Err(why) => return Ok(Outcome::Refused(StoreError::misconfigured(why))),
-            },
         };
         let settings = Settings {
             timing: job.timing,
@@ -219,6 +212,21 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         Outcome::Unreachable(message) => fail(status, &message),
         Outcome::Refused(error) => fail(status, &error.message),
     })
+}
+
+async fn open_store(
+    location: &Location,
+    candidate: &Candidate,
+    request_timeout: Duration,
+    slots: Option<u32>,
+) -> Result<Arc<dyn Store>, StoreError> {
+    let store = location.open(request_timeout).await?;
+    match slots {
+        None => Ok(store),
+        Some(slots) => Slotted::new(store, candidate, slots, request_timeout)
+            .map(|slotted| Arc::new(slotted) as Arc<dyn Store>)
+            .map_err(StoreError::misconfigured),
+    }
 }
 
 /// Ctrl-C at the terminal went to its foreground group, which was COMMAND's alone. Had COMMAND run without us, those who

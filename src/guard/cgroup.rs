@@ -70,7 +70,9 @@ impl Cgroup {
         let shown = path.display();
         let directory: OwnedFd = File::open(&path).map_err(|error| format!("{shown}: {error}"))?.into();
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
-        if !is_delegated(&directory) && !(own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok()) {
+        // The root of all cgroups has no such file.
+        let is_namespaces_root = own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok();
+        if !(is_delegated(&directory) || is_namespaces_root) {
             return Err(format!("{shown} was not delegated to us (systemd: Delegate=yes)"));
         }
         for name in [c".", c"cgroup.procs"] {

@@ -37,7 +37,9 @@ impl fmt::Display for Priority {
     }
 }
 
-/// Gives the calling thread the best that is allowed, until [`lower`]. `usual` is what it had before.
+/// Gives the calling thread the best that is allowed, until [`lower`]. `usual` is what it had before. Answers what it
+/// got, for people.
+#[expect(clippy::must_use_candidate, reason = "it acts, and its answer is for people")]
 pub fn raise(usual: Scheduling) -> Priority {
     // What an administrator chose is not ours to change.
     if usual.is_raised() {

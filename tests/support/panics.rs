@@ -6,6 +6,7 @@ use leaderrun::attendants::{Attendants, Duties};
 use leaderrun::custody::Command;
 use leaderrun::driver::{self, Habits};
 use leaderrun::election::{OnLoss, Patience, Settings};
+use leaderrun::guard::contain::{Contain, Containment};
 use leaderrun::guard::{self, hooks::Hooks};
 use leaderrun::lease::{Candidate, Session, Timing, TimingRequest};
 use leaderrun::processes::Processes;
@@ -13,6 +14,7 @@ use leaderrun::store::Location;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 const MOMENT: Duration = Duration::from_millis(10);
@@ -60,6 +62,7 @@ async fn lead(store: &str, file: &str) {
         lease: timing.lease,
     };
     let grace = Duration::from_secs(1);
+    let containment = Arc::new(Containment::find(Contain::Tree).expect("/proc is there"));
     let command = Command {
         words: ["sh", "-c", "echo $$ > \"$0\"; exec sleep 1000", file].map(Into::into).to_vec(),
         environment: Vec::new(),
@@ -69,6 +72,7 @@ async fn lead(store: &str, file: &str) {
         hooks: Hooks::default(),
         terminal_group: None,
         no_input: true,
+        containment: Arc::clone(&containment),
         store_url: None,
     };
     let settings = Settings {
@@ -84,8 +88,14 @@ async fn lead(store: &str, file: &str) {
         relinquish_after: None,
         attendants: false,
     };
-    let duties =
-        Duties { standby: None, on_leader_change: None, hook_timeout: grace, stop_signal: Signal::SIGTERM, grace };
+    let duties = Duties {
+        standby: None,
+        on_leader_change: None,
+        hook_timeout: grace,
+        stop_signal: Signal::SIGTERM,
+        grace,
+        containment,
+    };
     let attendants = Attendants::new(duties, &candidate);
     let host = Processes::new(command, &candidate, attendants, None, None).expect("signals and a timer");
     let habits = Habits { announces: false, job: None, schedule: None };
