@@ -397,6 +397,9 @@ fn one_that_the_user_may_not_read_is_a_usage_error() {
     refused(&output, &["cannot be read: permission denied"]);
 }
 
+/// How a file is named, and what is said when everybody can read it.
+type Way<'a> = (&'a dyn Fn(&str, u32) -> Output, &'a str);
+
 #[test]
 fn a_password_that_everybody_can_read_is_refused() {
     let place = Place::new();
@@ -420,7 +423,6 @@ fn a_password_that_everybody_can_read_is_refused() {
         closed(place.file("leaderrun.store", url), mode);
         leaderrun().env("CREDENTIALS_DIRECTORY", place.0.path()).args(["--explain", "a"]).output().unwrap()
     };
-    type Way<'a> = (&'a dyn Fn(&str, u32) -> Output, &'a str);
     let ways: [Way; 4] = [
         (&configured, "secret.toml: store has a password in it, and everybody can read this file: chmod o-r"),
         (&by_file, "secret: the URL has a password in it, and everybody can read this file: chmod o-r"),

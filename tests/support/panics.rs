@@ -47,7 +47,7 @@ async fn disturb(place: &str, file: PathBuf) {
         "thread" => drop(std::thread::spawn(|| panic!("as ordered"))),
         _ => panic!("{place} is no place"),
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn lead(store: &str, file: &str) {
