@@ -18,7 +18,7 @@
 //! - *Two of the three* are killed or frozen: the third is enough, for each of them knows the deadline and
 //!   inherits what the others leave.
 //! - *All three* are killed or frozen in one instant: COMMAND itself still dies. What it forked dies where the tree has a
-//!   PID namespace ([`init`]), or where a service manager kills the cgroup; else it lives on.
+//!   PID namespace (`init`), or where a service manager kills the cgroup; else it lives on.
 //! - *A descendant hides* in its own session or process group, or double-forks: the guard is a subreaper, so
 //!   every descendant becomes its child at the latest when its own parent dies.
 //! - *A tree forks as fast as it is killed*, or hides from `/proc`: see [`contain`], [`cgroup`] and [`tree`].

@@ -8,8 +8,8 @@
 //! The socket is in the abstract namespace (unix(7)), where every process of the same network namespace may find it. It
 //! takes no input, so there is nothing to be sent to it, and what it tells are no secrets. But when a candidate is gone
 //! its name is free: any user may bind it and answer that the lease lasts for an hour. So COMMAND believes only who knows
-//! the key that it was told ([`key`]) and is of the candidate's user; and to people an answer is shown with the process and
-//! the user that the kernel names ([`ask`]).
+//! the key that it was told (`key`) and is of the candidate's user; and to people an answer is shown with the process and
+//! the user that the kernel names (`ask`).
 
 mod ask;
 mod key;
