@@ -11,7 +11,7 @@
 //!   those. So a holder also takes a `Seat`, which does not depend on where the files are. The holder itself notices
 //!   at its next renewal that the path of its file leads elsewhere, and stops.
 //! - *The file is deleted between opening and locking it.* What was locked is compared with what the path names.
-//! - *Other users of the machine* lock what they may read, and plant what is no file: see `state` and [`lock`]. No call
+//! - *Other users of the machine* lock what they may read, and plant what is no file: see `state` and `lock`. No call
 //!   here waits for what another process does, but for the thread that sleeps until a lock is ours.
 //! - *A network file system* may grant one lock to two machines, or lose it while its server is away: refused.
 //! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start
