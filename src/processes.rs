@@ -57,7 +57,8 @@ impl Processes {
         notifier: Option<Notifier>,
         board: Option<Arc<Board>>,
     ) -> io::Result<Self> {
-        let witness = Witness::new(candidate).inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
+        let witness = Witness::new(candidate, &command.containment)
+            .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
         let (signals, timer) = (Signals::listen()?, Timer::new()?);
         Ok(Self {
             command,

@@ -18,6 +18,7 @@ pub use ask::{Answer, Survey, ask_all, ask_own};
 pub use key::Key;
 
 use crate::election::{Role, View};
+use crate::guard::contain::Containment;
 use crate::lease::{Candidate, Deadline, Session, Shard, Term};
 use crate::store::on_one_line;
 use crate::time::BootInstant;
@@ -55,6 +56,9 @@ pub struct Statement {
     /// Some while it has a tree.
     pub leadership: Option<Leads>,
     pub standing: Standing,
+    /// By which means it kills a tree, in words; empty in a statement of an older candidate.
+    #[serde(default)]
+    pub containment: String,
 }
 
 /// Of a leadership with a tree.
@@ -108,6 +112,7 @@ pub struct Witness {
     shard: String,
     owner: String,
     pid: u32,
+    containment: String,
     view: View,
     leadership: Option<Leadership>,
 }
@@ -123,7 +128,7 @@ struct Leadership {
 impl Witness {
     /// # Errors
     /// The kernel's.
-    pub fn new(candidate: &Candidate) -> io::Result<Self> {
+    pub fn new(candidate: &Candidate, containment: &Containment) -> io::Result<Self> {
         // Another random number than the session, which nobody needs to know.
         let name = format!("{PREFIX}{}", Session::random()?.as_str());
         Ok(Self {
@@ -133,6 +138,7 @@ impl Witness {
             shard: candidate.shard.to_string(),
             owner: candidate.owner.clone(),
             pid: candidate.pid,
+            containment: containment.to_string(),
             view: View { role: Role::Standby(None), trouble: None, hindrance: None },
             leadership: None,
         })
@@ -206,6 +212,7 @@ impl Witness {
             pid: self.pid,
             leadership: self.leadership.as_ref().map(|leadership| leadership.told(now)),
             standing: Standing::of(&self.view, now),
+            containment: self.containment.clone(),
         }
     }
 }

@@ -148,10 +148,7 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         Some((address, board)) => match runtime.block_on(listen::begin(address, board)) {
             Ok(listening) => Some(listening),
             Err(error) => {
-                return Ok(fail(
-                    exit::OS_ERROR,
-                    &format!("cannot listen on {address}: {}", crate::store::file::in_words(&error)),
-                ));
+                return Ok(fail(exit::OS_ERROR, &format!("cannot listen on {address}: {}", in_words(&error))));
             }
         },
         None => None,
@@ -212,6 +209,11 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         Outcome::Unreachable(message) => fail(status, &message),
         Outcome::Refused(error) => fail(status, &error.message),
     })
+}
+
+fn in_words(error: &std::io::Error) -> String {
+    let number = error.raw_os_error();
+    number.map_or_else(|| error.to_string(), |number| nix::errno::Errno::from_raw(number).desc().to_owned())
 }
 
 async fn open_store(

@@ -29,6 +29,19 @@ pub enum Contain {
     Pidns,
 }
 
+impl Contain {
+    /// As an option has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Tree => "tree",
+            Self::Cgroup => "cgroup",
+            Self::Pidns => "pidns",
+        }
+    }
+}
+
 /// The means that were found.
 #[derive(Debug)]
 pub struct Containment {
@@ -96,11 +109,12 @@ impl Containment {
     /// What kills a tree here, in a word: as `--contain` has it.
     #[must_use]
     pub fn method(&self) -> &'static str {
-        match (&self.namespaces, &self.cgroup) {
-            (Some(_), _) => "pidns",
-            (None, Some(_)) => "cgroup",
-            (None, None) => "tree",
-        }
+        let method = match (&self.namespaces, &self.cgroup) {
+            (Some(_), _) => Contain::Pidns,
+            (None, Some(_)) => Contain::Cgroup,
+            (None, None) => Contain::Tree,
+        };
+        method.name()
     }
 
     #[must_use]

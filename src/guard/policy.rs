@@ -75,6 +75,60 @@ pub enum Effect {
     Finish,
 }
 
+/// What one input leads to, in its order. It takes no memory but its own: none may be left when a kill is due.
+#[derive(Clone, Copy, Debug)]
+pub struct Effects {
+    list: [Effect; Self::MOST],
+    length: usize,
+}
+
+impl Effects {
+    /// Four is the most that is known: a deadline is reported, COMMAND unready, the tree asked and killed.
+    const MOST: usize = 6;
+
+    fn push(&mut self, effect: Effect) {
+        assert!(self.length < Self::MOST, "an input leads to few effects: {self:?}");
+        self.list[self.length] = effect;
+        self.length += 1;
+    }
+
+    fn extend<const N: usize>(&mut self, effects: [Effect; N]) {
+        for effect in effects {
+            self.push(effect);
+        }
+    }
+}
+
+impl Default for Effects {
+    fn default() -> Self {
+        // What stands behind the length is never seen.
+        Self { list: [Effect::Finish; Self::MOST], length: 0 }
+    }
+}
+
+impl std::ops::Deref for Effects {
+    type Target = [Effect];
+
+    fn deref(&self) -> &[Effect] {
+        &self.list[..self.length]
+    }
+}
+
+impl<const N: usize> PartialEq<[Effect; N]> for Effects {
+    fn eq(&self, other: &[Effect; N]) -> bool {
+        **self == other[..]
+    }
+}
+
+impl IntoIterator for Effects {
+    type Item = Effect;
+    type IntoIter = std::iter::Take<std::array::IntoIter<Effect, { Self::MOST }>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.into_iter().take(self.length)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     deadline: Deadline,
@@ -194,8 +248,8 @@ impl Policy {
     }
 
     #[must_use]
-    pub fn handle(&mut self, now: BootInstant, input: Input) -> Vec<Effect> {
-        let mut effects = Vec::new();
+    pub fn handle(&mut self, now: BootInstant, input: Input) -> Effects {
+        let mut effects = Effects::default();
         self.pass_deadline(now, &mut effects);
         match input {
             Input::Order(Order::Extend(deadline)) => {
@@ -224,13 +278,13 @@ impl Policy {
 
     /// Before anything else is heard: who was frozen until after the deadline must not ask a frozen tree to end, for
     /// what is asked is continued, and would run beside its successor for a moment.
-    fn pass_deadline(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+    fn pass_deadline(&mut self, now: BootInstant, effects: &mut Effects) {
         if now >= self.kill_by() {
             self.kill(Reason::Lost, effects);
         }
     }
 
-    fn pass_time(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+    fn pass_time(&mut self, now: BootInstant, effects: &mut Effects) {
         self.pass_deadline(now, effects);
         match self.phase {
             Phase::Opening { .. } | Phase::Running if now >= self.deadline.term_at => {
@@ -267,7 +321,7 @@ impl Policy {
     }
 
     /// The stop signal, `kill_after` before SIGKILL; and before it its hook, if COMMAND runs and there is time for one.
-    fn stop(&mut self, now: BootInstant, reason: Reason, kill_after: Option<Duration>, effects: &mut Vec<Effect>) {
+    fn stop(&mut self, now: BootInstant, reason: Reason, kill_after: Option<Duration>, effects: &mut Effects) {
         match self.phase {
             Phase::Opening { until } => {
                 self.reason.get_or_insert(reason);
@@ -298,12 +352,12 @@ impl Policy {
         }
     }
 
-    fn ask(&mut self, now: BootInstant, kill_after: Option<Duration>, effects: &mut Vec<Effect>) {
+    fn ask(&mut self, now: BootInstant, kill_after: Option<Duration>, effects: &mut Effects) {
         self.phase = Phase::Stopping { kill_at: kill_after.map_or(BootInstant::NEVER, |after| now.plus(after)) };
         effects.push(Effect::AskTree);
     }
 
-    fn kill(&mut self, reason: Reason, effects: &mut Vec<Effect>) {
+    fn kill(&mut self, reason: Reason, effects: &mut Effects) {
         match self.phase {
             Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. } => {
                 if matches!(self.phase, Phase::Opening { .. }) && reason != Reason::Failed {
@@ -319,7 +373,7 @@ impl Policy {
     }
 
     /// What it leaves behind has the grace. Nothing is stopped that a hook would have to be told of.
-    fn command_ended(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+    fn command_ended(&mut self, now: BootInstant, effects: &mut Effects) {
         self.reason.get_or_insert(Reason::Ended);
         if self.phase == Phase::Running {
             self.ask(now, Some(self.grace), effects);
@@ -328,7 +382,7 @@ impl Policy {
         }
     }
 
-    fn hook_ended(&mut self, now: BootInstant, end: HookEnd, effects: &mut Vec<Effect>) {
+    fn hook_ended(&mut self, now: BootInstant, end: HookEnd, effects: &mut Effects) {
         match self.phase {
             // Nobody starts what is to be stopped at once.
             Phase::Opening { .. } if end == HookEnd::Exited(0) && now >= self.deadline.term_at.min(self.kill_by()) => {}
@@ -353,7 +407,7 @@ impl Policy {
         }
     }
 
-    fn empty(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+    fn empty(&mut self, now: BootInstant, effects: &mut Effects) {
         match self.phase {
             Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. } | Phase::Killing => {
                 match self.boxes.lost {
@@ -369,7 +423,7 @@ impl Policy {
         }
     }
 
-    fn finish(&mut self, effects: &mut Vec<Effect>) {
+    fn finish(&mut self, effects: &mut Effects) {
         self.phase = Phase::Finished;
         effects.push(Effect::Finish);
     }

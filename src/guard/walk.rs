@@ -20,6 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// As many processes as are read without growing. Memory that is not used is not taken.
 const FORESEEN: usize = 1 << 15;
+/// As many as a machine usually has.
+const USUAL: usize = 1 << 10;
 /// A line of proc_pid_stat(5) has 52 numbers at most, and a name of 64 bytes at most.
 const STAT: usize = 1536;
 const ENTRIES: usize = 1 << 15;
@@ -62,11 +64,12 @@ impl Walk {
     /// # Errors
     /// The kernel's: `/proc` is not mounted.
     pub fn open() -> io::Result<Self> {
-        Ok(Self {
-            proc: File::open("/proc")?,
-            entries: vec![0; ENTRIES].into_boxed_slice(),
-            seen: Vec::with_capacity(FORESEEN),
-        })
+        let mut seen = Vec::with_capacity(FORESEEN);
+        let nobody = Seen { pid: 0, parent: 0, group: 0, started: None, place: Place::Unknown };
+        // So that these pages are there: the others come when they are needed, if memory is left then.
+        seen.resize(USUAL, nobody);
+        seen.clear();
+        Ok(Self { proc: File::open("/proc")?, entries: vec![0; ENTRIES].into_boxed_slice(), seen })
     }
 
     /// Hands each process below `top` to `each`, but for those below and among `strangers`.

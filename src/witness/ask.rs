@@ -176,7 +176,8 @@ mod tests {
         let key = Key::read(&format!("7:{}", Session::random().unwrap().as_str())).unwrap();
         let standing = Standing { role: "leader".into(), obstacle: None, trouble: None, hindrance: None };
         let (shard, owner) = ("db".to_owned(), "me".to_owned());
-        let statement = Statement { shard, slot_of: None, owner, pid: 5, leadership: None, standing };
+        let statement =
+            Statement { shard, slot_of: None, owner, pid: 5, leadership: None, standing, containment: String::new() };
         let believed = |user, process, key| Peer { user, process }.is_believed(key, &statement);
         // In other PID namespaces it has other numbers, or none.
         for process in [None, Some(5), Some(6)] {

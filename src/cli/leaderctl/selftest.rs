@@ -18,6 +18,7 @@ pub use programs::run_if_respawned;
 use super::{PROGRAM, fail, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
+use crate::guard::contain::{Contain, Containment};
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show};
 use crate::presence;
 use crate::screen;
@@ -73,6 +74,10 @@ pub struct SelftestFlags {
           allow_hyphen_values = true)]
     retry: Duration,
 
+    /// Kill the trees by: auto, tree, cgroup, pidns
+    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
+    contain: Contain,
+
     /// Each row as one JSON object
     #[arg(long)]
     json: bool,
@@ -97,6 +102,13 @@ impl SelftestFlags {
             Err(message) => return flags::usage(PROGRAM, &message),
         };
         let named = own.as_ref().unwrap_or(named);
+        let containment = match Containment::find(self.contain) {
+            Ok(containment) => containment,
+            Err(why) => return fail(exit::OS_ERROR, &why),
+        };
+        if let Err(error) = self.say(&format!("a tree is killed by {containment}")) {
+            return printed(Err(error));
+        }
         // On one thread: a candidate dies with the thread that started it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let status = runtime.and_then(|runtime| runtime.block_on(self.test(named, timing, request_timeout)));
@@ -127,7 +139,14 @@ impl SelftestFlags {
         };
         let scratch = Scratch::new(&candidate.session)?;
         let environment = environment_without_ours();
-        let setting = Setting { timing, shard, expires: store.expires(), environment, scratch: scratch.0.clone() };
+        let setting = Setting {
+            timing,
+            shard,
+            contain: self.contain,
+            expires: store.expires(),
+            environment,
+            scratch: scratch.0.clone(),
+        };
         let mut bench = Bench::new(self.json, named, &setting, request_timeout);
         let chosen = |fault: &&Fault| self.only.is_empty() || self.only.contains(fault);
         let faults: Vec<Fault> = Fault::value_variants().iter().filter(chosen).copied().collect();

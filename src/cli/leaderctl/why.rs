@@ -207,7 +207,7 @@ impl WhyFlags {
     }
 
     fn by_candidate(&self, candidate: &Told, because: &mut Vec<String>) {
-        let Statement { shard, owner, standing, leadership, .. } = &candidate.statement;
+        let Statement { shard, owner, standing, leadership, containment, .. } = &candidate.statement;
         let process = candidate.process();
         let term = leadership.as_ref().map(|leads| format!(", term {}", leads.term)).unwrap_or_default();
         let of =
@@ -219,6 +219,9 @@ impl WhyFlags {
         }
         if let Some(hindrance) = &standing.hindrance {
             because.push(format!("{owner}: {hindrance}"));
+        }
+        if !containment.is_empty() {
+            because.push(format!("{owner} kills a tree by {containment}"));
         }
     }
 }

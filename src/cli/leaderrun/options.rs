@@ -173,7 +173,7 @@ pub struct Flags {
           allow_hyphen_values = true)]
     margin: Option<Duration>,
 
-    /// Kill COMMAND's tree by: auto, tree, cgroup, pidns
+    /// Kill the tree by: auto, tree, cgroup, pidns
     #[arg(long, value_name = "HOW", env = "LEADERRUN_CONTAIN", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
     pub(super) contain: Contain,
 

@@ -7,6 +7,7 @@
 use super::evidence::{Life, Stamps, Trouble};
 use super::programs;
 use super::proxy::{Proxy, Weather};
+use crate::guard::contain::Contain;
 use crate::guard::tree::{Tree, strangers};
 use crate::guard::walk::Walk;
 use crate::lease::{Shard, Timing, show};
@@ -35,6 +36,7 @@ const LAST_LINES: usize = 15;
 #[derive(Debug)]
 pub struct Setting {
     pub timing: Timing,
+    pub contain: Contain,
     pub shard: Shard,
     /// False where a lease lasts for as long as somebody holds it open.
     pub expires: bool,
@@ -115,6 +117,7 @@ impl<'a> Fleet<'a> {
         ] {
             command.arg(flag).arg(humantime::format_duration(duration).to_string());
         }
+        command.args(["--contain", self.setting.contain.name()]);
         command.args([self.setting.shard.as_str(), "--", programs::COMMAND, programs::COMMAND_NAME]);
         command.arg(&self.stamps.path).arg(self.until.as_nanos().to_string()).args(flags);
         command.env_clear().envs(self.setting.environment.iter().cloned());

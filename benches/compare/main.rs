@@ -1,13 +1,15 @@
-//! What leaderrun costs, beside flock(1) where both do the same: start-up, memory, handover, requests.
+//! What leaderrun costs, beside flock(1) where both do the same: start-up, memory, handover, requests, and how soon each
+//! method of killing empties a tree.
 //!
-//! `cargo bench --bench compare` measures for about four minutes and prints one table; `-- quick` measures less of
+//! `cargo bench --bench compare` measures for about six minutes and prints one table; `-- quick` measures less of
 //! everything. Each row names its target and whether it was met; nothing fails when one is missed, for the numbers are
 //! of the machine as much as of the program. The two tools take turns within each measurement, so that whatever else
 //! the machine does at the time slows both.
 //!
 //! What cannot be measured, because flock or dynoxide is missing, says so in its row.
 
-#[path = "../tests/support/mod.rs"]
+mod killing;
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 use leaderrun::time::BootInstant;
@@ -35,6 +37,7 @@ struct Extent {
     handovers_on_dynamodb: usize,
     handovers_on_push: usize,
     requests: Duration,
+    kills: usize,
 }
 
 const FULL: Extent = Extent {
@@ -44,6 +47,7 @@ const FULL: Extent = Extent {
     handovers_on_dynamodb: 5,
     handovers_on_push: 10,
     requests: Duration::from_mins(1),
+    kills: 8,
 };
 const QUICK: Extent = Extent {
     starts: 40,
@@ -52,6 +56,7 @@ const QUICK: Extent = Extent {
     handovers_on_dynamodb: 2,
     handovers_on_push: 3,
     requests: Duration::from_secs(10),
+    kills: 2,
 };
 
 fn main() {
@@ -70,6 +75,7 @@ fn main() {
     let on_file = handovers_on_file(&extent, &mut table);
     dynamodb::measure(&extent, &mut table);
     remote::measure(&extent, on_file, &mut table);
+    killing::measure(&extent, &mut table);
     introduce(flock.as_deref());
     table.print();
 }
