@@ -65,10 +65,10 @@ impl Cgroup {
         let mounts =
             fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
-        let path =
-            directory_of(&mounts, own).ok_or("no file system of type cgroup2 that shows its cgroup is mounted")?;
-        let shown = path.display();
-        let directory: OwnedFd = File::open(&path).map_err(|error| format!("{shown}: {error}"))?.into();
+        // Another mount may lie over one of them.
+        let opened = directories_of(&mounts, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
+        let (directory, path) = opened.ok_or("no file system of type cgroup2 that shows its cgroup is mounted")?;
+        let (directory, shown) = (OwnedFd::from(directory), path.display());
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
         // The root of all cgroups has no such file.
         let is_namespaces_root = own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok();
@@ -281,9 +281,10 @@ fn own_path(membership: &str) -> Option<&str> {
     membership.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Where the cgroup `own` is, as proc_pid_mountinfo(5) tells: `36 35 98:0 ROOT POINT OPTIONS TAGS... - TYPE SOURCE OPTIONS`.
-fn directory_of(mounts: &str, own: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
+/// Where the cgroup `own` may be, as proc_pid_mountinfo(5) tells:
+/// `36 35 98:0 ROOT POINT OPTIONS TAGS... - TYPE SOURCE OPTIONS`.
+fn directories_of(mounts: &str, own: &str) -> impl Iterator<Item = PathBuf> {
+    mounts.lines().filter_map(move |line| {
         let (place, kind) = line.split_once(" - ")?;
         if kind.split(' ').next()? != "cgroup2" {
             return None;
@@ -319,6 +320,7 @@ mod tests {
         assert_eq!(own_path(membership), Some("/system.slice/report.service"));
         let mounts = "30 23 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       31 23 0:27 / /sys/fs/my\\040cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
+        let directory_of = |mounts, own| directories_of(mounts, own).last();
         let directory = directory_of(mounts, "/system.slice/report.service");
         assert_eq!(directory, Some(PathBuf::from("/sys/fs/my cgroup/system.slice/report.service")));
         assert_eq!(directory_of(mounts, "/"), Some(PathBuf::from("/sys/fs/my cgroup")));
@@ -341,6 +343,7 @@ mod tests {
     #[test]
     fn a_cgroup_outside_of_what_is_mounted_is_not_found() {
         let mounts = "31 23 0:27 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let directory_of = |mounts, own| directories_of(mounts, own).last();
         assert_eq!(directory_of(mounts, "/docker/abc/x"), Some(PathBuf::from("/sys/fs/cgroup/x")));
         assert_eq!(directory_of(mounts, "/docker/abcd"), None);
     }

@@ -8,6 +8,7 @@
 //! the first, and the second starts.
 
 mod host;
+mod leaves;
 mod life;
 mod story;
 #[path = "../support/mod.rs"]

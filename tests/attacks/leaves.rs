@@ -1,0 +1,99 @@
+//! What a crash leaves in a cgroup that was delegated to leaderrun is gone before its next start has a COMMAND; and what
+//! COMMAND gets of it all.
+
+use crate::host::program;
+use crate::support::fleet::leaderrun;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Runs `script` by a shell on a host of its own, in a cgroup that is delegated to it; `$L` is leaderrun. Answers what it
+/// wrote on standard error.
+fn on_a_host(name: &str, script: &str) -> String {
+    let scratch = TempDir::new().expect("a scratch directory");
+    let (status, log) = (scratch.path().join("status"), scratch.path().join("log"));
+    let place = scratch.path().join("sh");
+    File::create(&place).expect("a file can be made");
+    let mut command = Command::new(program("host"));
+    command.arg(&status).arg("/bin/sh").arg(format!("cgroup=leaderrun-attack-{}-{name}", std::process::id()));
+    command.arg("--").arg(place).args(["-c", script]);
+    command.env("L", leaderrun().get_program()).env("LEADERRUN_CONFIG", "/dev/null");
+    command.env("LEADERRUN_STORE", format!("file:{}", scratch.path().join("store").display()));
+    command.env("SCRATCH", scratch.path());
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
+    let mut host = command.spawn().expect("the program was compiled");
+    let begun = Instant::now();
+    while !status.exists() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ended = status.exists();
+    drop(host.stdin.take());
+    host.wait().expect("it can be waited for");
+    let said = fs::read_to_string(log).expect("it was made");
+    assert!(ended, "the script does not end: {said}");
+    said
+}
+
+#[test]
+fn what_a_crash_left_in_a_leaf_is_killed_at_the_next_start_and_what_lives_is_not() {
+    let said = on_a_host(
+        "crash",
+        r#"
+        $L -q one -- sh -c 'trap "" TERM; setsid sleep 1000 & echo $! >"$SCRATCH/crashed"; wait' &
+        until [ -s "$SCRATCH/crashed" ]; do sleep 0.05; done
+        kill -9 $(pgrep -x leaderrun) $(pgrep -x lr-guard) $(pgrep -x lr-backstop)
+        $L -q two -- sh -c 'echo $$ >"$SCRATCH/lives"; exec sleep 1000' &
+        until [ -s "$SCRATCH/lives" ]; do sleep 0.05; done
+        kill -0 $(cat "$SCRATCH/crashed") && echo the crashed one lives >&2
+        $L -q three -- true
+        kill -0 $(cat "$SCRATCH/lives") && echo the other one lives >&2
+        kill $(pgrep -x leaderrun)
+        wait
+        where=$($L --explain x | sed -n 's/.*a cgroup below \([^,]*\),.*/\1/p')
+        ls -d "$where"/payload-* >&2
+        echo end >&2
+        "#,
+    );
+    assert!(!said.contains("the crashed one lives"), "{said}");
+    assert!(said.contains("the other one lives") && said.contains("No such file"), "{said}");
+    assert!(said.ends_with("end\n"), "{said}");
+}
+
+#[test]
+fn command_has_the_priority_that_leaderrun_was_started_with() {
+    let said = on_a_host(
+        "priority",
+        r#"
+        for method in tree cgroup pidns; do
+            nice -n 7 $L -q --contain $method x -- sh -c 'nice >&2; chrt -p $$ | grep policy >&2'
+            chrt -b 0 $L -q --contain $method x -- sh -c 'nice >&2; chrt -p $$ | grep policy >&2'
+        done
+        $L -q x -- sh -c 'chrt -p $(pgrep -x lr-guard) | grep policy >&2'
+        "#,
+    );
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 13, "{said}");
+    for of_method in lines[..12].chunks(4) {
+        assert_eq!(of_method[0], "7", "{said}");
+        assert!(of_method[1].ends_with("SCHED_OTHER"), "{said}");
+        assert_eq!(of_method[2], "0", "{said}");
+        assert!(of_method[3].ends_with("SCHED_BATCH"), "{said}");
+    }
+    // Where this test may have it, the guard has it; else nothing is shown of it.
+    assert!(lines[12].contains("SCHED_FIFO") || !may_be_real_time(), "{said}");
+}
+
+fn may_be_real_time() -> bool {
+    Command::new("chrt").args(["-f", "1", "true"]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_before_anything_is_acquired() {
+    // The cgroup of this test was delegated to nobody here.
+    let output =
+        leaderrun().args(["--contain", "cgroup", "--store", "file:/nonexistent/x", "a", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(71), "{said}");
+    assert!(said.starts_with("leaderrun: --contain cgroup cannot be had: ") && said.lines().count() == 1, "{said}");
+}
