@@ -105,9 +105,33 @@ impl Custody {
         tenure: &[BorrowedFd<'_>],
     ) -> io::Result<Self> {
         nix::sys::prctl::set_child_subreaper(true)?;
-        let containment = &command.containment;
-        let tree = containment.new_tree()?;
-        let leaf = tree.leaf();
+        let tree = command.containment.new_tree()?;
+        Self::start_in(&tree, command, candidate, term, deadline, tenure)
+            .inspect_err(|_| tree.leaf().into_iter().for_each(Leaf::remove))
+            .map(|(guard, backstop, backstop_pid)| Self {
+                guard,
+                backstop,
+                backstop_pid: Some(backstop_pid),
+                tree,
+                seized: false,
+                look_at: Instant::now(),
+                guard_closed: false,
+                backstop_closed: false,
+                proven: false,
+                dead: false,
+                news: VecDeque::new(),
+            })
+    }
+
+    fn start_in(
+        tree: &Tree,
+        command: &Command,
+        candidate: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        tenure: &[BorrowedFd<'_>],
+    ) -> io::Result<(AsyncFd<Owned<Line>>, AsyncFd<Owned<Line>>, Pid)> {
+        let (containment, leaf) = (&command.containment, tree.leaf());
         let charge = write_charge(&Charge {
             command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),
             deadline,
@@ -120,6 +144,7 @@ impl Custody {
             walks: containment.walks(),
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
             namespaces: containment.namespaces(),
+            raises: containment.raises(),
         })?;
         let (guard, guards_end) = Line::pair()?;
         let (backstop, backstops_end) = Line::pair()?;
@@ -132,19 +157,7 @@ impl Custody {
         let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
         let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
         let backstop_pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
-        Ok(Self {
-            guard,
-            backstop,
-            backstop_pid: Some(backstop_pid),
-            tree,
-            seized: false,
-            look_at: Instant::now(),
-            guard_closed: false,
-            backstop_closed: false,
-            proven: false,
-            dead: false,
-            news: VecDeque::new(),
-        })
+        Ok((guard, backstop, backstop_pid))
     }
 
     pub fn extend(&self, deadline: Deadline) {

@@ -90,6 +90,8 @@ pub struct Charge {
     /// The name of the cgroup that COMMAND is born in, where it has one; its directory is among the descriptors.
     pub leaf: Option<String>,
     pub namespaces: Option<Namespaces>,
+    /// Nothing ends a process that asks for a better priority, as a filter of system calls may.
+    pub raises: bool,
 }
 
 /// Becomes backstop and guard if this process was respawned to be them. The first thing that `main` does.
@@ -170,8 +172,8 @@ fn guard(charge: Charge, line: Line, tree: Tree, mask: SigSet, single_thread: Si
         guard.take(Input::Tick);
         // While it is killed, the tree is looked at again at once: it may be forking as fast as it dies.
         let wake_at = if guard.killing { guard.kill() } else { guard.policy.wake_at() };
-        let inits_line = guard.init.as_ref().map(|(_, line)| line.as_fd());
-        watch.wait(guard.line.as_ref(), inits_line, guard.tree.leaf().map(Leaf::events), wake_at)?;
+        let inits_line = guard.inits_line().map(AsFd::as_fd);
+        watch.wait(guard.line.as_ref(), inits_line, guard.tree.events(), wake_at)?;
     }
 }
 
@@ -211,8 +213,8 @@ struct Guard {
     command: Option<Pid>,
     /// COMMAND's process group: safe to signal while COMMAND has not been reaped. None in a PID namespace, whose init reaps it.
     group: Option<Pid>,
-    /// The init of COMMAND's PID namespace while it has not been reaped, and the line to it.
-    init: Option<(Pid, Line)>,
+    /// The init of COMMAND's PID namespace while it has not been reaped, and the line to it until that was closed.
+    init: Option<(Pid, Option<Line>)>,
     namespaces: Option<Namespaces>,
     stop_signal: Signal,
     terminal: Option<Terminal>,
@@ -277,7 +279,7 @@ impl Guard {
             }
             Some(line) => {
                 self.tree.grew_by_init(child);
-                self.init = Some((child, line));
+                self.init = Some((child, Some(line)));
                 // Where /proc does not show it, its init is the next best to name.
                 self.tree.child_of(child).unwrap_or(child)
             }
@@ -321,6 +323,7 @@ impl Guard {
 
     /// Kills what can be found, and notes when that was done first. Answers when to look again.
     fn kill(&mut self) -> BootInstant {
+        let _ = self.runner.kill();
         let next = self.tree.kill();
         if let Some(Kill { signalled: signalled @ None, .. }) = &mut self.kill {
             *signalled = Some(BootInstant::now());
@@ -363,13 +366,7 @@ impl Guard {
                     self.kill = Some(Kill { due, woken: now, signalled: None });
                 }
                 Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),
-                Effect::Signal(signal) => match (&self.init, self.command, Signal::try_from(signal)) {
-                    (Some((_, line)), ..) => line.order(Order::Signal(signal)),
-                    (None, Some(command), Ok(signal)) => {
-                        let _ = nix::sys::signal::kill(command, signal);
-                    }
-                    (None, ..) => {}
-                },
+                Effect::Signal(signal) => self.signal_command(signal),
                 Effect::Continue => {
                     if let Some(terminal) = &self.terminal {
                         terminal.hand_over();
@@ -388,7 +385,7 @@ impl Guard {
         if self.tree.is_empty() {
             return;
         }
-        if let Some((_, line)) = &self.init {
+        if let Some(line) = self.inits_line() {
             line.order(Order::Stop { kill_after: None });
         }
         let signals = [self.stop_signal, Signal::SIGCONT];
@@ -407,9 +404,27 @@ impl Guard {
         }
     }
 
+    fn signal_command(&self, signal: i32) {
+        match (&self.init, self.command, Signal::try_from(signal)) {
+            (Some((_, line)), ..) => {
+                if let Some(line) = line {
+                    line.order(Order::Signal(signal));
+                }
+            }
+            (None, Some(command), Ok(signal)) => {
+                let _ = nix::sys::signal::kill(command, signal);
+            }
+            (None, ..) => {}
+        }
+    }
+
+    fn inits_line(&self) -> Option<&Line> {
+        self.init.as_ref()?.1.as_ref()
+    }
+
     fn continue_command(&self) {
-        match &self.init {
-            Some((_, line)) => line.order(Order::Continue),
+        match self.inits_line() {
+            Some(line) => line.order(Order::Continue),
             None => self.signal_group(Signal::SIGCONT),
         }
     }
@@ -457,13 +472,19 @@ impl Guard {
 
     /// What the init of COMMAND's PID namespace tells of it.
     fn hear_init(&mut self) {
-        while let Some((_, line)) = &self.init {
+        while let Some(line) = self.inits_line() {
             match line.hear_report() {
                 Heard::Message(wire::Report::Ended(end)) => self.command_ended(end),
                 Heard::Message(wire::Report::Paused { signal }) => self.stopped(signal),
                 // It tells nothing else.
                 Heard::Message(_) => {}
-                Heard::Silence | Heard::Closed => return,
+                Heard::Silence => return,
+                // It is dying, and the kernel kills the rest before it can be reaped. Its line has no more to say.
+                Heard::Closed => {
+                    if let Some((_, line)) = &mut self.init {
+                        *line = None;
+                    }
+                }
             }
         }
     }
@@ -578,6 +599,7 @@ mod tests {
                 walks: true,
                 leaf: Some("payload-7-0".to_owned()),
                 namespaces: Some(Namespaces::WithUser),
+                raises: true,
             };
             serde_json::to_vec(&charge).unwrap()
         });

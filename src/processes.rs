@@ -221,12 +221,14 @@ impl Host for Processes {
             self.with_witness(Witness::ended);
             // What the program says at its end tells it to everybody.
             tracing::debug!("cannot start the guard: {error}");
-            StartError(error.raw_os_error().filter(|&n| n != libc::ENOENT).unwrap_or(libc::EAGAIN))
+            StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
         })?;
         self.custody = Some(custody);
         // From here on we may have to kill.
-        priority::raise(self.command.containment.scheduling());
-        let _ = sys::lock_memory();
+        if self.command.containment.raises() {
+            priority::raise(self.command.containment.scheduling());
+            priority::stay_in_memory();
+        }
         Ok(())
     }
 

@@ -191,8 +191,8 @@ impl Scheduling {
     /// # Errors
     /// EPERM where this process may not have it.
     pub fn restore(self) -> io::Result<()> {
-        set_scheduler(self.policy, self.priority)?;
-        set_nice(self.nice)
+        let policy = set_scheduler(self.policy, self.priority);
+        set_nice(self.nice).and(policy)
     }
 }
 
@@ -228,6 +228,17 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     // SAFETY: setpriority(2) takes numbers alone.
     let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } < 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What [`start_command`] says where the operating system refused a process, its cgroup or its namespace, and not the
+/// program: no errno of exec(2).
+pub const NO_PROCESS: i32 = libc::ECHILD;
+
+/// Of a refusal before exec(2): what may be tried again later stays as it is.
+#[must_use]
+pub fn refused(error: &io::Error) -> io::Error {
+    let number = error.raw_os_error().filter(|number| [libc::EAGAIN, libc::ENOMEM, libc::ESRCH].contains(number));
+    io::Error::from_raw_os_error(number.unwrap_or(NO_PROCESS))
 }
 
 /// How a program is started below the guard.
@@ -269,9 +280,10 @@ fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
     let guard = getpid();
     let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     let (child, moves) = match birth.cgroup {
+        // Filters of system calls hide clone3(2) in many ways.
         Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => (birth.single_thread.fork()?, true),
-            child => (child?, false),
+            Err(_) => (birth.single_thread.fork()?, true),
+            Ok(child) => (child, false),
         },
         None => (birth.single_thread.fork()?, false),
     };
@@ -317,7 +329,7 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
         Ok(())
     };
     if let Err(error) = prepare() {
-        return error;
+        return refused(&error);
     }
     let (mask, not_after) = (birth.mask, birth.not_after);
     // SAFETY: this process has one thread, so what runs between fork and exec may do anything. It is here, and not in

@@ -1,7 +1,7 @@
 //! `--explain`: what the timing flags mean for COMMAND.
 
 use crate::guard::contain::Containment;
-use crate::guard::priority;
+use crate::guard::priority::{self, Priority};
 use crate::lease::{Shard, Timing, parts_of_a_stop, show};
 use crate::store::{Delivery, Location};
 use std::fmt::Write;
@@ -67,7 +67,7 @@ pub fn budget(
     }
     line("drain", drain.map_or_else(|| "for ever".into(), show), "from the stop signal to SIGKILL in an orderly stop");
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
-    let priority = priority::raise(containment.scheduling());
-    line("priority", priority.to_string(), "what waits to kill it is woken with this priority");
+    let priority = if containment.raises() { priority::raise(containment.scheduling()) } else { Priority::Kept };
+    line("priority", priority.to_string(), "what waits to kill it has this priority");
     text
 }

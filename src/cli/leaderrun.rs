@@ -54,6 +54,8 @@ pub fn main() -> ExitCode {
         return status;
     }
     sys::keep_given_mask();
+    // Where it is inherited as ignored, the kernel reaps children before we do.
+    sys::default_action(Signal::SIGCHLD);
     // Before there is a handler for them they end us at once, and nothing was acquired: also where a file or a name that a
     // store needs does not let us go.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
@@ -102,6 +104,12 @@ fn begin() -> ExitCode {
         && let Some(doubt) = slot.doubt(wall_clock_millis())
     {
         tracing::warn!("{doubt}");
+    }
+    if flags.has_hooks() && !containment.kills_hooks() {
+        return fail(
+            exit::OS_ERROR,
+            "nothing here can kill hooks, which run outside of the PID namespace: /proc hides processes",
+        );
     }
     if let Err(why) = containment.settle(flags.contain) {
         return fail(exit::OS_ERROR, &why);
@@ -264,6 +272,9 @@ fn not_started(program: &OsStr, error: StartError) -> ExitCode {
                 format!("{name}: command not found; options go before SHARD")
             }
             exit::NOT_FOUND => format!("{name}: command not found"),
+            _ if error.0 == sys::NO_PROCESS => {
+                format!("cannot start {name}: the operating system refused a process, its cgroup or its namespaces")
+            }
             exit::NOT_EXECUTABLE => {
                 format!("{name}: cannot be executed: {}", nix::errno::Errno::from_raw(error.0).desc())
             }

@@ -43,31 +43,32 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let (limit, will) = (charge.deadline.backstop_at, charge.will.clone());
     let stop_time = charge.grace.saturating_add(charge.hooks.times().around_a_stop());
     let walks = charge.walks;
-    // Guard and backstop read the same files at the same time, so each opens them for itself.
-    let own_tree = || -> io::Result<Tree> {
-        let leaf = leaf.as_ref().map(|(name, directory)| Leaf::of(name.clone(), directory.try_clone()?)).transpose()?;
-        let tree = Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf);
-        priority::raise(Scheduling::current()?);
-        // Where it is not allowed, nothing is lost but time.
-        let _ = sys::lock_memory();
-        Ok(tree)
-    };
+    let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();
+    let guards_leaf = guards_leaf.map_err(|error: io::Error| error)?;
+    let rise = (charge.raises, charge.scheduling);
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
         .map_err(io::Error::from)
-        .and_then(|()| SingleThread::prove())
-        .and_then(|single_thread| Ok((single_thread.fork()?, single_thread)));
+        .and_then(|()| Ok((own_tree(walks, leaf)?, SingleThread::prove()?)))
+        .and_then(|(tree, single_thread)| Ok((tree, single_thread.fork()?, single_thread)));
     match forked {
-        Ok((None, single_thread)) => {
-            drop(line);
+        Ok((backstops, None, single_thread)) => {
+            drop((line, backstops));
             // The descriptors in `tenure` stay open until this process ends.
-            let ended = own_tree().and_then(|tree| guard(charge, guards_line, tree, mask, single_thread));
-            sys::exit_at_once(u8::from(ended.is_err()));
+            let ended = bind_to_backstop(walks)
+                .and_then(|()| own_tree(walks, guards_leaf))
+                .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
+                .map(|tree| {
+                    prepare_to_kill(rise);
+                    guard(charge, guards_line, tree, mask, single_thread)
+                });
+            sys::exit_at_once(u8::from(ended.is_ok_and(|ended| ended.is_err())));
         }
-        Ok((Some(guard), _)) => {
-            drop(guards_line);
+        Ok((tree, Some(guard), _)) => {
+            drop((guards_line, guards_leaf));
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
-            let backstop = Backstop { guard: Some(guard), tree: own_tree()?, line: Some(line), limit, stop_time };
+            prepare_to_kill(rise);
+            let backstop = Backstop { guard: Some(guard), tree, line: Some(line), limit, stop_time };
             let candidate_lives = backstop.run(tenure)?;
             if let Some(will) = will.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
@@ -77,10 +78,31 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             Ok(())
         }
         Err(error) => {
-            line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EAGAIN))));
+            line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(sys::NO_PROCESS))));
             line.report(&Report::Dead);
             Ok(())
         }
+    }
+}
+
+/// Guard and backstop read the same files at the same time, so each opens them for itself.
+fn own_tree(walks: bool, leaf: Option<(CString, File)>) -> io::Result<Tree> {
+    let leaf = leaf.map(|(name, directory)| Leaf::of(name, directory)).transpose()?;
+    Ok(Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf))
+}
+
+/// A candidate that seizes the tree kills the backstop, and finds the guard by a walk. Where it has none, the kernel kills it.
+fn bind_to_backstop(walks: bool) -> io::Result<()> {
+    if !walks {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    }
+    Ok(())
+}
+
+fn prepare_to_kill((raises, usual): (bool, Scheduling)) {
+    if raises {
+        priority::raise(usual);
+        priority::stay_in_memory();
     }
 }
 

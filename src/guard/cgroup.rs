@@ -16,7 +16,7 @@
 
 use crate::sys;
 use crate::time::BootInstant;
-use nix::dir::Dir;
+use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::signal::Signal;
@@ -33,7 +33,9 @@ use std::time::Duration;
 
 const SUPERVISOR: &CStr = c"supervisor";
 const LEAF: &str = "payload-";
-/// What a leaf of a crash before may take to die.
+/// How many names are tried for a leaf: other leaderruns of other PID namespaces may have taken some.
+const TRIES: u32 = 100;
+/// What the leaves of a crash before may take to die.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The cgroup that was delegated to us.
@@ -102,23 +104,39 @@ impl Cgroup {
         self.sweep()
     }
 
+    /// Kills and removes what leaderruns that are gone have left.
     fn sweep(&self) -> io::Result<()> {
-        let mut entries = Dir::openat(&self.directory, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let names: Vec<CString> = entries.iter().filter_map(|entry| Some(entry.ok()?.file_name().to_owned())).collect();
+        let names = directories_in(&self.directory)?;
+        // What is gone meanwhile, or somebody's, is none of a crash.
+        let abandoned = names.into_iter().filter(|name| is_leaf(name.to_bytes())).filter_map(|name| {
+            let directory = File::from(open(&self.directory, &name, OFlag::O_DIRECTORY).ok()?);
+            directory.try_lock().ok()?;
+            Leaf::of(name, directory).ok()
+        });
+        let mut abandoned: Vec<Leaf> = abandoned.collect();
         let give_up = BootInstant::now().plus(SWEEP);
-        for name in names.into_iter().filter(|name| is_leaf(name.to_bytes())) {
-            // What is gone meanwhile, or somebody's, is none of a crash.
-            let Ok(directory) = open(&self.directory, &name, OFlag::O_DIRECTORY).map(File::from) else { continue };
-            let Ok(()) = directory.try_lock() else { continue };
-            let Ok(leaf) = Leaf::of(name, directory) else { continue };
-            while !leaf.is_empty() && BootInstant::now() < give_up {
+        loop {
+            for leaf in &abandoned {
                 leaf.kill();
                 leaf.signal_each(Signal::SIGKILL, |_| true);
-                std::thread::sleep(Duration::from_millis(2));
             }
-            leaf.remove();
+            abandoned.retain(|leaf| {
+                let is_empty = leaf.is_empty();
+                if is_empty {
+                    leaf.remove();
+                }
+                !is_empty
+            });
+            if abandoned.is_empty() {
+                return Ok(());
+            }
+            if BootInstant::now() >= give_up {
+                let names: Vec<_> = abandoned.iter().map(|leaf| leaf.name.to_string_lossy()).collect();
+                tracing::warn!("a command of a leaderrun that is gone lives on in {}", names.join(", "));
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(())
     }
 
     /// A new leaf.
@@ -127,7 +145,9 @@ impl Cgroup {
     /// The kernel's: too many cgroups, or no memory.
     pub fn new_leaf(&self) -> io::Result<Leaf> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        for _ in 0..3 {
+        // One that waited may come right after a crash.
+        self.sweep()?;
+        for _ in 0..TRIES {
             let name = format!("{LEAF}{}-{}", getpid(), COUNT.fetch_add(1, Ordering::Relaxed));
             let name = CString::new(name).expect("a number has no NUL");
             match mkdirat(&self.directory, name.as_c_str(), Mode::from_bits_truncate(0o755)) {
@@ -199,7 +219,7 @@ impl Leaf {
     /// The numbers that are read may become strangers' before they are used. So each is pinned by a pidfd, and signalled if
     /// it is listed still: then it was a member's when it was pinned.
     pub fn signal_each(&self, signal: Signal, is_meant: impl Fn(Pid) -> bool) {
-        const BATCH: usize = 16;
+        const BATCH: usize = 8;
         let mut seen = 0;
         loop {
             let mut pinned: [Option<(i32, OwnedFd)>; BATCH] = Default::default();
@@ -246,12 +266,33 @@ impl Leaf {
         }
     }
 
-    /// Removes it, where it is empty.
+    /// Removes it with the cgroups that COMMAND made in it, where all are empty.
     pub fn remove(&self) {
         if let Ok(above) = open(&self.directory, c"..", OFlag::O_DIRECTORY) {
+            remove_below(&self.directory);
             let _ = unlinkat(above, self.name.as_c_str(), UnlinkatFlags::RemoveDir);
         }
     }
+}
+
+fn remove_below(directory: impl AsFd) {
+    for name in directories_in(&directory).unwrap_or_default() {
+        if let Ok(inner) = open(&directory, &name, OFlag::O_DIRECTORY) {
+            remove_below(inner);
+        }
+        let _ = unlinkat(&directory, name.as_c_str(), UnlinkatFlags::RemoveDir);
+    }
+}
+
+fn directories_in(directory: impl AsFd) -> io::Result<Vec<CString>> {
+    let mut entries = Dir::openat(directory, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let directories = entries.iter().filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name();
+        let is_one = entry.file_type() == Some(Type::Directory) && !matches!(name.to_bytes(), b"." | b"..");
+        is_one.then(|| name.to_owned())
+    });
+    Ok(directories.collect())
 }
 
 fn open(directory: impl AsFd, name: &CStr, flags: OFlag) -> io::Result<OwnedFd> {

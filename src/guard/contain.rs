@@ -4,11 +4,13 @@
 //! namespace has numbers of other processes in it, and one with `hidepid` hides descendants. So each means is tried at the
 //! start, and what is named and cannot be had is refused.
 
-use super::cgroup::{Cgroup, Leaf, unescape};
+use super::cgroup::{Cgroup, unescape};
 use super::init;
+use super::priority;
 use super::tree::{self, Tree};
 use super::walk::Walk;
-use crate::sys::{Namespaces, Scheduling, SingleThread};
+use crate::sys::{self, Namespaces, Scheduling, SingleThread};
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Gid, getgroups, getpid};
 use std::ffi::OsStr;
 use std::fmt;
@@ -52,6 +54,9 @@ pub struct Containment {
     namespaces: Option<Namespaces>,
     /// What this process has, and COMMAND gets.
     scheduling: Scheduling,
+    raises: bool,
+    /// Somebody named the cgroup.
+    wants_cgroup: bool,
 }
 
 impl Containment {
@@ -87,6 +92,8 @@ impl Containment {
                 why_no_cgroup,
                 namespaces,
                 scheduling: Scheduling::current().unwrap_or(Scheduling::SHARED),
+                raises: raises(),
+                wants_cgroup: contain == Contain::Cgroup,
             }),
         }
     }
@@ -127,6 +134,18 @@ impl Containment {
         self.scheduling
     }
 
+    /// Nothing ends a process that asks for a better priority.
+    #[must_use]
+    pub fn raises(&self) -> bool {
+        self.raises
+    }
+
+    /// Whether something kills what runs outside of COMMAND's PID namespace: its hooks.
+    #[must_use]
+    pub fn kills_hooks(&self) -> bool {
+        self.walks || self.cgroup.is_some()
+    }
+
     #[must_use]
     pub fn walks(&self) -> bool {
         self.walks
@@ -138,8 +157,14 @@ impl Containment {
     /// The kernel's.
     pub fn new_tree(&self) -> io::Result<Tree> {
         let mut walk = self.walks.then(Walk::open).transpose()?;
-        let strangers = tree::strangers(walk.as_mut())?;
-        let leaf: Option<Leaf> = self.cgroup.as_ref().map(Cgroup::new_leaf).transpose()?;
+        let strangers = tree::strangers(walk.as_mut());
+        let leaf = match self.cgroup.as_ref().map(Cgroup::new_leaf).transpose() {
+            Err(error) if !self.wants_cgroup && (self.walks || self.namespaces.is_some()) => {
+                tracing::warn!("cannot make a cgroup for the command: {error}; its tree is killed without one");
+                None
+            }
+            leaf => leaf?,
+        };
         Ok(Tree::new(strangers, walk, leaf))
     }
 }
@@ -218,6 +243,25 @@ fn is_privileged(status: &str) -> bool {
     const CAP_SYS_PTRACE: u32 = 19;
     let set = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     set.is_some_and(|set| set & (1 << CAP_SYS_PTRACE) != 0)
+}
+
+/// Whether a process that asks for a better priority lives on: a filter of system calls may kill it. Tried where there is a
+/// filter, by a process that may be lost.
+fn raises() -> bool {
+    let filtered = fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:\t2"));
+    if !filtered {
+        return true;
+    }
+    let forked = SingleThread::prove().and_then(|one| one.fork());
+    match forked {
+        Ok(None) => {
+            priority::raise(Scheduling::SHARED);
+            priority::stay_in_memory();
+            sys::exit_at_once(0);
+        }
+        Ok(Some(child)) => matches!(waitpid(child, None), Ok(WaitStatus::Exited(..))),
+        Err(_) => false,
+    }
 }
 
 fn find_namespaces() -> Result<Namespaces, String> {

@@ -50,7 +50,8 @@ pub struct Inside<'a> {
 pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> io::Result<(Pid, Line)> {
     let (line, inits_line) = Line::pair()?;
     let owner = (geteuid(), getegid());
-    let Some(init) = birth.single_thread.fork_into(Some(namespaces), birth.cgroup)? else {
+    let forked = birth.single_thread.fork_into(Some(namespaces), birth.cgroup);
+    let Some(init) = forked.map_err(|error| sys::refused(&error))? else {
         drop(line);
         run(namespaces, owner, inside, birth, &inits_line);
     };
@@ -66,7 +67,7 @@ pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> i
     let error = match first {
         Heard::Message(Report::Started { .. }) => return Ok((init, line)),
         Heard::Message(Report::NotStarted(StartError(errno))) => errno,
-        Heard::Message(_) | Heard::Silence | Heard::Closed => libc::EAGAIN,
+        Heard::Message(_) | Heard::Silence | Heard::Closed => sys::NO_PROCESS,
     };
     let _ = waitpid(init, None);
     Err(io::Error::from_raw_os_error(error))
@@ -117,7 +118,7 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
     }
     let started = set_up(namespaces, owner)
         // Why a namespace cannot be used is not what exec(2) says of COMMAND.
-        .map_err(|_| io::Error::from_raw_os_error(libc::EAGAIN))
+        .map_err(|_| io::Error::from_raw_os_error(sys::NO_PROCESS))
         .and_then(|()| {
             let children = SignalFd::with_flags(&children_signal(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
             Ok((children, sys::start_command(inside.program, inside.arguments, Birth { cgroup: None, ..birth })?))
@@ -152,7 +153,10 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
                         ChildState::Exited(status) => CommandEnd::Exited(status),
                         ChildState::Signalled(signal) => CommandEnd::Signalled(signal),
                         ChildState::Stopped(signal) => {
-                            line.report(&Report::Paused { signal });
+                            // What no terminal did is of interest to nobody, and may come without end.
+                            if [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal) {
+                                line.report(&Report::Paused { signal });
+                            }
                             continue;
                         }
                         ChildState::Continued => continue,

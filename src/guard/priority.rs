@@ -10,7 +10,7 @@
 
 use crate::sys::{self, Scheduling};
 use crate::time::BootInstant;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::fmt;
 use std::time::Duration;
 
@@ -54,9 +54,21 @@ pub fn raise(usual: Scheduling) -> Priority {
     Priority::Nice(nice.unwrap_or(usual.nice()))
 }
 
-/// Undoes [`raise`].
+/// Undoes [`raise`]. An unprivileged process cannot have its children inherit its policy again, which matters to none: COMMAND
+/// gets what is usual from its guard.
 pub fn lower(usual: Scheduling) {
-    let _ = usual.restore();
+    if !usual.is_raised() {
+        let _ = usual.set_policy();
+        let _ = sys::set_nice(usual.nice());
+    }
+}
+
+/// Keeps this process in memory, where no limit is in the way: near one, a stack that grows would end it.
+pub fn stay_in_memory() {
+    let unlimited = getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(soft, _)| soft == RLIM_INFINITY);
+    if unlimited || nix::unistd::geteuid().is_root() {
+        let _ = sys::lock_memory();
+    }
 }
 
 /// How long to rest after a look that began at `begun`.

@@ -23,7 +23,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::{Pid, getpgid};
 use std::collections::HashSet;
-use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// The kernel has this long to kill a cgroup or a namespace by itself, before its processes are looked for one by one.
@@ -57,6 +57,13 @@ impl Tree {
     #[must_use]
     pub fn leaf(&self) -> Option<&Leaf> {
         self.leaf.as_ref()
+    }
+
+    /// Becomes readable with priority when the last member of the cgroup is gone. It is of interest when no child is left: only
+    /// then [`Tree::is_empty`] reads it, and until that was done again it stays readable.
+    #[must_use]
+    pub fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.leaf.as_ref().filter(|_| self.childless).map(Leaf::events)
     }
 
     /// Reaps one child that has news. None when none has; then [`Tree::is_empty`] is up to date.
@@ -176,22 +183,25 @@ impl Tree {
         }
     }
 
-    /// A process of the tree whose parent is `parent`.
+    /// A child of `parent`.
     pub fn child_of(&mut self, parent: Pid) -> Option<Pid> {
         let mut found = None;
-        self.walk.as_mut()?.below(parent, &HashSet::new(), |process| found = found.or(Some(process.pid)));
+        self.walk.as_mut()?.below(parent, &HashSet::new(), |process| {
+            found = found.or(Some(process.pid).filter(|_| process.parent == parent));
+        });
         found
     }
 }
 
 /// The children of this process, ended ones included, which are strangers to a tree that is yet to be started.
 ///
-/// # Errors
-/// Where it has some, and `/proc` does not show them.
-pub fn strangers(walk: Option<&mut Walk>) -> io::Result<HashSet<Pid>> {
+/// Where `/proc` does not show them, none is known. Then this process cannot show by itself that a tree is dead while it has
+/// one, and believes the backstop alone.
+#[must_use]
+pub fn strangers(walk: Option<&mut Walk>) -> HashSet<Pid> {
     // Nearly always there is none, and asking the kernel is cheaper than reading all of /proc.
     if wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::ECHILD) {
-        return Ok(HashSet::new());
+        return HashSet::new();
     }
-    walk.map(Walk::children).ok_or_else(|| io::Error::other("cannot see which children this process has"))
+    walk.map(Walk::children).unwrap_or_default()
 }

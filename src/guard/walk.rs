@@ -8,7 +8,7 @@
 use crate::sys;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, Whence, lseek, read};
@@ -55,6 +55,7 @@ enum Place {
 #[derive(Debug)]
 pub struct Process<'a> {
     pub pid: Pid,
+    pub parent: Pid,
     pub group: Pid,
     started: Option<u64>,
     proc: BorrowedFd<'a>,
@@ -77,10 +78,10 @@ impl Walk {
         self.look();
         for index in 0..self.seen.len() {
             let place = place(&mut self.seen, index, top, strangers);
-            let Seen { pid, group, started, .. } = self.seen[index];
+            let Seen { pid, parent, group, started, .. } = self.seen[index];
             if place == Place::Below {
-                let (pid, group) = (Pid::from_raw(pid), Pid::from_raw(group));
-                each(&mut Process { pid, group, started, proc: self.proc.as_fd() });
+                let [pid, parent, group] = [pid, parent, group].map(Pid::from_raw);
+                each(&mut Process { pid, parent, group, started, proc: self.proc.as_fd() });
             }
         }
     }
@@ -116,9 +117,13 @@ impl Walk {
 
 impl Process<'_> {
     pub fn signal(&self, signal: Signal) {
-        let Ok(pidfd) = sys::pidfd_open(self.pid) else { return };
         // A child keeps its number until it is reaped, which nobody but the caller does.
-        if self.started.is_none() || stat(self.proc, self.pid.as_raw()).is_some_and(|now| now.started == self.started) {
+        if self.parent == Pid::this() {
+            let _ = kill(self.pid, signal);
+            return;
+        }
+        let Ok(pidfd) = sys::pidfd_open(self.pid) else { return };
+        if stat(self.proc, self.pid.as_raw()).is_some_and(|now| now.started == self.started) {
             let _ = sys::pidfd_send_signal(pidfd.as_fd(), signal);
         }
     }

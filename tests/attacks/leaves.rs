@@ -84,6 +84,32 @@ fn command_has_the_priority_that_leaderrun_was_started_with() {
     assert!(lines[12].contains("SCHED_FIFO") || !may_be_real_time(), "{said}");
 }
 
+#[test]
+fn a_guard_of_an_idle_command_takes_no_processor() {
+    let said = on_a_host(
+        "idle",
+        r#"
+        for method in tree cgroup pidns; do
+            $L -q --contain $method x -- sleep 1000 &
+            until pgrep -x sleep >/dev/null; do sleep 0.05; done
+            sleep 2
+            # In ticks, of which there are a hundred a second.
+            for name in leaderrun lr-backstop lr-guard; do
+                set -- $(sed 's/.*) //' /proc/$(pgrep -x $name)/stat)
+                echo $method $name $((${12} + ${13})) >&2
+            done
+            kill $(pgrep -x leaderrun)
+            wait
+        done
+        "#,
+    );
+    assert_eq!(said.lines().count(), 9, "{said}");
+    for line in said.lines() {
+        let ticks: u32 = line.rsplit(' ').next().and_then(|ticks| ticks.parse().ok()).expect("a number");
+        assert!(ticks < 50, "{said}");
+    }
+}
+
 fn may_be_real_time() -> bool {
     Command::new("chrt").args(["-f", "1", "true"]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }

@@ -394,6 +394,10 @@ impl Flags {
         Some(Restart { when, limit, delay, healthy, at_terminal })
     }
 
+    pub(super) fn has_hooks(&self) -> bool {
+        self.on_lead.is_some() || self.on_losing.is_some() || self.on_lost.is_some()
+    }
+
     pub(super) fn hooks(&self) -> Hooks {
         let bytes = |command: &Option<OsString>| command.as_ref().map(|command| command.as_bytes().to_vec());
         Hooks {

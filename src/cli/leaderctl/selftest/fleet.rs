@@ -67,7 +67,7 @@ impl<'a> Fleet<'a> {
         let scratch = setting.scratch.join(name);
         fs::create_dir(&scratch)?;
         let mut walk = Walk::open()?;
-        let strangers = strangers(Some(&mut walk))?;
+        let strangers = strangers(Some(&mut walk));
         Ok(Self {
             setting,
             candidates: BTreeMap::new(),
