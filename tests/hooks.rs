@@ -406,7 +406,7 @@ fn what_the_first_hook_leaves_behind_belongs_to_the_tree() {
 #[test]
 fn signals_for_command_reach_no_hook_and_a_hook_sees_what_command_sees() {
     let place = Place::local();
-    let lead = "env | grep ^LEADERRUN_ | grep -v SOCKET= | sort >> $DIARY; ls /proc/self/fd | wc -l >> $DIARY";
+    let lead = "env | grep ^LEADERRUN_ | grep -v SOCKET | sort >> $DIARY; ls /proc/self/fd | wc -l >> $DIARY";
     let until = "until grep -q 'command got it' $DIARY; do sleep 0.1; done; sleep 0.3";
     let losing = format!("trap 'echo hook got it >> $DIARY' USR1; {LINE}; {until}");
     let script = "trap 'echo command got it >> $DIARY' USR1; trap 'exit 5' TERM; echo up >> $DIARY

@@ -151,6 +151,10 @@ pub fn tell(attack: Attack, method: Method, store: Store, event: Event) {
         let _ = &shared;
     }
     let scene = Story::begin(attack, method, store, event);
+    if attack.bomb {
+        // Else this thread does not get its turn beside it. What it starts has the usual priority.
+        let _ = leaderrun::sys::Scheduling::REAL_TIME.set_policy();
+    }
     let runs_or_ended = || scene.firsts.first().is_some() || scene.first.ended().is_some();
     wait_until_or("the first command runs", || scene.first.log(), runs_or_ended);
     if attack.refusable && scene.first.ended() == Some(71) {

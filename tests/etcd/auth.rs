@@ -190,7 +190,7 @@ async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
 #[tokio::test]
 async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
     let server = guarded();
-    for keys in ["base", "young", "lock/", "last/"] {
+    for keys in ["base", "young", "lock/", "last/", "led/"] {
         let grant = ["role", "grant-permission", "leases", "--prefix=true", "readwrite", &format!("leaderrun/{keys}")];
         if keys == "base" {
             server.etcdctl(&[&ROOT[..], &["role", "add", "leases"]].concat());
