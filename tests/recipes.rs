@@ -382,7 +382,7 @@ fn the_script_backs_up_once_and_not_while_another_does() {
     let mut holder = machine.command(
         &environment,
         &["leaderrun", "-q", "backup", "-c", &hold],
-        &["--pid", "--fork", "--kill-child"],
+        &["--pid", "--fork", "--mount-proc", "--kill-child"],
     );
     let mut holder = holder.spawn().unwrap();
     wait_until("another one backs up", || marker.exists());

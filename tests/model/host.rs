@@ -220,7 +220,7 @@ impl Host {
     /// Whether the kernel's timer of a guard that is frozen has to fire in this tick.
     pub fn is_kill_timer_due(&self, tick: Tick, mutant: Option<Mutant>) -> bool {
         !self.suspended
-            && mutant != Some(Mutant::NoKillTimer)
+            && !matches!(mutant, Some(Mutant::NoKillTimer | Mutant::BackstopIgnoresDeadline))
             && self.custody.as_ref().is_some_and(|custody| {
                 custody.guard.mode == Mode::Frozen && custody.guard.policy.backstop_at() <= self.clock.at(tick)
             })

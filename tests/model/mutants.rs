@@ -20,7 +20,7 @@ pub enum Mutant {
     TakeoverWithoutComparing,
     /// The guard's timer does not fire.
     GuardIgnoresDeadline,
-    /// The backstop's timer does not fire.
+    /// Neither the backstop's timer fires nor the kernel's, which kills a frozen guard.
     BackstopIgnoresDeadline,
     /// The candidate does not kill a tree that guard and backstop let live.
     CandidateNeverSeizes,
