@@ -169,23 +169,22 @@ fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest
     let runs = scratch.path().join("runs");
     let mut candidate = leaderrun();
     candidate.args(["-vv", "--log-format", "json", "--restart", "always", "--restart-limit", "1000000"]);
+    // A line of each run names the owner, whose letters JSON doubles: thirty runs are more than is kept.
+    candidate.args(["--restart-delay", "1ms", "--restart-healthy", "1ms", "--owner", &"\\".repeat(256)]);
+    // A shorter run may count as unhealthy, and the pause after such runs doubles.
     candidate.args([
-        "--restart-delay",
-        "1ms",
-        "--restart-healthy",
-        "1ms",
         "--store",
         &store(&scratch),
         "s",
         "--",
         "sh",
         "-c",
+        "exec 2>/dev/null; echo >> \"$0\"; sleep 0.02",
     ]);
-    candidate.args(["exec 2>/dev/null; echo >> \"$0\""]).arg(&runs).stderr(writer);
+    candidate.arg(&runs).stderr(writer);
     let mut candidate = Started::by(candidate);
-    // Each run is told in twenty lines and more, of some 200 bytes each.
     let length = || fs::read(&runs).unwrap_or_default().len();
-    wait_until("it has run forty times", || length() > 40);
+    wait_until("it has run fifty times", || length() > 50);
     let mut lines = BufReader::new(reader).lines().map(Result::unwrap).skip(1);
     let mut stamps = Vec::new();
     let mut dropped = None;
