@@ -40,6 +40,21 @@ fn full_socket() -> (UnixStream, OwnedFd) {
     (reader, writer.into())
 }
 
+/// With room for some letters. The kernel passes on what it took a moment later, and then there is room once more.
+fn filled_terminal() -> (File, OwnedFd) {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let flags = OFlag::from_bits_retain(fcntl(&pty.slave, FcntlArg::F_GETFL).unwrap());
+    fcntl(&pty.slave, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
+    for _ in 0..10 {
+        while nix::unistd::write(&pty.slave, &[b'x'; 1000]).is_ok() {}
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fcntl(&pty.slave, FcntlArg::F_SETFL(flags)).unwrap();
+    let mut master = File::from(pty.master);
+    master.read_exact(&mut [0; 300]).unwrap();
+    (master, pty.slave)
+}
+
 fn takes_turns(writer: &OwnedFd) -> bool {
     let flags = OFlag::from_bits_retain(fcntl(writer, FcntlArg::F_GETFL).unwrap());
     !flags.contains(OFlag::O_NONBLOCK)
@@ -136,6 +151,13 @@ fn nor_does_a_full_pipe_of_another_user_which_cannot_be_opened_again() {
     let scratch = open_to_all();
     let (_reader, writer) = full_pipe();
     leads_and_obeys(by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch), &scratch, writer);
+}
+
+#[test]
+fn nor_does_the_terminal_of_another_user_with_little_room() {
+    let scratch = open_to_all();
+    let (_master, terminal) = filled_terminal();
+    leads_and_obeys(by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch), &scratch, terminal);
 }
 
 #[test]
