@@ -84,8 +84,12 @@ impl FileStore {
                 continue;
             }
             let path = entry.path();
-            // Others are no notes: then it fails, as with anything else that is not ours.
-            let removed = if path == once { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            let kind = entry.file_type().ok();
+            if let Some(kind) = kind.filter(|kind| kind.is_dir() && path != once) {
+                return Err(state::misplaced(&path, kind));
+            }
+            let removed =
+                if kind.is_some_and(|kind| kind.is_dir()) { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match removed {
                 Ok(()) => {}
                 // Who counts standbys removes notes as well.

@@ -51,7 +51,7 @@ pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Resu
     }
 }
 
-fn misplaced(path: &Path, found: FileType) -> StoreError {
+pub(super) fn misplaced(path: &Path, found: FileType) -> StoreError {
     let what = match found {
         found if found.is_dir() => "a directory",
         found if found.is_symlink() => "a symbolic link",
