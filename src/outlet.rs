@@ -4,12 +4,14 @@
 //! nothing more, and a candidate that waited in write(2) could neither lead nor leave. `O_NONBLOCK` is no way out by itself:
 //! it belongs to the open file, which the shell, COMMAND and others share, and they would see EAGAIN. So:
 //!
-//! - A pipe or a terminal is opened once more by way of `/proc`: that is an open file of our own.
+//! - A pipe or a terminal is opened once more by way of `/proc`: that is an open file of our own. The controlling terminal
+//!   of a session is one by way of `/dev/tty` too, also where it belongs to another user (`su`).
 //! - A socket learns with each message that it must not wait.
 //! - What cannot be opened again (the pipe of another user, or no `/proc`) is written with `RWF_NOWAIT`. Before Linux 6.4
 //!   pipes do not know that flag: then poll(2) must see room, and no more than `PIPE_BUF` bytes go out, which fit into
 //!   it. Another process may fill the pipe between the two calls, and then we wait until its reader reads again. That gap
-//!   of microseconds stays open there.
+//!   of microseconds stays open there. A terminal knows neither the flag nor that bound, so one byte goes out for each
+//!   time that poll(2) sees room. The gap stays, and a line's end waits that becomes two bytes where one has room.
 //! - A file takes everything. A disk that hangs is not seen here.
 
 use crate::sys;
@@ -18,6 +20,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::{SFlag, fstat};
+use nix::unistd::tcgetpgrp;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Stderr, Write, stderr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -36,8 +39,8 @@ enum Way {
     /// An open file of our own, which does not block.
     Own(File),
     Socket,
-    /// The open file that others have as well, of a kind that may block.
-    Shared,
+    /// The open file that others have as well, of a kind that may block where it is given more than this at once.
+    Shared(usize),
     /// The same, of a kind that does not.
     Plain,
 }
@@ -49,9 +52,9 @@ impl Outlet {
         let way = match kind {
             SFlag::S_IFREG => Way::Plain,
             SFlag::S_IFSOCK => Way::Socket,
-            SFlag::S_IFIFO => reopened().map_or(Way::Shared, Way::Own),
-            _ if stderr().is_terminal() => reopened().map_or(Way::Shared, Way::Own),
-            _ => Way::Shared,
+            SFlag::S_IFIFO => reopened().map_or(Way::Shared(libc::PIPE_BUF), Way::Own),
+            _ if stderr().is_terminal() => reopened().or_else(controlling).map_or(Way::Shared(1), Way::Own),
+            _ => Way::Shared(libc::PIPE_BUF),
         };
         Self { way, stderr: stderr() }
     }
@@ -72,7 +75,7 @@ impl Outlet {
                 let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
                 Ok(send(self.stderr.as_raw_fd(), portion(lines), flags)?)
             }
-            Way::Shared => write_shared(&self.stderr, portion(lines)),
+            Way::Shared(at_once) => write_shared(&self.stderr, portion(lines), *at_once),
             Way::Plain => Ok(nix::unistd::write(&self.stderr, lines)?),
         }
     }
@@ -82,7 +85,7 @@ impl AsFd for Outlet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.way {
             Way::Own(file) => file.as_fd(),
-            Way::Socket | Way::Shared | Way::Plain => self.stderr.as_fd(),
+            Way::Socket | Way::Shared(_) | Way::Plain => self.stderr.as_fd(),
         }
     }
 }
@@ -94,11 +97,23 @@ fn portion(lines: &[u8]) -> &[u8] {
     most.iter().rposition(|&byte| byte == b'\n').map_or(most, |end| &most[..=end])
 }
 
-fn write_shared(stderr: &Stderr, part: &[u8]) -> io::Result<usize> {
+fn write_shared(stderr: &Stderr, part: &[u8], at_once: usize) -> io::Result<usize> {
     match sys::write_now(stderr, part) {
         Err(error) if ![ErrorKind::WouldBlock, ErrorKind::BrokenPipe].contains(&error.kind()) => {}
         answer => return answer,
     }
+    let mut written = 0;
+    for piece in part.chunks(at_once) {
+        match write_where_room(stderr, piece) {
+            Ok(length) => written += length,
+            Err(error) if written == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(written)
+}
+
+fn write_where_room(stderr: &Stderr, part: &[u8]) -> io::Result<usize> {
     match poll(&mut [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) {
         Ok(0) | Err(Errno::EINTR) => Err(ErrorKind::WouldBlock.into()),
         Ok(_) => Ok(nix::unistd::write(stderr, part)?),
@@ -113,4 +128,12 @@ fn reopened() -> Option<File> {
     let file = File::options().write(true).custom_flags(flags.bits()).open("/proc/self/fd/2").ok()?;
     let same = |own: std::fs::Metadata| (own.dev(), own.ino()) == (shared.st_dev, shared.st_ino);
     file.metadata().is_ok_and(same).then_some(file)
+}
+
+/// The terminal of our session, where that is standard error: the kernel tells no other one's group.
+fn controlling() -> Option<File> {
+    tcgetpgrp(stderr()).ok()?;
+    fstat(stderr()).ok().filter(|file| file.st_rdev != MASTER)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    File::options().write(true).custom_flags(flags.bits()).open("/dev/tty").ok()
 }

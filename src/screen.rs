@@ -39,7 +39,7 @@ struct Screen {
     /// The line stands there, for all that we know.
     drawn: bool,
     kept: Vec<u8>,
-    /// Lines that were not kept. While there are some, no other is kept either: they are told of in their place.
+    /// Lines that were not kept. While there are some, no other is kept either: a line that counts them takes their place.
     lost: usize,
     /// The line that tells of them.
     tells: Box<dyn Fn(usize) -> String + Send>,
@@ -47,7 +47,7 @@ struct Screen {
     retry_at: Option<Instant>,
 }
 
-/// Lines that are lost from here on are told of by `tells`, with the end of a line.
+/// From here on `tells` says how many lines were lost, with the end of a line.
 pub(crate) fn begin(tells: impl Fn(usize) -> String + Send + 'static) {
     the_screen().tells = Box::new(tells);
 }
@@ -191,7 +191,7 @@ impl Screen {
         }
     }
 
-    /// Whoever has put us into the background has the last line now; and COMMAND, when it has the terminal.
+    /// The last line belongs to the shell that has put us into the background, and to COMMAND while that has the terminal.
     fn is_ours(&self) -> bool {
         tcgetpgrp(&self.outlet) == Ok(getpgrp())
     }

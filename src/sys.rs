@@ -640,10 +640,11 @@ fn given_mask() -> SigSet {
 }
 
 /// Remembers the signal mask that this process was given for what it starts, and blocks SIGXFSZ: a file that may not grow
-/// (`RLIMIT_FSIZE`) is then an error as others are. Called before another thread runs.
+/// (`RLIMIT_FSIZE`) is then an error as others are. SIGTTOU too: a terminal that takes nothing from the background
+/// (`stty tostop`) would stop the candidate while COMMAND has it. Called before another thread runs.
 pub fn keep_given_mask() {
     given_mask();
-    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
+    let _ = [Signal::SIGXFSZ, Signal::SIGTTOU].into_iter().collect::<SigSet>().thread_block();
 }
 
 /// Lets `signals` come to this thread.

@@ -1,4 +1,4 @@
-//! What a candidate tells whoever asks on its host: how things stand with it, and to processes of its tree whether its
+//! What a candidate tells those who ask on its host: how things stand with it, and to processes of its tree whether its
 //! lease is still held, and for how long.
 //!
 //! The hazard: a script that asks the store before a dangerous step learns what was true when the store answered, and
@@ -144,7 +144,7 @@ impl Witness {
         })
     }
 
-    /// What COMMAND is told of it.
+    /// What COMMAND learns of it.
     #[must_use]
     pub fn variables(&self) -> [(&'static str, String); 2] {
         [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.told())]
@@ -176,11 +176,11 @@ impl Witness {
         self.leadership = None;
     }
 
-    /// Answers whoever asks, for ever. Cancelling it loses nobody.
+    /// Answers all who ask, for ever. Cancelling it loses nobody.
     pub async fn testify(&self) {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
-                // Out of descriptors, say: whoever asks gets no answer, and the election goes on.
+                // Out of descriptors, say: who asks gets no answer, and the election goes on.
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };

@@ -434,7 +434,7 @@ fn a_password_that_everybody_can_read_is_refused() {
             refused(&run(url, 0o644), &[words]);
             assert!(stdout(&run(url, 0o640)).starts_with("shard "));
         }
-        for url in ["redis://h", "postgres://user@h/db"] {
+        for url in ["redis://h", "postgres://user@h/db", "postgres://h/passwords"] {
             assert!(stdout(&run(url, 0o644)).starts_with("shard "));
         }
     }

@@ -40,6 +40,21 @@ fn full_socket() -> (UnixStream, OwnedFd) {
     (reader, writer.into())
 }
 
+/// With room for some letters. The kernel passes on what it took a moment later, and then there is room once more.
+fn filled_terminal() -> (File, OwnedFd) {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let flags = OFlag::from_bits_retain(fcntl(&pty.slave, FcntlArg::F_GETFL).unwrap());
+    fcntl(&pty.slave, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
+    for _ in 0..10 {
+        while nix::unistd::write(&pty.slave, &[b'x'; 1000]).is_ok() {}
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fcntl(&pty.slave, FcntlArg::F_SETFL(flags)).unwrap();
+    let mut master = File::from(pty.master);
+    master.read_exact(&mut [0; 300]).unwrap();
+    (master, pty.slave)
+}
+
 fn takes_turns(writer: &OwnedFd) -> bool {
     let flags = OFlag::from_bits_retain(fcntl(writer, FcntlArg::F_GETFL).unwrap());
     !flags.contains(OFlag::O_NONBLOCK)
@@ -139,6 +154,13 @@ fn nor_does_a_full_pipe_of_another_user_which_cannot_be_opened_again() {
 }
 
 #[test]
+fn nor_does_the_terminal_of_another_user_with_little_room() {
+    let scratch = open_to_all();
+    let (_master, terminal) = filled_terminal();
+    leads_and_obeys(by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch), &scratch, terminal);
+}
+
+#[test]
 fn nor_does_a_full_socket_such_as_a_journal_that_stands_still() {
     let scratch = TempDir::new().unwrap();
     let (_reader, writer) = full_socket();
@@ -169,23 +191,22 @@ fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest
     let runs = scratch.path().join("runs");
     let mut candidate = leaderrun();
     candidate.args(["-vv", "--log-format", "json", "--restart", "always", "--restart-limit", "1000000"]);
+    // A line of each run names the owner, whose letters JSON doubles: thirty runs are more than is kept.
+    candidate.args(["--restart-delay", "1ms", "--restart-healthy", "1ms", "--owner", &"\\".repeat(256)]);
+    // A shorter run may count as unhealthy, and the pause after such runs doubles.
     candidate.args([
-        "--restart-delay",
-        "1ms",
-        "--restart-healthy",
-        "1ms",
         "--store",
         &store(&scratch),
         "s",
         "--",
         "sh",
         "-c",
+        "exec 2>/dev/null; echo >> \"$0\"; sleep 0.02",
     ]);
-    candidate.args(["exec 2>/dev/null; echo >> \"$0\""]).arg(&runs).stderr(writer);
+    candidate.arg(&runs).stderr(writer);
     let mut candidate = Started::by(candidate);
-    // Each run is told in twenty lines and more, of some 200 bytes each.
     let length = || fs::read(&runs).unwrap_or_default().len();
-    wait_until("it has run forty times", || length() > 40);
+    wait_until("it has run fifty times", || length() > 50);
     let mut lines = BufReader::new(reader).lines().map(Result::unwrap).skip(1);
     let mut stamps = Vec::new();
     let mut dropped = None;

@@ -96,6 +96,20 @@ fn bg_goes_on_without_the_terminal() {
 }
 
 #[test]
+fn a_terminal_that_takes_nothing_from_the_background_does_not_stop_the_candidate() {
+    let shell = Shell::start();
+    shell.line("stty tostop");
+    shell.line("leaderrun -v s -- sh -c 'read answer; echo answer $answer; read answer'");
+    shell.wait_for("started the command");
+    shell.line("yes");
+    shell.wait_for("answer yes");
+    shell.line("");
+    shell.line("echo status $?");
+    shell.wait_for("status 0");
+    assert!(!shell.screen().contains("Stopped"), "{}", shell.screen());
+}
+
+#[test]
 fn a_reader_at_the_end_of_a_pipeline_keeps_the_terminal() {
     let shell = Shell::start();
     let reader = "bash -c 'cat; echo end; read answer < /dev/tty; echo answer $answer'";

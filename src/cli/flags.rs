@@ -101,8 +101,11 @@ fn may_hold_a_secret(url: &str) -> bool {
 /// One fragment, where everybody on this machine can read a password in it.
 pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<(), String> {
     let for_others = file.mode() & 0o004 != 0;
-    if for_others && (secret::looks_like_one(url) || url.contains("password")) {
-        return Err(format!("{what} has a password in it, and everybody can read this file: chmod o-r"));
+    if for_others && secret::looks_like_one(url) {
+        return Err(format!(
+            "{what} has a password in it, and everybody can read this file: chmod o-r (a secret of Kubernetes: \
+             defaultMode 0400, and fsGroup for a user; of Docker: mode 0400)"
+        ));
     }
     Ok(())
 }

@@ -95,7 +95,10 @@ pub fn complaint(place: &str, kind: &str, most: usize) -> String {
 
 /// A list that does not end.
 pub fn too_long(place: &str) -> String {
-    format!("{place} lists more than {MOST_LISTED} of them: name a part of them by a longer prefix")
+    format!(
+        "{place} lists more than {MOST_LISTED} shards or standbys: remove those that nobody uses, or ask for fewer by a \
+         longer prefix where one can be named"
+    )
 }
 
 /// A stream whose bytes count.

@@ -426,7 +426,9 @@ impl Store for FileStore {
         self.forget_notes(shard).await?;
         // Unless the clock is behind: the next term would not be higher.
         if term.0 < wall_clock_millis() {
-            for path in [self.path(shard, "json"), file] {
+            // Candidates that were killed leave drafts.
+            let drafts = ["lock.new", "lock.old", "json.new"].map(|ending| self.path(shard, ending));
+            for path in drafts.into_iter().chain([self.path(shard, "json"), file]) {
                 remove(&path)?;
             }
         }

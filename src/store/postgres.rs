@@ -392,7 +392,7 @@ impl Store for Postgres {
                 list.push((shard, report));
             }
             if list.len() > MOST_LISTED {
-                return Err(StoreError::not_applied(allowance::too_long(&self.server.site.server)));
+                return Err(StoreError::misconfigured(allowance::too_long(&self.server.site.server)));
             }
             let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { break };
             after = end.try_get(0).map_err(|_| self.not_understood())?;
@@ -416,8 +416,8 @@ impl Store for Postgres {
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
 
-    /// The rule on the table lets a row be deleted that was released. Whoever is granted the lease in between keeps the row,
-    /// and its term.
+    /// The rule on the table lets a row be deleted that was released. A candidate that is granted the lease in between
+    /// keeps the row, and its term.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (shard, session, statements) =
             (candidate.shard.as_str(), candidate.session.as_str(), &self.server.statements);

@@ -10,14 +10,14 @@
 //!   what the server says of itself, or the key is gone, the server may have forgotten everything until now.
 //! - `last` tells of the last leadership of a shard: its term, when it would end, and whether it was released. A lock
 //!   that vanished before that was deleted by hand, and its tree may live until then. Where an operator revoked it,
-//!   `last` says so, for a renewal must not make that lease anew. A copy of it is a field of `store`: so whoever deletes
-//!   all keys of a shard leaves it behind, and whoever deletes that one as well has the server forget everything.
+//!   `last` says so, for a renewal must not make that lease again. A copy of it is a field of `store`: who deletes all
+//!   keys of a shard leaves it behind, and who deletes that one as well has the server forget everything.
 //!
 //! While the server may have forgotten a lease, which is until one lease after it was first spoken to, **nobody is
-//! granted one**, and a **renewal makes the lease anew** that was forgotten. Why that is safe: until then one tree runs
+//! granted one**, and a **renewal makes the lease again** that was forgotten. Why that is safe: until then one tree runs
 //! at most, for the server granted its leases one after another. A holder counts from when it sent its last renewal
-//! that was granted; that was before the server forgot, or the server knows of it. So whoever does not renew in that
-//! time is dead at its end, as after any expiry. And a renewal that was made anew by one who had lost its leadership
+//! that was granted; that was before the server forgot, or the server knows of it. So who does not renew in that
+//! time is dead at its end, as after any expiry. And a renewal that was made again by one who had lost its leadership
 //! before (a packet that came late) does no harm: its tree is dead, it starts none without a claim, claims are refused,
 //! and the renewal of the one that leads, whose term is higher, replaces it.
 //!
@@ -385,7 +385,7 @@ impl Store for Redis {
         }
     }
 
-    /// In one script, with the notes: whoever is fast enough to write another one meanwhile leaves it behind.
+    /// In one script, with the notes: a standby that is fast enough to write another one meanwhile leaves it behind.
     async fn forget(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         let mut keys = self.keys(shard).to_vec();

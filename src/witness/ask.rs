@@ -2,7 +2,8 @@
 //!
 //! The hazard: any user of this host may bind any number of names, say what a candidate would, say nothing, or never stop.
 //! So an answer comes with the process and the user that listen, as the kernel names them (`SO_PEERCRED`, unix(7)); it has
-//! bounds on its length and its time; and those of one user never keep those of another from being asked.
+//! bounds on its length and its time; and while those of one user say nothing, those of another are asked. Only who listens
+//! on each name is looked up first: that never waits for the other side, and takes some microseconds for each name.
 
 use super::{ASKER, Key, PATIENCE, Statement, all, path};
 use crate::lease::Session;

@@ -141,3 +141,26 @@ fn what_root_writes_into_the_directory_of_a_user_stays_that_users() {
     Ran::of(&mut user.command("022", "leaderctl", &["resume", "shard"])).succeeded();
     Ran::of(&mut user.command("022", "leaderrun", &["-n", "shard", "true"])).succeeded();
 }
+
+#[test]
+fn root_gives_nobody_a_file_or_a_directory_that_was_moved_in() {
+    for (owner, group, mode) in [(20001, 20001, 0o755), (0, 30000, 0o2770)] {
+        let place = shared();
+        std::os::unix::fs::chown(place.directory(), Some(owner), Some(group)).unwrap();
+        set_mode(&place.directory(), mode);
+        let (secret, folder) = (place.directory().join("shard.lock"), place.directory().join("shard+once"));
+        fs::write(&secret, "secret").unwrap();
+        set_mode(&secret, 0o600);
+        fs::create_dir(&folder).unwrap();
+        set_mode(&folder, 0o700);
+        for path in [&secret, &folder] {
+            std::os::unix::fs::chown(path, Some(0), Some(0)).unwrap();
+        }
+        place.run(&["--once", "job"], &["true"]).succeeded();
+        for path in [&secret, &folder] {
+            let found = fs::metadata(path).unwrap();
+            assert_eq!((found.uid(), found.gid(), found.mode() & 0o77), (0, 0, 0), "{}", path.display());
+        }
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+    }
+}

@@ -126,3 +126,21 @@ fn in_place_of_the_lock_of_a_leader_it_ends_the_leadership() {
     assert_eq!(place.fleet.end_of("one").code(), Some(79));
     place.fleet.conclude();
 }
+
+#[test]
+fn what_is_forgotten_is_drafts_as_well_and_no_directory_of_somebody_else() {
+    let place = Place::new();
+    run(&place, &["--once", "job"]).succeeded();
+    for name in ["shard.json.new", "shard.lock.new", "shard.lock.old"] {
+        fs::write(place.directory().join(name), "").unwrap();
+    }
+    ctl(&place, &["forget", "shard"]).succeeded();
+    let left: Vec<_> = fs::read_dir(place.directory()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["+lock"]);
+    let precious = place.directory().join("shard+backup");
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("precious"), "").unwrap();
+    let refused = ctl(&place, &["forget", "shard"]);
+    assert!(refused.status == Some(78) && refused.stderr.contains("shard+backup"), "{refused:?}");
+    assert!(precious.join("precious").exists());
+}

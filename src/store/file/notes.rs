@@ -22,7 +22,7 @@ const HISTORY: &str = "history";
 const STANDBY: &str = "standby";
 const RUNS: &str = "runs";
 const ONCE: &str = "once";
-/// Whoever has this locked writes notes.
+/// Who has this locked writes notes.
 const LOCK: &str = "+lock";
 /// A writer holds it for some system calls.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -76,6 +76,7 @@ impl FileStore {
     pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {
         let _lock = self.lock_notes().await?;
         let beginning = format!("{}{MARK}", shard.as_str().replace('/', "="));
+        let once = self.directory.join(format!("{beginning}{ONCE}"));
         let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
         for entry in fs::read_dir(&self.directory).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
@@ -83,9 +84,18 @@ impl FileStore {
                 continue;
             }
             let path = entry.path();
-            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let removed = if is_directory { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            removed.map_err(|error| explain("cannot remove", &path, &error))?;
+            let kind = entry.file_type().ok();
+            if let Some(kind) = kind.filter(|kind| kind.is_dir() && path != once) {
+                return Err(state::misplaced(&path, kind));
+            }
+            let removed =
+                if kind.is_some_and(|kind| kind.is_dir()) { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
+                Ok(()) => {}
+                // Who counts standbys removes notes as well.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(explain("cannot remove", &path, &error)),
+            }
         }
         Ok(())
     }

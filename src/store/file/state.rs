@@ -51,7 +51,7 @@ pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Resu
     }
 }
 
-fn misplaced(path: &Path, found: FileType) -> StoreError {
+pub(super) fn misplaced(path: &Path, found: FileType) -> StoreError {
     let what = match found {
         found if found.is_dir() => "a directory",
         found if found.is_symlink() => "a symbolic link",
@@ -154,22 +154,33 @@ fn hand_over(made: &File, directory: &Metadata) -> io::Result<()> {
 
 fn settle_mode(file: &File, directory: &Metadata) -> io::Result<()> {
     let now = file.metadata()?;
-    let rights = if now.is_dir() { 0o7 } else { 0o6 };
-    let is_the_groups = is_shared(directory) && now.gid() == directory.gid();
-    let group = if is_the_groups { rights << 3 } else { 0 };
-    let kept = if now.is_dir() { now.mode() & SET_GROUP } else { 0 };
-    let mode = rights << 6 | group | kept;
+    let mode = right_mode(&now, directory);
     if mode == now.mode() & ALL_BITS { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
 }
 
+fn right_mode(file: &Metadata, directory: &Metadata) -> u32 {
+    let rights = if file.is_dir() { 0o7 } else { 0o6 };
+    let is_the_groups = is_shared(directory) && file.gid() == directory.gid();
+    let group = if is_the_groups { rights << 3 } else { 0 };
+    let kept = if file.is_dir() { file.mode() & SET_GROUP } else { 0 };
+    rights << 6 | group | kept
+}
+
 /// Earlier versions let everybody read. What is not ours is left as it is, and what has a second name may be no file of a
-/// store at all.
+/// store at all. Nor may a file that holds something, or a directory: who owns the directory of a store moves things of
+/// root's into it that may be moved, and must not read them afterwards. So those are closed only, and just an empty file,
+/// as our locks are, is handed over.
 fn close_to_strangers(path: &Path, file: &File) {
     let (Ok(found), Ok(directory)) = (file.metadata(), directory_of(path)) else { return };
     let us = geteuid();
     let is_ours = found.uid() == us.as_raw() || us.is_root() && found.uid() == directory.uid();
-    if is_ours && (found.is_dir() || found.nlink() == 1) {
+    if found.is_file() && found.nlink() == 1 && found.len() == 0 && is_ours {
         let _ = hand_over(file, &directory);
+    } else if is_ours && (found.is_dir() || found.nlink() == 1) {
+        let mode = found.mode() & right_mode(&found, &directory);
+        if mode != found.mode() & ALL_BITS {
+            let _ = file.set_permissions(Permissions::from_mode(mode));
+        }
     }
 }
 

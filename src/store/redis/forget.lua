@@ -16,7 +16,7 @@ if math.max(lock.term, last.term) >= now then
   })
 else
   call('DEL', LAST)
-  -- Whoever may not do this leaves an empty copy there, which says nothing.
+  -- Who may not do this leaves an empty copy there, which says nothing.
   local denied = redis.pcall('HDEL', STORE, LAST)
   if type(denied) == 'table' and denied.err then
     call('HSET', STORE, LAST, '')
