@@ -64,6 +64,11 @@ fn sort(page: &Page) -> String {
     }
 }
 
+/// Whether an item in the partition of a shard is a note, and not another program's.
+pub fn is_note(sort: &str) -> bool {
+    [ORDERS, HISTORY, RUNS].contains(&sort) || [STANDBY, ONCE].iter().any(|mark| sort.starts_with(mark))
+}
+
 fn key(shard: &Shard, page: &Page) -> Key {
     (AttributeValue::S(partition(shard)), AttributeValue::S(sort(page)))
 }
