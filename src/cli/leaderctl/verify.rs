@@ -1,7 +1,7 @@
 //! `leaderctl verify`: is a leadership still going on, and for long enough?
 //!
 //! The hazard: an answer is old when it arrives. What is counted here was counted by the candidate to its own kill, or
-//! by the store before it answered; whoever needs a step to be safe after that needs a fencing token. And who answers may
+//! by the store before it answered; a step that is to be safe after that needs a fencing token. And who answers may
 //! not be the candidate: that is for [`witness::ask_own`] to find out, and then nobody has answered.
 
 use super::{PROGRAM, inspect, printed};

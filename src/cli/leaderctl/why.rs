@@ -1,7 +1,7 @@
 //! `leaderctl why`: why does this host not lead?
 //!
-//! The hazard: what candidates of this host say is the word of whoever listens on such a name. So each is shown with the
-//! process and the user that the kernel names, and those that say nothing are counted.
+//! The hazard: what candidates of this host say is the word of any process that listens on such a name. So
+//! each is shown with the process and the user that the kernel names, and those that say nothing are counted.
 
 use super::slots::{self, Slots, listed};
 use super::status;
