@@ -34,12 +34,15 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
+/// An end of a line, watched.
+type Ear = AsyncFd<Owned<Line>>;
+
 /// One tree, from the start of its guard to the proof of its end.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "five facts that become true in any order")]
 pub struct Custody {
-    guard: AsyncFd<Owned<Line>>,
-    backstop: AsyncFd<Owned<Line>>,
+    guard: Ear,
+    backstop: Ear,
     /// Some while the backstop has not been reaped.
     backstop_pid: Option<Pid>,
     /// Everything below this process that was not there before.
@@ -130,7 +133,7 @@ impl Custody {
         term: Term,
         deadline: Deadline,
         tenure: &[BorrowedFd<'_>],
-    ) -> io::Result<(AsyncFd<Owned<Line>>, AsyncFd<Owned<Line>>, Pid)> {
+    ) -> io::Result<(Ear, Ear, Pid)> {
         let (containment, leaf) = (&command.containment, tree.leaf());
         let charge = write_charge(&Charge {
             command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),

@@ -78,7 +78,7 @@ fn what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising(mut 
 
     assert_eq!(place.forgets("shard"), "shard: forgotten\n");
     place.assert_knows_nothing_of("shard");
-    assert_eq!(place.forgets("shard"), "shard: there was nothing of it in the store\n");
+    assert_eq!(place.forgets("shard"), "shard: nothing of it is in the store\n");
     place.assert_knows_nothing_of("shard");
 
     let next = place.run_once("c1");
@@ -174,7 +174,7 @@ fn of_two_that_forget_at_once_neither_harms_the_other(mut place: Place) {
         last = led.term;
         let verbs = [0; 3].map(|_| place.ctl(&[&FORGET[..], &["shard"]].concat()).spawn().unwrap());
         let ended = verbs.map(|verb| verb.wait_with_output().unwrap());
-        // Whoever came second saw that the first was at it, or found nothing.
+        // The second one saw that the first was at it, or found nothing.
         assert!(ended.iter().all(|end| [Some(0), Some(75)].contains(&end.status.code())), "{ended:?}");
         assert!(ended.iter().any(|end| end.status.success()), "{ended:?}");
         place.assert_knows_nothing_of("shard");
@@ -202,7 +202,7 @@ fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) 
         place.start(&leader.owner);
         forgotten += asking.join().unwrap();
     }
-    // Whoever led meanwhile has terms that rise, and ran alone.
+    // Those who led meanwhile have terms that rise, and ran alone.
     println!("forgotten {forgotten} times");
     place.fleet.leader();
     place.fleet.conclude();

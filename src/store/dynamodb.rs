@@ -61,6 +61,7 @@ const MOST_ATTEMPTS: usize = 4;
 /// answer's date is up to two seconds ahead; a guess that proves too low costs one more write.
 const FIRST_GUESS: Duration = Duration::from_millis(2500);
 
+/// From one look at the server's clock to the next, while it has not passed a term.
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// A first guess that proves to be further ahead than this is taken back: it would delay a takeover.
@@ -214,7 +215,7 @@ impl DynamoDb {
         Ok(true)
     }
 
-    /// Whether the first term of a shard that begins now is higher, whoever takes it. A moment's wait may make it so.
+    /// Whether the first term of a shard that begins now is higher, also on another host. A moment's wait may make it so.
     async fn is_past(&self, term: Term) -> bool {
         let give_up = BootInstant::now().plus(FIRST_GUESS);
         loop {
@@ -518,7 +519,7 @@ impl Store for DynamoDb {
                 }
             }
             if found.len() > MOST_LISTED {
-                return Err(StoreError::not_applied(allowance::too_long(&self.table.server)));
+                return Err(StoreError::misconfigured(allowance::too_long(&self.table.server)));
             }
             from = ended;
             if from.is_none() {
@@ -564,7 +565,7 @@ impl Store for DynamoDb {
             return Ok(Release::NotHeld);
         }
         let sorts = self.table.sorts(shard).await?;
-        let notes: Vec<String> = sorts.into_iter().filter(|sort| sort != LOCK && sort != TERM).collect();
+        let notes: Vec<String> = sorts.into_iter().filter(|sort| notes::is_note(sort)).collect();
         for some in notes.chunks(self.lanes()) {
             let there = || Expression::new("attribute_exists(#pk)");
             let deletions = some.iter().map(|sort| {

@@ -56,6 +56,7 @@ use proto::{
 };
 use record::{Entry, Keys, Last, Lock, View, whole_seconds};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use strays::Strays;
@@ -300,7 +301,9 @@ impl Store for Etcd {
     }
 
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.link.operate(|connection| Box::pin(self.forget_on(connection, candidate, term))).await
+        let asked = AtomicBool::new(false);
+        let forget = |connection| self.forget_on(connection, candidate, term, asked.swap(true, Ordering::Relaxed));
+        self.link.operate(|connection| Box::pin(forget(connection))).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

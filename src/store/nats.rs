@@ -38,7 +38,7 @@ use super::{Claim, Delivery, Finding, Grant, Observation, Release, Renewal, Repo
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::Conclusion;
 use crate::time::BootInstant;
-use address::{is_note_of, key_of, ledger_of};
+use address::{NOTHING, is_note_of, key_of, ledger_of};
 use bucket::{Bucket, Entry, Info, Put, Stamp};
 use link::Links;
 use record::{Content, Ledger, Record, Sight, millis};
@@ -519,8 +519,13 @@ impl Store for Nats {
     /// The key goes last, and with it the marks that it was ever there: the next leader finds a shard that is new.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (shard, ledger) = (&candidate.shard, ledger_of(&candidate.shard));
-        // Of what is before the first of all; but who may not do this is told so before anything is gone.
-        self.bucket.sweep(&ledger, 0).await?;
+        // A client that may not purge hears so before anything is gone. It asks for a key that holds nothing: the server
+        // takes a bound of one for none.
+        self.bucket.sweep(NOTHING, 0).await?;
+        let ours = |sight: &Sight| Self::is_ours(candidate, sight) && sight.term() == Some(term.0);
+        if !self.look(shard).await?.is_some_and(|seen| ours(&seen)) {
+            return Ok(Release::NotHeld);
+        }
         let (info, keys) = self.bucket.keys().await?;
         let notes = keys.into_iter().filter(|key| is_note_of(key, shard)).map(|key| async move {
             match self.bucket.get(&key).await? {
@@ -530,7 +535,6 @@ impl Store for Nats {
         });
         many::answers(notes).await?;
         let time = self.bucket.time(&info).await?.micros();
-        let ours = |sight: &Sight| Self::is_ours(candidate, sight) && sight.term() == Some(term.0);
         let Some(sight) = self.look(shard).await?.filter(ours) else { return Ok(Release::NotHeld) };
         let slack = u64::try_from(slack(&info).as_micros()).unwrap_or(u64::MAX);
         let is_ahead = term.0 >= time.saturating_sub(slack);
@@ -538,7 +542,7 @@ impl Store for Nats {
             // The next term would be lower.
             return self.release(candidate, term).await;
         };
-        // Should we not get as far as the key, whoever follows writes another ledger.
+        // Should we not get as far as the key, the next leader writes another ledger.
         let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
         let Some(sight) = self.write(shard, record, sight.revision, None).await? else { return Ok(Release::NotHeld) };
         if let Some(entry) = self.bucket.get(&ledger).await? {

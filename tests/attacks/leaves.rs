@@ -24,7 +24,7 @@ fn on_a_host(name: &str, script: &str) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
     let mut host = command.spawn().expect("the program was compiled");
     let begun = Instant::now();
-    while !status.exists() && begun.elapsed() < Duration::from_secs(60) {
+    while !status.exists() && begun.elapsed() < Duration::from_mins(1) {
         std::thread::sleep(Duration::from_millis(10));
     }
     let ended = status.exists();
@@ -64,13 +64,13 @@ fn what_a_crash_left_in_a_leaf_is_killed_at_the_next_start_and_what_lives_is_not
 fn command_has_the_priority_that_leaderrun_was_started_with() {
     let said = on_a_host(
         "priority",
-        r#"
+        r"
         for method in tree cgroup pidns; do
             nice -n 7 $L -q --contain $method x -- sh -c 'nice >&2; chrt -p $$ | grep policy >&2'
             chrt -b 0 $L -q --contain $method x -- sh -c 'nice >&2; chrt -p $$ | grep policy >&2'
         done
         $L -q x -- sh -c 'chrt -p $(pgrep -x lr-guard) | grep policy >&2'
-        "#,
+        ",
     );
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 13, "{said}");
@@ -88,7 +88,7 @@ fn command_has_the_priority_that_leaderrun_was_started_with() {
 fn a_guard_of_an_idle_command_takes_no_processor() {
     let said = on_a_host(
         "idle",
-        r#"
+        r"
         for method in tree cgroup pidns; do
             $L -q --contain $method x -- sleep 1000 &
             until pgrep -x sleep >/dev/null; do sleep 0.05; done
@@ -101,7 +101,7 @@ fn a_guard_of_an_idle_command_takes_no_processor() {
             kill $(pgrep -x leaderrun)
             wait
         done
-        "#,
+        ",
     );
     assert_eq!(said.lines().count(), 9, "{said}");
     for line in said.lines() {

@@ -259,3 +259,35 @@ async fn terms_that_something_else_wrote_are_named_and_leave_no_lock_behind() {
     assert!(error.message.contains("pk=SHARD#db/main, sk=TERM"), "{error}");
     assert_eq!(item(&client, &table, "LOCK").await, None);
 }
+
+/// The ledger names the first of them.
+#[tokio::test]
+async fn who_led_first_waits_for_a_later_leader_whose_items_were_all_deleted() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let (first, second) = (store(&server.endpoint(), &table).await, store(&server.endpoint(), &table).await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&first, &one).await;
+    assert_eq!(first.release(&one, term).await.unwrap(), Release::Released);
+    let term = lead(&second, &two).await;
+    for sort in ["LOCK", "TERM"] {
+        delete(&client, &table, "SHARD#db/main", sort).await;
+    }
+    let grant = granted(first.claim(&one).await.unwrap());
+    assert!(wait(&grant) > Duration::from_secs(12), "{grant:?}");
+    assert!(matches!(second.renew(&two, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "one"));
+}
+
+#[tokio::test]
+async fn what_another_program_keeps_beside_a_shard_is_not_forgotten_with_it() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let store = store(&server.endpoint(), &table).await;
+    let request = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("CONFIG"));
+    request.send().await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(store.forget(&one, term).await.unwrap(), Release::Released);
+    assert_eq!(item(&client, &table, "LOCK").await, None);
+    assert!(item(&client, &table, "CONFIG").await.is_some());
+}

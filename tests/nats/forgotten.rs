@@ -11,6 +11,19 @@ async fn in_a_bucket_that_is_younger_than_the_lease_the_first_leader_waits() {
 }
 
 #[tokio::test]
+async fn who_does_not_hold_the_lease_leaves_the_ledger_in_its_place() {
+    let server = server().await;
+    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = short("one");
+    let term = lead(&*old, &one).await;
+    assert_eq!(new.forget(&short("two"), term).await, Ok(Release::NotHeld));
+    assert!(server.client().message(LEDGER).is_some());
+    assert_eq!(old.release(&one, term).await, Ok(Release::Released));
+    assert_eq!(old.forget(&one, term).await, Ok(Release::NotHeld));
+    assert!(server.client().message(LEDGER).is_some());
+}
+
+#[tokio::test]
 async fn in_a_bucket_that_is_older_than_the_lease_nobody_waits() {
     let server = server().await;
     let store = open(&server.own_url()).await;

@@ -10,6 +10,7 @@ use super::desk::Desk;
 use super::slots::{Slots, listed};
 use crate::cli::flags;
 use crate::lease::{Candidate, Session, Shard, Term, show_seconds};
+use crate::screen;
 use crate::store::{Claim, Conclusion, Holder, Page, Release, Store, StoreError, on_one_line, within};
 use crate::time::BootInstant;
 use clap::Args;
@@ -84,18 +85,27 @@ impl ForgetFlags {
                 }
             }
         }
+        if let Err(refused) = self.has_all(&desk, &names).await {
+            give_back(&desk, taken).await;
+            return refused.map(|why| desk.refuse(&why));
+        }
         sleep(TERMS_APART).await;
         // The shard itself last: its orders and its jobs are those of its slots.
         let mut left = taken.into_iter().rev();
+        let mut gone = Vec::new();
         while let Some(one) = left.next() {
             // What is deleted later may be somebody else's.
             let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
             match within(most, store.forget(&one.candidate, one.term)).await {
-                Ok(Release::Released) => {}
+                Ok(Release::Released) => gone.push(one.candidate.shard),
                 Ok(Release::NotHeld) => {
                     give_back(&desk, left.collect()).await;
                     let name = &one.candidate.shard;
-                    return Ok(desk.refuse(&format!("the lease of {name} ended while it was forgotten: try again")));
+                    let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
+                    return Ok(desk.refuse(&format!(
+                        "the lease of {name} ended while it was forgotten, so some of its notes may be gone{and}: run \
+                         this again"
+                    )));
                 }
                 Err(error) => {
                     give_back(&desk, left.chain([one]).collect()).await;
@@ -107,7 +117,20 @@ impl ForgetFlags {
         if is_known || names.len() > 1 {
             desk.done(&format!("forgotten{and}")).await
         } else {
-            desk.done("there was nothing of it in the store").await
+            // There may have been notes of jobs, which cannot be looked for.
+            desk.done("nothing of it is in the store").await
+        }
+    }
+
+    /// Whether these leases are all that there are by now: a slot that nobody had led may be led meanwhile, by a
+    /// candidate that took it before we had the others. Answers why not.
+    async fn has_all(&self, desk: &Desk<'_>, names: &[Shard]) -> Result<(), Result<String, StoreError>> {
+        let slots = Slots::of(desk.store, &self.shard, desk.patience).await.map_err(Err)?;
+        let missing = slots.names().find(|name| !names.contains(name)).cloned();
+        match (missing, slots.hidden) {
+            (Some(slot), _) => Err(Ok(format!("{slot} is led since this began: try again"))),
+            (None, Some(hidden)) => Err(Err(hidden)),
+            (None, None) => Ok(()),
         }
     }
 
@@ -134,7 +157,7 @@ impl ForgetFlags {
         let left = holder.expires_in.map(|left| format!(", for {} if it is not renewed", show_seconds(left)));
         let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
         let (of, left) = (self.of(name), left.unwrap_or_default());
-        format!("{holder}{host} has the lease{of}{left}: stop its candidates, and forget it then")
+        format!("{holder}{host} has the lease{of}{left}: stop its candidates, then run leaderctl forget")
     }
 
     /// Answers why not where it cannot be had.
@@ -159,7 +182,10 @@ impl ForgetFlags {
                 let Some(wait) = wait else { return Ok(Ok(taken)) };
                 give_back(desk, vec![taken]).await;
                 let of = self.of(name);
-                Ok(Err(format!("a command of the last leader{of} may live for {}: forget it then", show_seconds(wait))))
+                Ok(Err(format!(
+                    "a command of the last leader{of} may live for {}: try again after that",
+                    show_seconds(wait)
+                )))
             }
             Ok(Claim::Refused(holder)) => Ok(Err(self.held(name, &holder))),
             Err(error) => {
@@ -178,9 +204,9 @@ async fn give_back(desk: &Desk<'_>, taken: Vec<Taken>) {
         if let Err(error) = within(desk.patience, desk.store.release(&candidate, term)).await {
             let (shard, lease) = (&candidate.shard, show_seconds(candidate.lease));
             let message = on_one_line(error.message);
-            eprintln!(
+            screen::say(format_args!(
                 "{PROGRAM}: {shard}: nobody may lead for {lease}, for its lease could not be given back: {message}"
-            );
+            ));
         }
     }
 }

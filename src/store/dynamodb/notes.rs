@@ -64,6 +64,11 @@ fn sort(page: &Page) -> String {
     }
 }
 
+/// Whether an item in the partition of a shard is a note, and not another program's.
+pub fn is_note(sort: &str) -> bool {
+    [ORDERS, HISTORY, RUNS].contains(&sort) || [STANDBY, ONCE].iter().any(|mark| sort.starts_with(mark))
+}
+
 fn key(shard: &Shard, page: &Page) -> Key {
     (AttributeValue::S(partition(shard)), AttributeValue::S(sort(page)))
 }
@@ -157,7 +162,7 @@ impl Notes for DynamoDb {
                 }
             }
             if standbys.len() + ended.len() > MOST_LISTED {
-                return Err(StoreError::not_applied(allowance::too_long(&self.table.server)));
+                return Err(StoreError::misconfigured(allowance::too_long(&self.table.server)));
             }
             from = next;
             if from.is_none() {

@@ -6,6 +6,7 @@ use super::record::{self, Item, LOCK, TERM, millis, n, partition};
 use super::{Address, WallClock};
 use crate::lease::Shard;
 use crate::store::StoreError;
+use crate::store::allowance::{self, MOST_LISTED};
 use crate::time::BootInstant;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -93,7 +94,7 @@ pub fn marker_key() -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S("TABLE".to_owned()))
 }
 
-/// Tells that a shard was led. Not beside its other items: whoever deletes all of those leaves it.
+/// Tells that a shard was led. Not beside its other items: a hand that deletes all of those leaves it.
 pub fn ledger_key(shard: &Shard) -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S(partition(shard)))
 }
@@ -161,6 +162,9 @@ impl Table {
                 .projection_expression("#sk");
             let answer = request.send().await.map_err(|error| self.failure("dynamodb:Query", &error))?;
             sorts.extend(answer.items().iter().filter_map(|item| record::text(item, "sk").map(str::to_owned)));
+            if sorts.len() > MOST_LISTED {
+                return Err(StoreError::misconfigured(allowance::too_long(&self.server)));
+            }
             from = answer.last_evaluated_key.filter(|key| !key.is_empty());
             if from.is_none() {
                 return Ok(sorts);

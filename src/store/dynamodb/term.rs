@@ -98,10 +98,17 @@ pub async fn mark_released(
 
 /// The shard is as if nobody had ever led it. To be done before the lock goes.
 pub async fn forget(table: &Table, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
+    let ledger = table.get(ledger_key(&candidate.shard), true).await?;
     let ours = Expression::new("#holder = :me AND #term = :term").number(":term", term);
-    // In this order: whoever finds a term item that tells of a ledger writes none.
-    table.delete(term_key(&candidate.shard), ours.text(":me", candidate.session.as_str())).await?;
-    table.delete(ledger_key(&candidate.shard), Expression::new("attribute_exists(#pk)")).await.map(drop)
+    // In this order: a leader that finds a term item which tells of a ledger writes none.
+    let outcome = table.delete(term_key(&candidate.shard), ours.text(":me", candidate.session.as_str())).await?;
+    let (Outcome::Done(_), Some(ledger)) = (outcome, ledger) else { return Ok(()) };
+    // A leader that comes from now on signs the ledger.
+    let same = text(&ledger, "holder").map_or_else(
+        || Expression::new("attribute_exists(#pk) AND attribute_not_exists(#holder)"),
+        |holder| Expression::new("#holder = :holder").text(":holder", holder),
+    );
+    table.delete(ledger_key(&candidate.shard), same).await.map(drop)
 }
 
 /// The last term, and whose it is.
@@ -217,7 +224,7 @@ async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Opt
     Ok(wait.over_at(table, BootInstant::now()))
 }
 
-/// Answers what the ledger told before.
+/// Answers what the ledger told before. One that tells of a lease as long stays as it is.
 async fn write_ledger(table: &Table, candidate: &Candidate) -> Result<Option<Item>, StoreError> {
     let (pk, sk) = ledger_key(&candidate.shard);
     let lease = n(millis(candidate.lease));
@@ -231,12 +238,26 @@ async fn write_ledger(table: &Table, candidate: &Candidate) -> Result<Option<Ite
     }
 }
 
+/// The ledger stays for a leadership of ours: who forgets the shard deletes only what another session has signed.
+async fn sign_ledger(table: &Table, candidate: &Candidate) -> Result<(), StoreError> {
+    for _ in 0..MOST_ATTEMPTS {
+        let there = Expression::new("attribute_exists(#pk)").text(":me", candidate.session.as_str());
+        match table.update(ledger_key(&candidate.shard), "SET #holder = :me", there).await? {
+            Outcome::Done(_) => return Ok(()),
+            Outcome::Refused(_) => write_ledger(table, candidate).await.map(drop)?,
+        }
+    }
+    Err(StoreError::unknown(format!("the ledger of shard {} changes faster than it can be kept", candidate.shard)))
+}
+
 /// Somebody deleted all items of a shard that was led: when its tree is surely dead. Nothing of it was renewed since the
 /// lock is ours.
 async fn wait_of_a_known_shard(table: &Table, candidate: &Candidate) -> Result<Option<BootInstant>, StoreError> {
+    // One that names our own session tells no better: others may have led since that wrote it.
     let ledger = write_ledger(table, candidate).await?;
-    // Ours, of a claim whose answer was lost.
-    let ledger = ledger.filter(|ledger| text(ledger, "holder") != Some(candidate.session.as_str()));
+    if ledger.is_some() {
+        sign_ledger(table, candidate).await?;
+    }
     Ok(ledger.map(|ledger| {
         let lease = number(&ledger, "leaseMs").map_or(Duration::ZERO, Duration::from_millis);
         BootInstant::now().plus(with_drift(lease.max(candidate.lease)))

@@ -51,7 +51,7 @@ impl Keys {
         [self.lasts().as_bytes(), shard.as_str().as_bytes()].concat()
     }
 
-    /// Without the name of the shard: whoever deletes all keys that have it leaves this one.
+    /// Without the name of the shard: a hand that deletes all keys that have it leaves this one.
     pub fn copy(&self, shard: &Shard) -> Vec<u8> {
         format!("{}/led/{:016x}", self.prefix, hash(shard.as_str())).into_bytes()
     }

@@ -38,6 +38,14 @@ fn is_proof(kept: &LeaseKeepAliveResponse, found: &RangeResponse) -> bool {
     kept.ttl_seconds > 0 && term(&kept.header).is_some() && term(&kept.header) == term(&found.header)
 }
 
+/// What stands beside a lock that is given back, where a hand has deleted that.
+fn given_back(lock: &Entry<Lock>) -> Last {
+    let Lock { session, lease_ms, term_offset, .. } = lock.record.clone();
+    let hold = Hold { etcd_lease: lock.lease, lease_ms };
+    let term = Some(lock.term().0);
+    Last { session, hold, term_offset, term, released: true, young: false, before: Vec::new() }
+}
+
 /// What has to stand beside a lock once that is gone, so that its tree is waited for. None: that stands there already.
 fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
     let hold = Hold { etcd_lease: lock.lease, lease_ms: lock.record.lease_ms };
@@ -159,15 +167,7 @@ impl Etcd {
         let mut released = Release::NotHeld;
         for attempt in 0..MOST_ATTEMPTS {
             if let Some((lock, last, start_after)) = found.take() {
-                let mut last = last.unwrap_or_else(|| Last {
-                    session: candidate.session.clone(),
-                    hold: Hold { etcd_lease: lock.lease, lease_ms: lock.record.lease_ms },
-                    term_offset: lock.record.term_offset,
-                    term: None,
-                    released: true,
-                    young: false,
-                    before: Vec::new(),
-                });
+                let mut last = last.unwrap_or_else(|| given_back(&lock));
                 (last.term, last.released) = (Some(lock.term().0), true);
                 // Those trees are dead by now, and nobody has to ask again.
                 if start_after.is_some_and(|instant| instant <= BootInstant::now()) {
@@ -231,29 +231,28 @@ impl Etcd {
         Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be taken away")))
     }
 
-    /// All in one step. Terms count on from the revision, so nothing has to stay.
+    /// All in one step. Terms count on from the revision, so nothing has to stay. `again` after a request whose answer
+    /// was lost.
     pub(super) async fn forget_on(
         &self,
         connection: Arc<Connection>,
         candidate: &Candidate,
         term: Term,
+        again: bool,
     ) -> Result<Release, StoreError> {
         let (shard, keys) = (&candidate.shard, &self.keys);
         let (lock_key, last_key) = (keys.lock(shard), keys.last(shard));
         for _ in 0..MOST_ATTEMPTS {
             let View { lock, last, base, .. } = self.look(&connection, shard).await?;
             let mine = |lock: &Entry<Lock>| lock.record.session == candidate.session && lock.term() == term;
-            let Some(lock) = lock.filter(mine) else { return Ok(Release::NotHeld) };
+            let is_gone = again && lock.is_none() && last.is_none();
+            let Some(lock) = lock.filter(mine) else {
+                return Ok(if is_gone { Release::Released } else { Release::NotHeld });
+            };
             let mut success = vec![delete(&lock_key), delete(&keys.copy(shard))];
             // Unless they were counted from a higher base than there is by now.
             let is_ahead = base.is_none_or(|base| lock.record.term_offset > base.term_offset());
-            match last.filter(|_| is_ahead) {
-                Some(Entry { record: last, .. }) => {
-                    let last = Last { term: Some(term.0), released: true, young: false, before: Vec::new(), ..last };
-                    success.push(put(&last_key, written(&last), 0));
-                }
-                None => success.push(delete(&last_key)),
-            }
+            success.push(if is_ahead { put(&last_key, written(&given_back(&lock)), 0) } else { delete(&last_key) });
             success.extend([Page::Orders, Page::History, Page::Runs].map(|page| delete(&keys.note(shard, &page))));
             let many = keys.many_notes(shard).map(String::into_bytes);
             success.extend(many.map(|key| delete_range(key.clone(), after_all(&key))));

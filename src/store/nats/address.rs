@@ -12,6 +12,8 @@ const OPTIONS: [&str; 8] = ["creds", "nkey", "ca", "cert", "key", "domain", "inb
 pub const MARKER: &str = "=born";
 /// The key that a check tries everything on, and that a server's time is asked with.
 pub const SCRATCH: &str = "=scratch";
+/// The key that nothing is ever kept under: to purge it takes the permission, and nothing else.
+pub const NOTHING: &str = "=nothing";
 
 /// Which bucket, where, and as whom.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -55,10 +55,13 @@ pub struct Links {
     address: Address,
     /// Of each request, and of each connection that has to be made for one.
     bound: Duration,
-    current: Mutex<Option<Arc<Link>>>,
+    current: Arc<Current>,
     /// The host to try first.
     preferred: AtomicUsize,
 }
+
+/// The connection in use.
+type Current = Mutex<Option<Arc<Link>>>;
 
 pub struct Link {
     pub client: Client,
@@ -174,7 +177,7 @@ impl Links {
             address: address.clone(),
             // Those who call bound it as well, with less to say.
             bound: request_timeout - request_timeout / 20,
-            current: Mutex::default(),
+            current: Arc::default(),
             preferred: AtomicUsize::new(0),
         };
         links.options()?;
@@ -415,8 +418,15 @@ impl Links {
             exceeded: AtomicBool::new(false),
         });
         meter.begin_again(MOST_OF_NATS);
-        let watched = Arc::clone(&meter);
-        let watch = tokio::spawn(async move { watched.exceeded(IDLE_LOOK).await }).abort_handle();
+        let (watched, current) = (Arc::clone(&meter), Arc::downgrade(&self.current));
+        let watch = tokio::spawn(async move {
+            watched.exceeded(IDLE_LOOK).await;
+            // The library reads on until nobody has its client, and nobody may ask for anything for a long time.
+            let Some(current) = current.upgrade() else { return };
+            let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(current.take_if(|link| Arc::ptr_eq(&link.meter, &watched)));
+        });
+        let watch = watch.abort_handle();
         Ok(Link { client, server, trouble, silence, meter, watch })
     }
 
