@@ -4,6 +4,7 @@
 mod support;
 
 use leaderrun::time::BootInstant;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -48,7 +49,8 @@ fn conclude_after_harm(mut fleet: Fleet, candidate: Pid) {
 }
 
 fn slay(pid: Pid) {
-    kill(pid, Signal::SIGKILL).expect("it is there");
+    // The other ones may have been quicker.
+    assert!(matches!(kill(pid, Signal::SIGKILL), Ok(()) | Err(Errno::ESRCH)));
 }
 
 #[test]
