@@ -102,12 +102,8 @@ impl SelftestFlags {
             Err(message) => return flags::usage(PROGRAM, &message),
         };
         let named = own.as_ref().unwrap_or(named);
-        let containment = match Containment::find(self.contain) {
-            Ok(containment) => containment,
-            Err(why) => return fail(exit::OS_ERROR, &why),
-        };
-        if let Err(error) = self.say(&format!("a tree is killed by {containment}")) {
-            return printed(Err(error));
+        if let Err(why) = Containment::find(self.contain) {
+            return fail(exit::OS_ERROR, &why);
         }
         // On one thread: a candidate dies with the thread that started it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
