@@ -84,7 +84,7 @@ impl Containment {
         };
         match walks {
             Err(why) if cgroup.is_none() && namespaces.is_none() => Err(format!(
-                "cannot see what would have to be killed: {why}; mount /proc anew, or use --contain pidns or a delegated cgroup"
+                "cannot see what would have to be killed: {why}; mount the /proc of this PID namespace, or use --contain pidns"
             )),
             walks => Ok(Self {
                 walks: walks.is_ok(),
