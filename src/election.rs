@@ -16,34 +16,42 @@
 //! - The lease may be released only when the tree is known to be dead. There is one place that goes to
 //!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
 
-mod attendants;
-mod books;
+mod action;
+mod event;
 mod hooks;
+mod job_gate;
 mod leading;
+mod notice;
 mod orders;
+mod outcome;
 mod random;
 mod releasing;
 mod restart;
+mod rotation;
+mod settings;
 mod standby;
+mod standby_tasks;
 mod state;
-mod turns;
-mod words;
+mod view;
 
+pub use crate::exit::StartError;
+pub use action::{Action, Ran, Stop};
+pub use event::{Booking, CommandEnd, Directives, Event, Handover, Pause, Skipped, TreeEvent};
 pub use hooks::HookEnd;
+pub use notice::Notice;
+pub use outcome::{Ended, Loss, Outcome};
+pub use settings::{OnLoss, Patience, Restart, RestartWhen, Settings};
 pub(crate) use state::GUARD_PATIENCE;
-pub use words::{
-    Action, Bar, Booking, CommandEnd, Ended, Event, Handover, Loss, Mandate, Notice, Obstacle, OnLoss, Outcome,
-    Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped, StartError, Stop, TreeEvent, View,
-};
+pub use view::{Hold, Obstacle, Role, View};
 
 use crate::lease::{Deadline, Term};
-use crate::store::{Claim, Conclusion, Delivery, StoreError};
+use crate::store::{Claim, Delivery, ErrorKind, StoreError};
 use crate::time::BootInstant;
-use attendants::Attendants;
 use random::Random;
+use rotation::{Counting, StandingBack};
+use standby_tasks::StandbyTasks;
 use state::{Ending, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting};
 use std::time::Duration;
-use turns::{Counting, StandingBack};
 
 /// How long somebody who wants to leave waits for the answer to a claim that is under way.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
@@ -72,13 +80,13 @@ pub struct Election {
     unready: u32,
     waiting: Waiting,
     trouble: Option<Trouble>,
-    attendants: Attendants,
+    standby_tasks: StandbyTasks,
 }
 
 impl Election {
     #[must_use]
     pub fn new(settings: Settings, now: BootInstant, seed: u64) -> Self {
-        assert!(!settings.books || settings.restart.is_none(), "a job's run is entered once");
+        assert!(!settings.job_gate || settings.restart.is_none(), "a job's run is entered once");
         let mut election = Self {
             settings,
             random: Random(seed),
@@ -90,9 +98,9 @@ impl Election {
             standing_back: None,
             counting: Counting::Allowed,
             unready: 0,
-            waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, bar: None },
+            waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, hold: None },
             trouble: None,
-            attendants: Attendants::AWAY,
+            standby_tasks: StandbyTasks::AWAY,
         };
         election.become_standby(now);
         election
@@ -101,7 +109,7 @@ impl Election {
     /// The next instant at which [`Event::Tick`] is due.
     #[must_use]
     pub fn wake_at(&self) -> BootInstant {
-        self.due().min(self.attendants.wake_at())
+        self.due().min(self.standby_tasks.wake_at())
     }
 
     fn due(&self) -> BootInstant {
@@ -167,7 +175,7 @@ impl Election {
     /// A standby that was heard not to be the first in line.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.is_standby() && (self.waiting.holder.is_some() || self.waiting.bar.is_some())
+        self.is_standby() && (self.waiting.holder.is_some() || self.waiting.hold.is_some())
     }
 
     #[must_use]
@@ -194,7 +202,7 @@ impl Election {
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
-        self.attendants_heard(now, &event, &mut actions);
+        self.standby_tasks_heard(now, &event, &mut actions);
         match event {
             Event::Tick | Event::Dismissed => {}
             Event::Claimed { sent, answer } => self.claimed(now, sent, answer, &mut actions),
@@ -257,7 +265,7 @@ impl Election {
         answer: Result<Claim, StoreError>,
         actions: &mut Vec<Action>,
     ) {
-        self.claim_in_doubt = matches!(&answer, Err(error) if error.conclusion == Conclusion::Unknown)
+        self.claim_in_doubt = matches!(&answer, Err(error) if error.kind == ErrorKind::Unknown)
             || (self.claim_in_doubt && answer.is_err());
         match &mut self.state {
             State::Standby(standby) => {
@@ -325,7 +333,7 @@ impl Election {
                     )));
                     self.end(outcome, actions);
                 }
-                Then::Standby { .. } | Then::Barred(_) => releasing.then = Then::End(Outcome::Interrupted(signal)),
+                Then::Standby { .. } | Then::Held(_) => releasing.then = Then::End(Outcome::Interrupted(signal)),
             },
             State::Ended => {}
         }
@@ -340,12 +348,12 @@ impl Election {
                     standby.next = now.plus(pause);
                 }
             }
-            Then::Barred(Bar::StandingBack { term, said, left }) => {
-                self.stand_back(now, Bar::StandingBack { term, said, left }, term, left, actions);
+            Then::Held(Hold::StandingBack { term, said, left }) => {
+                self.stand_back(now, Hold::StandingBack { term, said, left }, term, left, actions);
             }
-            Then::Barred(bar) => {
+            Then::Held(hold) => {
                 self.state = State::Standby(Standby::about_to(Request::Orders, now));
-                self.barred(now, bar, actions);
+                self.barred(now, hold, actions);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Exit statuses, those of sysexits.h, timeout(1) and the shell where they have one.
+//! Exit statuses: those of sysexits.h, timeout(1) and the shell where they have one.
 
-use crate::election::{CommandEnd, Outcome, StartError};
-use crate::store::{Conclusion, StoreError};
+use nix::errno::Errno;
+use std::fmt;
 
 /// Wrong usage: flags, durations, shard names, store URLs, timing without room.
 pub const USAGE: u8 = 64;
@@ -32,48 +32,37 @@ pub mod ctl {
     pub const FAILED: u8 = 1;
 }
 
-/// The status for the end of an election; `conflict` is what `-E` chose.
-#[must_use]
-pub fn of_outcome(outcome: &Outcome, conflict: u8) -> u8 {
-    match outcome {
-        Outcome::Ended(CommandEnd::Exited(status)) => low_byte(*status),
-        Outcome::Ended(CommandEnd::Signalled(signal)) | Outcome::Interrupted(signal) => SIGNALLED + low_byte(*signal),
-        Outcome::NotStarted(error) => of_start(*error),
-        Outcome::Overran => OVERRAN,
-        Outcome::NotAcquired(_) => conflict,
-        Outcome::Unreachable(_) => UNAVAILABLE,
-        Outcome::Refused(error) => of_store(error),
-        Outcome::Lost(_) => LOST,
-        Outcome::Done(skipped) => skipped.status,
+/// Why a program was not started: the kernel's error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StartError(pub i32);
+
+impl StartError {
+    #[must_use]
+    pub fn exit_status(self) -> u8 {
+        match self.0 {
+            libc::ENOENT | libc::ENOTDIR => NOT_FOUND,
+            libc::EACCES
+            | libc::EPERM
+            | libc::ENOEXEC
+            | libc::EISDIR
+            | libc::ELOOP
+            | libc::ENAMETOOLONG
+            | libc::ETXTBSY
+            | libc::E2BIG
+            | libc::ELIBBAD => NOT_EXECUTABLE,
+            _ => OS_ERROR,
+        }
     }
 }
 
-#[must_use]
-pub fn of_start(error: StartError) -> u8 {
-    match error.0 {
-        libc::ENOENT | libc::ENOTDIR => NOT_FOUND,
-        libc::EACCES
-        | libc::EPERM
-        | libc::ENOEXEC
-        | libc::EISDIR
-        | libc::ELOOP
-        | libc::ENAMETOOLONG
-        | libc::ETXTBSY
-        | libc::E2BIG
-        | libc::ELIBBAD => NOT_EXECUTABLE,
-        _ => OS_ERROR,
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Errno::from_raw(self.0).desc())
     }
 }
 
+/// A process ends with the low byte of a number.
 #[must_use]
-pub fn of_store(error: &StoreError) -> u8 {
-    match error.conclusion {
-        Conclusion::NotApplied | Conclusion::Unknown => UNAVAILABLE,
-        Conclusion::Denied => NO_PERMISSION,
-        Conclusion::Misconfigured => CONFIGURATION,
-    }
-}
-
-fn low_byte(number: i32) -> u8 {
+pub fn low_byte(number: i32) -> u8 {
     number.to_le_bytes()[0]
 }

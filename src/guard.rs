@@ -30,22 +30,23 @@
 mod backstop;
 pub mod cgroup;
 pub mod contain;
+mod foreground;
 pub mod hooks;
 mod init;
+pub mod orphan_release;
 pub mod policy;
 pub mod priority;
-mod terminal;
 pub mod tree;
 pub mod walk;
 pub mod wire;
 
 use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::lease::Deadline;
-use crate::screen;
-use crate::sys::{self, Birth, ChildState, Doom, Namespaces, Scheduling, SingleThread};
+use crate::observe::terminal;
+use crate::sys::{self, Birth, ChildState, KillTimer, Namespaces, Scheduling, SingleThread};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
-use crate::will::Will;
 use cgroup::Leaf;
+use foreground::Foreground;
 use hooks::{Hook, Hooks, Reason, Runner};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -54,6 +55,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::TimerFd;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
+use orphan_release::OrphanRelease;
 use policy::{Effect, Input, Order, Policy};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -62,7 +64,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::Duration;
-use terminal::Terminal;
 use tree::Tree;
 use wire::{Heard, Line};
 
@@ -73,7 +74,7 @@ pub const GUARD_NAME: &str = "lr-guard";
 /// What the candidate tells its guard before it starts. It travels through memory, not through arguments, so
 /// that `pkill -f COMMAND` does not name the guard as well.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Charge {
+pub struct GuardSpec {
     pub command: Vec<Vec<u8>>,
     pub deadline: Deadline,
     pub grace: Duration,
@@ -82,7 +83,7 @@ pub struct Charge {
     /// The candidate's process group, when COMMAND may have the terminal.
     pub terminal_group: Option<i32>,
     /// What to do once the tree is dead, should the candidate be gone.
-    pub will: Option<Will>,
+    pub will: Option<OrphanRelease>,
     /// What COMMAND gets, however we raise ours.
     pub scheduling: Scheduling,
     /// `/proc` shows all that is to be killed.
@@ -104,43 +105,43 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     Some(match backstop::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            screen::say_last(format_args!("{GUARD_NAME}: {error}: this program is started by leaderrun alone"));
+            terminal::say_last(format_args!("{GUARD_NAME}: {error}: this program is started by leaderrun alone"));
             ExitCode::from(crate::exit::USAGE)
         }
     })
 }
 
 /// The guard's main loop. Returns once no descendant is left.
-fn guard(charge: Charge, line: Line, tree: Tree, mask: SigSet, single_thread: SingleThread) -> io::Result<()> {
+fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: SingleThread) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
     let mut watch = Watch::new()?;
-    let boxes = charge.hooks.boxes();
+    let boxes = spec.hooks.boxes();
     let mut guard = Guard {
-        policy: Policy::with_hooks(BootInstant::now(), charge.deadline, charge.grace, boxes),
+        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, boxes),
         tree,
         command: None,
         group: None,
         init: None,
-        namespaces: charge.namespaces,
-        stop_signal: Signal::try_from(charge.stop_signal).unwrap_or(Signal::SIGTERM),
-        terminal: charge.terminal_group.and_then(|group| Terminal::open(Pid::from_raw(group))),
+        namespaces: spec.namespaces,
+        stop_signal: Signal::try_from(spec.stop_signal).unwrap_or(Signal::SIGTERM),
+        terminal: spec.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
         line: Some(line),
-        words: charge.command,
-        start: Start { single_thread, mask, scheduling: charge.scheduling },
-        runner: Runner::new(charge.hooks),
+        words: spec.command,
+        start: Start { single_thread, mask, scheduling: spec.scheduling },
+        runner: Runner::new(spec.hooks),
         just_ended: false,
         hook_ended: None,
         killing: false,
         kill: None,
         finished: false,
         // Without one, the backstop and the candidate do its work.
-        doom: Doom::new().ok(),
+        kill_timer: KillTimer::new().ok(),
     };
     guard.set_doom();
     if boxes.lead.is_some() {
-        guard.run_hook(Hook::Lead, charge.deadline.term_at);
+        guard.run_hook(Hook::Lead, spec.deadline.term_at);
     } else {
         guard.start();
     }
@@ -192,7 +193,7 @@ impl Start {
             scheduling: self.scheduling,
             terminal,
             cgroup: tree.leaf().map(Leaf::directory),
-            not_after,
+            not_after: not_after.since_boot().unwrap_or(Duration::MAX),
         }
     }
 }
@@ -217,7 +218,7 @@ struct Guard {
     init: Option<(Pid, Option<Line>)>,
     namespaces: Option<Namespaces>,
     stop_signal: Signal,
-    terminal: Option<Terminal>,
+    terminal: Option<Foreground>,
     /// None once the candidate is gone.
     line: Option<Line>,
     /// COMMAND, to be started.
@@ -232,7 +233,7 @@ struct Guard {
     /// Some from the first kill on.
     kill: Option<Kill>,
     finished: bool,
-    doom: Option<Doom>,
+    kill_timer: Option<KillTimer>,
 }
 
 impl Guard {
@@ -241,7 +242,7 @@ impl Guard {
         let mut words = std::mem::take(&mut self.words).into_iter().map(OsString::from_vec);
         let program = words.next().unwrap_or_default();
         let arguments: Vec<OsString> = words.collect();
-        let terminal = self.terminal.as_ref().and_then(Terminal::to_hand_over);
+        let terminal = self.terminal.as_ref().and_then(Foreground::to_hand_over);
         let birth = self.start.birth(&self.tree, terminal, not_after);
         let started = match self.namespaces {
             None => sys::start_command(&program, &arguments, birth).map(|command| (command, None)),
@@ -341,8 +342,8 @@ impl Guard {
     /// The kernel kills this process when nobody trusts it any more, also where it is frozen.
     fn set_doom(&mut self) {
         let backstop_at = self.policy.backstop_at();
-        if let Some(doom) = &mut self.doom {
-            let _ = doom.set(backstop_at);
+        if let Some(kill_timer) = &mut self.kill_timer {
+            let _ = kill_timer.set(backstop_at.since_boot());
         }
     }
 
@@ -587,7 +588,7 @@ mod tests {
         let deadline =
             Deadline { term_at: at(5_000_000_000), kill_at: at(9_000_000_000), backstop_at: at(9_500_000_000) };
         let ours = [deadline, Deadline::NONE].map(|deadline| {
-            let charge = Charge {
+            let spec = GuardSpec {
                 command: vec![b"sleep".to_vec(), vec![0xff, b'1']],
                 deadline,
                 grace: Duration::from_millis(2500),
@@ -601,24 +602,24 @@ mod tests {
                 namespaces: Some(Namespaces::WithUser),
                 raises: true,
             };
-            serde_json::to_vec(&charge).unwrap()
+            serde_json::to_vec(&spec).unwrap()
         });
         let seeds: Vec<&[u8]> = ours.iter().map(Vec::as_slice).collect();
         fuzz::bent("charge of the guard", &seeds, |text, source| {
-            let read = serde_json::from_slice::<Charge>(text);
+            let read = serde_json::from_slice::<GuardSpec>(text);
             match &read {
-                Ok(charge) => {
-                    let written = serde_json::to_vec(charge).unwrap();
-                    let again: Charge = serde_json::from_slice(&written).unwrap();
+                Ok(spec) => {
+                    let written = serde_json::to_vec(spec).unwrap();
+                    let again: GuardSpec = serde_json::from_slice(&written).unwrap();
                     assert_eq!(serde_json::to_vec(&again).unwrap(), written);
-                    let mut policy = Policy::new(charge.deadline, charge.grace);
+                    let mut policy = Policy::new(spec.deadline, spec.grace);
                     let order = match source.below(4) {
                         0 => Order::Stop { kill_after: Some(source.duration()) },
                         1 => Order::Lose,
                         _ => Order::Continue,
                     };
                     let _ = policy.handle(at(source.number()), Input::Order(order));
-                    let end = charge.deadline.kill_at.plus(charge.grace);
+                    let end = spec.deadline.kill_at.plus(spec.grace);
                     let killed = policy.handle(end, Input::Tick).contains(&Effect::KillTree);
                     assert!(killed || policy.wake_at() == BootInstant::NEVER, "{policy:?}");
                 }

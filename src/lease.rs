@@ -3,7 +3,7 @@
 //! The hazard: a holder that believes in its lease for longer than the store does runs beside its successor.
 //! [`Timing`] is the proof that it does not; nothing else in the crate does sums with leases.
 
-use crate::secret::quoted;
+use crate::text::quoted;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -58,85 +58,73 @@
 //!
 //! What happens is told as [`tracing`](https://docs.rs/tracing) events, whose targets begin with `leaderrun`.
 
-// The rest is public for the two programs and for the tests, and may change in any release.
-//
-// | module | what is inside |
-// | --- | --- |
-// | `lease` | the words: shard, owner, session, term; timing and deadlines |
-// | `election` | the pure machine that decides everything |
-// | `driver` | the event loop that carries its actions out |
-// | `processes` | the machine it runs on: signals, timer, and a tree of processes |
-// | `member` | the other one: the work is code of the program around it |
-// | `store` | the trait, and a file for each store |
-// | `orders`, `history`, `presence` | what operators want, what was, and who waits: notes beside the leases |
-// | `relinquish` | when a leader hands over of itself |
-// | `ledger` | which runs of a job there were, so that there is one a slot, or one at all |
-// | `attendants` | what runs beside a standby |
-// | `custody` | the candidate's side of a tree |
-// | `guard` | the processes that own the tree and enforce the deadline |
-// | `witness` | what a candidate tells its tree that asks whether the lease is held |
-// | `notify` | what a service manager is told, and its watchdog |
-// | `listen`, `metrics` | what it tells probes and Prometheus over HTTP |
-// | `outlet`, `screen`, `status_line` | standard error, which may take nothing; what is kept for it; what a standby shows |
-// | `will` | what gives the lease back when the candidate is gone |
-// | `time`, `signals`, `limits`, `sys` | clocks, signals, what a process may have, and the only unsafe code |
-// | `cli`, `log`, `exit` | the two programs |
+// Each module imports only from those above it; tests/layers.rs holds them to that. ARCHITECTURE.md draws them.
+mod exit;
+mod sys;
+mod text;
+mod time;
 
-#[doc(hidden)]
-pub mod attendants;
-#[doc(hidden)]
-pub mod cli;
-#[doc(hidden)]
-pub mod custody;
-#[doc(hidden)]
-pub mod driver;
-#[doc(hidden)]
-pub mod election;
-#[doc(hidden)]
-pub mod exit;
-#[cfg(test)]
-mod fuzz;
-#[doc(hidden)]
-pub mod guard;
-#[doc(hidden)]
-pub mod history;
-#[doc(hidden)]
-pub mod lease;
-#[doc(hidden)]
-pub mod ledger;
-mod limits;
-#[doc(hidden)]
-pub mod listen;
-#[doc(hidden)]
-pub mod log;
+mod lease;
+
+mod store;
+
+mod election;
+
+mod notes;
+mod slots;
+
+mod observe;
+
+mod guard;
+
+mod runner;
+
+mod cli;
 mod member;
-#[doc(hidden)]
-pub mod metrics;
-#[doc(hidden)]
-pub mod notify;
-#[doc(hidden)]
-pub mod orders;
-mod outlet;
-#[doc(hidden)]
-pub mod presence;
-#[doc(hidden)]
-pub mod processes;
-#[doc(hidden)]
-pub mod relinquish;
-mod screen;
-mod secret;
-#[doc(hidden)]
-pub mod signals;
-mod status_line;
-#[doc(hidden)]
-pub mod store;
-#[doc(hidden)]
-pub mod sys;
-#[doc(hidden)]
-pub mod time;
-#[doc(hidden)]
-pub mod will;
-#[doc(hidden)]
-pub mod witness;
+
+#[cfg(test)]
+#[path = "../tests/support/fuzz.rs"]
+mod fuzz;
 
 pub use member::{Builder, Ending, Error, Leader, Leadership, Member, Overrun, Role, Roles};
+
+/// For the two programs and the tests. It may change in any release.
+#[doc(hidden)]
+pub mod internals {
+    pub mod cli {
+        pub use crate::cli::*;
+    }
+    pub mod election {
+        pub use crate::election::*;
+    }
+    pub mod exit {
+        pub use crate::exit::*;
+    }
+    pub mod guard {
+        pub use crate::guard::*;
+    }
+    pub mod lease {
+        pub use crate::lease::*;
+    }
+    pub mod notes {
+        pub use crate::notes::*;
+    }
+    pub mod observe {
+        pub use crate::observe::*;
+    }
+    pub mod runner {
+        pub use crate::runner::*;
+    }
+    pub mod slots {
+        pub use crate::slots::*;
+    }
+    pub mod store {
+        pub use crate::store::*;
+    }
+    pub mod sys {
+        pub use crate::sys::*;
+    }
+    pub mod time {
+        pub use crate::time::*;
+    }
+}

@@ -6,18 +6,19 @@
 #![deny(missing_docs)]
 
 mod host;
+mod leadership;
 mod roles;
-mod tenure;
 mod words;
 
+pub use leadership::Leadership;
 pub use roles::Roles;
-pub use tenure::Leadership;
 pub use words::{Ending, Error, Leader, Overrun, Role};
 
 use crate::lease::{Candidate, Session, Shard, Term, Timing, TimingRequest};
 use crate::store::Location;
 use crate::store::url::Secret;
-use host::Charge;
+use host::WorkSpec;
+use leadership::Shared;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -27,7 +28,6 @@ use std::str::FromStr;
 use std::sync::{Arc, Weak, mpsc as threads};
 use std::thread;
 use std::time::Duration;
-use tenure::Shared;
 use tokio::sync::oneshot;
 
 /// What to join, and how. Made by [`Member::builder`].
@@ -131,10 +131,10 @@ impl Builder {
         // Leaves again when it is dropped, as when nobody waits for us any more.
         let member = Member { shared: Arc::clone(&shared) };
         let (joined, has_joined) = oneshot::channel();
-        let charge = Charge { location, timing, shared: Arc::clone(&shared), events, led };
+        let spec = WorkSpec { location, timing, shared: Arc::clone(&shared), events, led };
         let keeper = Arc::clone(&shared);
         let threads = spawn("leaderrun-keep", move || keeper.keep())
-            .and_then(|()| spawn("leaderrun", move || charge.carry_out(joined)));
+            .and_then(|()| spawn("leaderrun", move || spec.carry_out(joined)));
         if let Err(error) = threads {
             shared.over(Err(Error::Stopped));
             return Err(error.into());

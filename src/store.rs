@@ -1,13 +1,13 @@
 //! Where leases live: one trait, one file a store.
 //!
 //! The hazard: an answer can be lost after the request was applied. So a refusal is a value and not an error;
-//! an error says what may be concluded from it ([`Conclusion`]); and every method that writes is written so that
+//! an error says what may be concluded from it ([`ErrorKind`]); and every method that writes is written so that
 //! asking again with the same session does no harm: a claim of a lease that is already mine is granted, a
 //! renewal is recognised however late it arrives, a release of what is not mine does nothing.
 
-use crate::election::Mandate;
+use crate::exit;
 use crate::lease::{Candidate, Session, Shard, Term, show};
-use crate::orders;
+use crate::text::on_one_line;
 use crate::time::BootInstant;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -22,33 +22,32 @@ pub mod dynamodb;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+mod location;
 #[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
 mod many;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod notes;
-mod open;
-pub(crate) mod parallel;
+pub mod parallel;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod round_trip;
-pub mod slotted;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod url;
 
+pub use location::{Location, SCHEMES};
 pub use notes::{Note, Notes, Page};
-pub use open::{Location, SCHEMES};
 
-/// What can be done with the leases of a store, on behalf of one [`Candidate`].
+/// The leases of a store, on behalf of one [`Candidate`]: what an election needs.
 ///
 /// Cancelling any of these (dropping its future) may leave the request applied, as a lost answer does.
 #[async_trait::async_trait]
-pub trait Store: Notes {
+pub trait Leases: Send + Sync {
     /// Takes the lease if nobody holds it, or if the candidate's own session does.
     ///
     /// A grant counts from the instant before this call.
@@ -60,38 +59,22 @@ pub trait Store: Notes {
     /// Prolongs the lease to a whole one, counted from the instant before this call.
     ///
     /// `beat` rises with every renewal of a leadership. A renewal that is overtaken by a later one changes nothing.
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError>;
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError>;
 
     /// Gives the lease back if the candidate's session holds it. The tree must be dead.
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError>;
 
-    /// Returns when [`Store::observe`] may answer differently than before; early for no reason is allowed.
+    /// Returns when [`Leases::observe`] may answer differently than before; early for no reason is allowed.
     /// Where [`Store::delivery`] is [`Delivery::Poll`] it never returns.
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError>;
 
-    /// As [`Store::changed`], of several shards at once; answers with the place in `shards` of one that changed.
+    /// As [`Leases::changed`], of several shards at once; answers with the place in `shards` of one that changed.
     async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         let waits = shards.iter().enumerate().map(|(index, shard)| async move {
             self.changed(shard).await?;
             Ok(index)
         });
         parallel::first(waits).await
-    }
-
-    /// What operators' orders mean for `candidate`.
-    async fn mandate(&self, candidate: &Candidate) -> Result<Mandate, StoreError> {
-        Ok(orders::read(self, &candidate.shard).await?.mandate(candidate))
-    }
-
-    /// Where the candidate leads that this store is used by; None where a shard has one leader alone, or while it leads
-    /// nothing.
-    fn place(&self) -> Option<Place> {
-        None
-    }
-
-    /// So many looks may be under way at once without a connection for each.
-    fn lanes(&self) -> usize {
-        16
     }
 
     /// Returns when something happened that may have ended a lease that this candidate holds (a connection broke on
@@ -102,11 +85,23 @@ pub trait Store: Notes {
         std::future::pending::<()>().await;
     }
 
+    /// Calls `act` with the descriptors that must stay open for as long as the tree lives: the guard inherits them.
+    fn with_lease_files(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        let _ = shard;
+        act(&[]);
+    }
+}
+
+/// What operators need of a store.
+///
+/// Cancelling any of these (dropping its future) may leave the request applied, as a lost answer does.
+#[async_trait::async_trait]
+pub trait Administration: Send + Sync {
     /// What people want to know about a shard; strongly consistent.
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError>;
 
     /// Every shard that the store knows whose name begins with `prefix`, letter by letter: in their order, each once, as
-    /// [`Store::inspect`] tells of it. Never writes. It may take many requests, each bounded by itself, so two shards
+    /// [`Administration::inspect`] tells of it. Never writes. It may take many requests, each bounded by itself, so two shards
     /// may be shown as they were at two instants. A record that something else wrote in a shard's place is shown as
     /// a holder, for it keeps everybody from leading.
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
@@ -117,7 +112,7 @@ pub trait Store: Notes {
     /// Misconfigured where the kernel keeps leases for as long as processes hold them open.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError>;
 
-    /// Gives the lease back as [`Store::release`] does, and leaves nothing behind of the shard: no lease, no last term, no
+    /// Gives the lease back as [`Leases::release`] does, and leaves nothing behind of the shard: no lease, no last term, no
     /// notes; but where later terms would not be higher, its term. For who holds the lease and has started nothing.
     ///
     /// `NotHeld`: the lease is not the session's, and stays as it is; some notes may be gone.
@@ -132,7 +127,10 @@ pub trait Store: Notes {
 
     /// Tries everything that an election needs and answers what it found, a [`Finding`] each.
     async fn check(&self) -> Result<Vec<Finding>, StoreError>;
+}
 
+/// A lease store: leases, the [notes](Notes) beside them, their administration, and what the store is like.
+pub trait Store: Leases + Notes + Administration {
     /// How a standby hears of a change.
     fn delivery(&self) -> Delivery;
 
@@ -151,20 +149,10 @@ pub trait Store: Notes {
         None
     }
 
-    /// Calls `act` with the descriptors that must stay open for as long as the tree lives: the guard inherits them.
-    fn with_tenure(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
-        let _ = shard;
-        act(&[]);
+    /// So many looks may be under way at once without a connection for each.
+    fn lanes(&self) -> usize {
+        16
     }
-}
-
-/// Where one of several leaders of a shard leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// From 1 on.
-    pub slot: u32,
-    /// The name under which the store has its lease.
-    pub shard: Shard,
 }
 
 /// How a standby hears that the lease may be free.
@@ -228,7 +216,7 @@ pub struct Holder {
     pub since_millis: Option<u64>,
     /// Until the store may give it to somebody else. None where it does not expire.
     pub expires_in: Option<Duration>,
-    /// Since the lease was granted or last renewed, as [`Store::inspect`] and [`Store::list`] tell. None where leases do
+    /// Since the lease was granted or last renewed, as [`Administration::inspect`] and [`Administration::list`] tell. None where leases do
     /// not expire, and where the record does not tell.
     pub renewed_ago: Option<Duration>,
 }
@@ -250,7 +238,7 @@ impl Holder {
     }
 }
 
-/// What [`Store::inspect`] tells of a shard.
+/// What [`Administration::inspect`] tells of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// None when the shard is free.
@@ -259,7 +247,7 @@ pub struct Report {
     pub last_term: Option<Term>,
 }
 
-/// One thing that [`Store::check`] looked at.
+/// One thing that [`Administration::check`] looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub verdict: Verdict,
@@ -292,14 +280,14 @@ pub enum Verdict {
 /// A request that brought no answer to what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoreError {
-    pub conclusion: Conclusion,
+    pub kind: ErrorKind,
     /// A lowercase fragment without secrets: `cannot reach redis at 10.0.0.5:6379: connection refused`.
     pub message: String,
 }
 
 /// What may be concluded from an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Conclusion {
+pub enum ErrorKind {
     /// It was not applied: never sent, or turned away for the moment (throttled).
     NotApplied,
     /// It may have been applied, or may yet be: look before you conclude anything.
@@ -312,19 +300,30 @@ pub enum Conclusion {
 
 impl StoreError {
     pub fn not_applied(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::NotApplied, message: on_one_line(message.into()) }
+        Self { kind: ErrorKind::NotApplied, message: on_one_line(message.into()) }
     }
 
     pub fn unknown(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::Unknown, message: on_one_line(message.into()) }
+        Self { kind: ErrorKind::Unknown, message: on_one_line(message.into()) }
     }
 
     pub fn denied(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::Denied, message: on_one_line(message.into()) }
+        Self { kind: ErrorKind::Denied, message: on_one_line(message.into()) }
     }
 
     pub fn misconfigured(message: impl Into<String>) -> Self {
-        Self { conclusion: Conclusion::Misconfigured, message: on_one_line(message.into()) }
+        Self { kind: ErrorKind::Misconfigured, message: on_one_line(message.into()) }
+    }
+}
+
+impl StoreError {
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self.kind {
+            ErrorKind::NotApplied | ErrorKind::Unknown => exit::UNAVAILABLE,
+            ErrorKind::Denied => exit::NO_PERMISSION,
+            ErrorKind::Misconfigured => exit::CONFIGURATION,
+        }
     }
 }
 
@@ -335,11 +334,6 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
-
-/// What a store says, or somebody wrote into a record, may hold line breaks, and what a terminal obeys.
-pub(crate) fn on_one_line(text: String) -> String {
-    if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
-}
 
 /// A request that is cut off may have been applied, or may yet be.
 pub(crate) async fn within<T>(

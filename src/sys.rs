@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "this is the file for it")]
 
 use crate::exit;
-use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
@@ -253,7 +252,8 @@ pub struct Birth<'a> {
     pub cgroup: Option<BorrowedFd<'a>>,
     /// It is not started then or later. The decision to start it may be older than the lease, for a process can be stopped
     /// at any time. So the last look at the clock is the new process's own, right before it becomes the program.
-    pub not_after: BootInstant,
+    /// Time since boot, as [`boot_clock`] tells.
+    pub not_after: Duration,
 }
 
 /// Starts COMMAND as the leader of a process group of its own, bound to die with this process.
@@ -337,7 +337,7 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
     unsafe {
         command.pre_exec(move || {
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
-            if BootInstant::now() >= not_after {
+            if boot_clock() >= not_after {
                 return Err(io::Error::from_raw_os_error(libc::ETIME));
             }
             Ok(())
@@ -505,7 +505,7 @@ pub fn watch<T: AsFd + 'static>(source: T) -> io::Result<AsyncFd<Owned<T>>> {
 /// A timer by which the kernel kills this whole process, on `CLOCK_BOOTTIME`: also where no thread of it runs any more, and
 /// where it was stopped. Children do not inherit it; exec(2) removes it.
 #[derive(Debug)]
-pub struct Doom {
+pub struct KillTimer {
     timer: ManuallyDrop<Timer>,
     /// After a fork(2) somebody else's number may be behind it.
     pid: Pid,
@@ -513,9 +513,9 @@ pub struct Doom {
 
 // SAFETY: a timer_t is the kernel's number for a timer of the process, and none of one thread; timer_settime(2) and
 // timer_delete(2) may be called from any of them. That it is a pointer type in C is of no consequence.
-unsafe impl Send for Doom {}
+unsafe impl Send for KillTimer {}
 
-impl Doom {
+impl KillTimer {
     /// # Errors
     /// The kernel's: too many timers or pending signals (`RLIMIT_SIGPENDING`).
     pub fn new() -> io::Result<Self> {
@@ -524,17 +524,14 @@ impl Doom {
         Ok(Self { timer: ManuallyDrop::new(timer), pid: nix::unistd::getpid() })
     }
 
-    /// Has the kernel kill this process at `instant`: at once where that has passed, and not at all at `NEVER`.
+    /// Has the kernel kill this process at `instant`: at once where that has passed, and not at all where there is none.
     ///
     /// # Errors
     /// The kernel's; none is known.
-    pub fn set(&mut self, instant: BootInstant) -> io::Result<()> {
+    pub fn set(&mut self, instant: Option<Duration>) -> io::Result<()> {
         // Zero disarms it.
-        let at = match instant {
-            BootInstant::NEVER => 0,
-            instant => instant.as_nanos().clamp(1, i64::MAX.unsigned_abs()),
-        };
-        let at = TimeSpec::from_duration(Duration::from_nanos(at));
+        let at = instant.map_or(0, |instant| instant.as_nanos().clamp(1, i64::MAX as u128));
+        let at = TimeSpec::from_duration(Duration::from_nanos(u64::try_from(at).unwrap_or(u64::MAX)));
         if nix::unistd::getpid() == self.pid {
             self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
         }
@@ -542,7 +539,7 @@ impl Doom {
     }
 }
 
-impl Drop for Doom {
+impl Drop for KillTimer {
     fn drop(&mut self) {
         if nix::unistd::getpid() == self.pid {
             // SAFETY: it is dropped here, and nobody has it afterwards.
@@ -686,9 +683,9 @@ mod tests {
             };
             start_command("touch".as_ref(), &[file.clone().into()], birth)
         };
-        assert_eq!(start(BootInstant::now()).unwrap_err().raw_os_error(), Some(libc::ETIME));
+        assert_eq!(start(boot_clock()).unwrap_err().raw_os_error(), Some(libc::ETIME));
         assert!(!file.exists());
-        let pid = start(BootInstant::NEVER).unwrap();
+        let pid = start(Duration::MAX).unwrap();
         let status = nix::sys::wait::waitpid(pid, None).unwrap();
         assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, 0));
         assert!(file.exists());

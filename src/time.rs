@@ -82,6 +82,12 @@ impl BootInstant {
         if self == Self::NEVER { Self::NEVER } else { Self(self.0.saturating_sub(nanos(duration))) }
     }
 
+    /// Time since boot; None for `NEVER`.
+    #[must_use]
+    pub fn since_boot(self) -> Option<Duration> {
+        (self != Self::NEVER).then(|| Duration::from_nanos(self.0))
+    }
+
     /// Zero where `earlier` is in truth later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

@@ -303,7 +303,7 @@ fn options(command: &clap::Command) -> Vec<(String, Option<String>, &'static str
 
 #[test]
 fn no_message_repeats_a_password_that_was_written_in_the_wrong_place() {
-    use leaderrun::cli::completions::Program;
+    use leaderrun::internals::cli::completions::Program;
     let (run, ctl) = (env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl"));
     let mut leaks = Leaks { scratch: TempDir::new().unwrap(), runs: Vec::new() };
     let right = ["-vv", "shard", "true"];
@@ -349,7 +349,7 @@ fn no_message_repeats_a_password_that_was_written_in_the_wrong_place() {
 }
 
 fn operators_leaks(leaks: &mut Leaks, ctl: &str, secret: &str) {
-    let command = leaderrun::cli::completions::Program::Leaderctl.command();
+    let command = leaderrun::internals::cli::completions::Program::Leaderctl.command();
     for (name, variable, _) in options(&command) {
         leaks.words(ctl, &[&format!("--{name}"), secret, "status", "shard"]);
         if let Some(variable) = variable {

@@ -3,9 +3,9 @@
 #[macro_use]
 mod support;
 
-use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::store::{
-    Claim, Conclusion, Delivery, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, notes,
+use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
+use leaderrun::internals::store::{
+    Claim, Delivery, ErrorKind, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, notes,
 };
 use std::cell::RefCell;
 use std::future::{Ready, ready};
@@ -61,7 +61,7 @@ async fn a_first_claim_is_granted(bench: &Bench) {
 
 async fn the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970(bench: &Bench) {
     let store = bench.store();
-    let before = leaderrun::time::wall_clock_millis();
+    let before = leaderrun::internals::time::wall_clock_millis();
     assert!(granted(&*store, &candidate("since", "one")).await.term >= Term(before));
 }
 
@@ -84,10 +84,10 @@ async fn a_renewal_keeps_the_lease_beyond_its_first_end(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let (one, two) = (candidate("renewed", "one"), candidate("renewed", "two"));
     let term = granted(&*store, &one).await.term;
-    for beat in 1..=8 {
+    for sequence in 1..=8 {
         tokio::time::sleep(LEASE / 4).await;
-        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
-        assert!(matches!(other.claim(&two).await, Ok(Claim::Refused(_))), "beat {beat}");
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+        assert!(matches!(other.claim(&two).await, Ok(Claim::Refused(_))), "beat {sequence}");
     }
 }
 
@@ -457,7 +457,7 @@ async fn of_eight_writers_of_a_note_one_wins_every_one_of_50_races(bench: &Bench
                 // Where the store cannot tell, it says so.
                 match written {
                     Ok(won) => won.then_some(draft.text),
-                    Err(error) if error.conclusion == Conclusion::Unknown => None,
+                    Err(error) if error.kind == ErrorKind::Unknown => None,
                     Err(error) => panic!("{error}"),
                 }
             });
@@ -543,27 +543,27 @@ async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(be
     let term = granted(&*store, &one).await.term;
     if !store.expires() {
         let error = other.revoke(&one.shard, term).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
         assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
         return;
     }
     assert_eq!(other.revoke(&one.shard, Term(term.0 + 1)).await, Ok(Release::NotHeld));
     assert_eq!(other.revoke(&one.shard, Term(1)).await, Ok(Release::NotHeld));
-    let sent = leaderrun::time::BootInstant::now();
+    let sent = leaderrun::internals::time::BootInstant::now();
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::Released));
     let start_after = loop {
         match other.claim(&two).await.expect("the store answers") {
             Claim::Granted(grant) => {
                 assert!(grant.term > term, "{grant:?}");
-                break grant.start_after.unwrap_or_else(leaderrun::time::BootInstant::now);
+                break grant.start_after.unwrap_or_else(leaderrun::internals::time::BootInstant::now);
             }
             Claim::Refused(holder) => {
                 assert_ne!(holder.session, Some(one.session.clone()), "it is not revoked");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-        assert!(leaderrun::time::BootInstant::now().since(sent) < PATIENCE, "never granted again");
+        assert!(leaderrun::internals::time::BootInstant::now().since(sent) < PATIENCE, "never granted again");
     };
     assert!(start_after.since(sent) >= LEAST, "started {:?} after", start_after.since(sent));
     let lost = store.renew(&one, term, 2).await;
@@ -663,14 +663,14 @@ everywhere!(
 );
 
 fn memory_bench() -> Ready<(Bench, ())> {
-    let store: Arc<dyn Store> = Arc::new(leaderrun::store::memory::Memory::default());
+    let store: Arc<dyn Store> = Arc::new(leaderrun::internals::store::memory::Memory::default());
     ready((Bench::of(std::iter::repeat_n(store, 8)), ()))
 }
 
 fn file_bench() -> Ready<(Bench, tempfile::TempDir)> {
     let scratch = tempfile::TempDir::new().unwrap();
     let directory = scratch.path().join("leases");
-    let open = |_| Arc::new(leaderrun::store::file::FileStore::open(&directory).unwrap()) as Arc<dyn Store>;
+    let open = |_| Arc::new(leaderrun::internals::store::file::FileStore::open(&directory).unwrap()) as Arc<dyn Store>;
     ready((Bench::of((0..8).map(open)), scratch))
 }
 
@@ -688,7 +688,7 @@ where
         server
     });
     let server = started.await.expect("the server starts");
-    let location = leaderrun::store::Location::from_url(&server.url(server.address())).unwrap();
+    let location = leaderrun::internals::store::Location::from_url(&server.url(server.address())).unwrap();
     let mut stores: Vec<Arc<dyn Store>> = Vec::new();
     for _ in 0..8 {
         stores.push(location.open(Duration::from_secs(10)).await.unwrap());

@@ -2,21 +2,21 @@
 
 #[path = "election/restart.rs"]
 mod restart;
-#[path = "election/turns.rs"]
-mod turns;
+#[path = "election/rotation.rs"]
+mod rotation;
 
-use leaderrun::election::{
-    Action, Bar, Booking, CommandEnd, Election, Ended, Event, Handover, HookEnd, Loss, Mandate, Notice, Obstacle,
+use leaderrun::internals::election::{
+    Action, Booking, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd, Loss, Notice, Obstacle,
     OnLoss, Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent,
 };
-use leaderrun::lease::{HookTimes, Term, Timing, TimingRequest};
-use leaderrun::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::lease::{HookTimes, Term, Timing, TimingRequest};
+use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
+use leaderrun::internals::time::BootInstant;
 use std::path::Path;
 use std::time::Duration;
 
-#[path = "election/attendants.rs"]
-mod attendants;
+#[path = "election/standby_tasks.rs"]
+mod standby_tasks;
 
 const TERM: Term = Term(7);
 
@@ -25,7 +25,7 @@ struct Play {
     election: Election,
     now: Duration,
     /// What orders are read whenever they are; None leaves that to the test.
-    orders: Option<Result<Mandate, StoreError>>,
+    orders: Option<Result<Directives, StoreError>>,
 }
 
 impl Play {
@@ -38,14 +38,14 @@ impl Play {
             on_loss: OnLoss::Standby,
             drain: None,
             max_run: None,
-            books: false,
+            job_gate: false,
             restart: None,
             relinquish_after: None,
-            attendants: false,
+            standby_tasks: false,
         };
         change(&mut settings);
         let election = Election::new(settings, BootInstant::from_nanos(0), 42);
-        Self { election, now: Duration::ZERO, orders: Some(Ok(Mandate::default())) }
+        Self { election, now: Duration::ZERO, orders: Some(Ok(Directives::default())) }
     }
 
     fn at(&self) -> BootInstant {
@@ -63,8 +63,8 @@ impl Play {
         actions
     }
 
-    fn ordered(&mut self, mandate: Mandate) -> Vec<Action> {
-        self.tell(Event::Ordered { answer: Ok(mandate) })
+    fn ordered(&mut self, directives: Directives) -> Vec<Action> {
+        self.tell(Event::Ordered { answer: Ok(directives) })
     }
 
     /// Lets time pass, waking the machine whenever it wants to be.
@@ -134,12 +134,12 @@ fn renewals(actions: &[Action]) -> usize {
 fn a_leader_renews_in_its_interval_and_tells_the_guard() {
     let mut play = Play::leading(|_| {});
     assert_eq!(play.until(4.9), []);
-    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, beat: 1 }]);
+    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
     let actions = play.renewed(Ok(Renewal::Renewed));
     let [Action::Extend(deadline)] = actions[..] else { panic!("{actions:?}") };
     assert_eq!(deadline.kill_at, BootInstant::from_nanos(19_250_000_000));
     assert_eq!(deadline.term_at, BootInstant::from_nanos(14_250_000_000));
-    assert_eq!(play.until(10.0), [Action::Renew { term: TERM, beat: 2 }]);
+    assert_eq!(play.until(10.0), [Action::Renew { term: TERM, sequence: 2 }]);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn with_too_little_of_the_lease_left_it_renews_before_it_starts() {
     let sent = play.at();
     play.now = Duration::from_secs(5);
     let actions = play.tell(Event::Claimed { sent, answer: Ok(granted()) });
-    assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Renew { term: TERM, beat: 1 }]);
+    assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Renew { term: TERM, sequence: 1 }]);
     assert!(matches!(play.renewed(Ok(Renewal::Renewed))[..], [Action::Start { .. }]));
 }
 
@@ -522,21 +522,21 @@ fn what_decides_reads_no_clock_and_draws_no_random_numbers() {
     }
 }
 
-fn paused() -> Mandate {
-    Mandate { pause: Some(Pause { keep: false, left: None, said: "by me".to_owned() }), handover: None }
+fn paused() -> Directives {
+    Directives { pause: Some(Pause { keep: false, left: None, said: "by me".to_owned() }), handover: None }
 }
 
-fn paused_keeping() -> Mandate {
-    Mandate { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None }
+fn paused_keeping() -> Directives {
+    Directives { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None }
 }
 
-fn handed_over(term: Term, welcome: bool) -> Mandate {
+fn handed_over(term: Term, welcome: bool) -> Directives {
     let hold = Duration::from_secs(30);
-    Mandate { pause: None, handover: Some(Handover { term, welcome, hold, said: "by me".to_owned() }) }
+    Directives { pause: None, handover: Some(Handover { term, welcome, hold, said: "by me".to_owned() }) }
 }
 
 fn barred(actions: &[Action]) -> bool {
-    actions.iter().any(|action| matches!(action, Action::Say(Notice::Barred(_))))
+    actions.iter().any(|action| matches!(action, Action::Say(Notice::Held(_))))
 }
 
 fn starts(actions: &[Action]) -> bool {
@@ -564,7 +564,7 @@ fn a_command_is_not_started_before_orders_were_read_that_are_newer_than_the_gran
     let actions = play.until(5.0);
     assert!(has(&actions, &Action::ReadOrders) && renewals(&actions) == 1 && !starts(&actions), "{actions:?}");
     assert!(play.renewed(Ok(Renewal::Renewed)).is_empty());
-    assert!(starts(&play.ordered(Mandate::default())));
+    assert!(starts(&play.ordered(Directives::default())));
 }
 
 #[test]
@@ -578,7 +578,7 @@ fn a_grant_of_a_paused_shard_goes_back_and_nothing_is_claimed_before_the_pause_i
     assert!(barred(&actions), "{actions:?}");
     let actions = play.until(3600.0);
     assert!(!has(&actions, &Action::Claim) && !barred(&actions), "{actions:?}");
-    play.orders = Some(Ok(Mandate::default()));
+    play.orders = Some(Ok(Directives::default()));
     assert_eq!(play.until(3604.0), [Action::Claim]);
     assert!(starts(&play.claimed(Ok(granted()))));
 }
@@ -598,14 +598,14 @@ fn a_pause_stops_a_leader_in_order() {
         let actions = play.until(play.now.as_secs_f64() + 10.0);
         assert_eq!(actions, [Action::ReadOrders]);
     }
-    assert_eq!(play.ordered(Mandate::default())[1..], [Action::Claim]);
+    assert_eq!(play.ordered(Directives::default())[1..], [Action::Claim]);
 }
 
 #[test]
 fn a_pause_that_keeps_the_leader_only_bars_its_successors() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused_keeping()));
-    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, beat: 1 }]);
+    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
     let _ = play.renewed(Ok(Renewal::Renewed));
     let mut play = Play::new(|_| {});
     play.orders = Some(Ok(paused_keeping()));
@@ -661,7 +661,7 @@ fn who_steps_down_may_follow_whoever_led_meanwhile() {
     play.orders = Some(Ok(handed_over(TERM, false)));
     let _ = play.until(5.0);
     let _ = play.dead();
-    play.orders = Some(Ok(Mandate::default()));
+    play.orders = Some(Ok(Directives::default()));
     let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert_eq!(play.until(8.0), [Action::Claim]);
 }
@@ -700,8 +700,8 @@ fn who_does_not_wait_leaves_a_paused_shard_without_leading() {
     let _ = play.tell(Event::Tick);
     assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    let bar = Bar::Paused { said: "by me".to_owned(), left: None };
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(Obstacle::Bar(bar))))));
+    let hold = Hold::Paused { said: "by me".to_owned(), left: None };
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(Obstacle::Hold(hold))))));
 }
 
 #[test]
@@ -711,10 +711,10 @@ fn a_wait_for_a_paused_shard_is_as_long_as_was_asked_for() {
     let _ = play.tell(Event::Tick);
     let _ = play.claimed(Ok(granted()));
     let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(matches!(play.election.view(None).role, Role::Standby(Some(Obstacle::Bar(_)))));
+    assert!(matches!(play.election.view(None).role, Role::Standby(Some(Obstacle::Hold(_)))));
     assert_eq!(play.until(9.9), []);
     let actions = play.until(10.0);
-    assert!(matches!(actions[..], [Action::End(Outcome::NotAcquired(Some(Obstacle::Bar(_))))]), "{actions:?}");
+    assert!(matches!(actions[..], [Action::End(Outcome::NotAcquired(Some(Obstacle::Hold(_))))]), "{actions:?}");
 }
 
 #[test]
@@ -787,9 +787,9 @@ fn how_a_leadership_ended_is_told_once() {
     let mut play = Play::leading(|_| {});
     let _ = play.renewed(Ok(Renewal::Lost(None)));
     assert_eq!(told(&mut play), [Ended::Lost(Loss::RecordGone)]);
-    for (mandate, how) in [(paused(), Ended::Paused), (handed_over(TERM, false), Ended::SteppedDown)] {
+    for (directives, how) in [(paused(), Ended::Paused), (handed_over(TERM, false), Ended::SteppedDown)] {
         let mut play = Play::leading(|_| {});
-        play.orders = Some(Ok(mandate));
+        play.orders = Some(Ok(directives));
         let _ = play.until(5.0);
         assert_eq!(told(&mut play), [how]);
     }
@@ -828,7 +828,7 @@ fn entering() -> Play {
 
 fn entering_with(change: impl FnOnce(&mut Settings)) -> Play {
     let mut play = Play::new(|settings| {
-        settings.books = true;
+        settings.job_gate = true;
         change(settings);
     });
     assert_eq!(play.tell(Event::Tick), [Action::Claim]);
@@ -971,7 +971,7 @@ fn a_job_is_run_once_by_one_process_whatever_ends_it() {
     let pause = Pause { keep: false, left: None, said: "by me".to_owned() };
     play.orders = None;
     play.until(5.0);
-    play.ordered(Mandate { pause: Some(pause), handover: None });
+    play.ordered(Directives { pause: Some(pause), handover: None });
     let end = CommandEnd::Signalled(15);
     play.tell(Event::Tree(TreeEvent::Ended(end)));
     assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::Paused, Some(end))]);
@@ -1016,7 +1016,7 @@ fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
     let mut last = Duration::ZERO;
     for failure in 0..8 {
         let actions = unready(&mut play);
-        assert!(actions.iter().any(|action| matches!(action, Action::Say(Notice::Barred(_)))), "{actions:?}");
+        assert!(actions.iter().any(|action| matches!(action, Action::Say(Notice::Held(_)))), "{actions:?}");
         assert!(!play.election.wants_news());
         let pause = stood_back(&mut play);
         assert!(pause > last || failure > 4, "{failure}: {last:?} {pause:?}");

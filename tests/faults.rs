@@ -11,7 +11,7 @@ mod the_checker;
 #[macro_use]
 mod support;
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use restarts::{
@@ -23,14 +23,14 @@ use std::time::Duration;
 use support::fleet::{Life, children_of, wait_until};
 use support::load::Load;
 use support::operator::Operator;
-use support::proxy::Weather;
+use support::proxy::NetworkFault;
 use support::random::Random;
 use support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
 
 const BARE: Kit = Kit::Bare;
 const FAILING_ONCE: Kit = Kit::Equipped(Ends::Once);
 const FAILING: Kit = Kit::Equipped(Ends::Always);
-const SLOTTED: Kit = Kit::Slotted(Ends::Once);
+const SLOTTED: Kit = Kit::Slots(Ends::Once);
 
 /// For stories of an outage that has to end in time: a slow machine may be some seconds late. An outage costs the
 /// leadership after 13.2 to 14.2 s.
@@ -108,10 +108,10 @@ fn the_leader_of_a_daemon_is_frozen_for_two_leases(story: Story) {
 fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]) {
     let world = World::new(story, stamp_flags);
     let leader = world.leader();
-    world.set(&leader.owner, Weather::BlackHole);
+    world.set(&leader.owner, NetworkFault::BlackHole);
     sleep(3 * LEASE);
     let next = world.successor(&leader);
-    world.set(&leader.owner, Weather::Fair);
+    world.set(&leader.owner, NetworkFault::Fair);
     sleep(LEASE / 2);
     world.assert_leads_on(&next);
     world.conclude();
@@ -166,7 +166,7 @@ fn the_guard_is_frozen_while_the_leader_is_cut_off(story: Story) {
     let guard = Pid::from_raw(children_of(backstop)[0]);
     kill(guard, Signal::SIGSTOP).unwrap();
     kill(Pid::from_raw(backstop), Signal::SIGSTOP).unwrap();
-    world.set(&leader.owner, Weather::BlackHole);
+    world.set(&leader.owner, NetworkFault::BlackHole);
     world.successor(&leader);
     world.conclude();
 }
@@ -202,9 +202,9 @@ fn the_server_is_away_for_two_leases(story: Story) {
 
 /// Each request takes so long, for long enough to cost a leadership that cannot bear it.
 fn every_answer_is_slow(world: &World, latency: Duration) {
-    world.set_all(Weather::Slow(latency));
+    world.set_all(NetworkFault::Slow(latency));
     sleep(2 * LEASE);
-    world.set_all(Weather::Fair);
+    world.set_all(NetworkFault::Fair);
     sleep(LEASE / 2);
 }
 
@@ -227,9 +227,9 @@ fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
 
 fn connections_are_reset_for_half_a_lease(story: Story) {
     let (world, leader) = long_leases(story);
-    world.set_all(Weather::Storm);
+    world.set_all(NetworkFault::Storm);
     sleep(LONG / 2);
-    world.set_all(Weather::Fair);
+    world.set_all(NetworkFault::Fair);
     conclude_undisturbed(world, &leader, LONG / 2);
 }
 
@@ -411,10 +411,10 @@ fn under(load: fn() -> Load, story: Story) {
     let load = load();
     world.fleet.kill(&leader.owner);
     let leader = world.successor(&leader);
-    world.set(&leader.owner, Weather::BlackHole);
+    world.set(&leader.owner, NetworkFault::BlackHole);
     world.successor(&leader);
     drop(load);
-    world.set_all(Weather::Fair);
+    world.set_all(NetworkFault::Fair);
     world.conclude();
 }
 

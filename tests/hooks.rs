@@ -4,7 +4,7 @@
 #[macro_use]
 mod support;
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;

@@ -1,6 +1,6 @@
 //! install.sh: what it installs, that it can be run again, and what it says when it cannot.
 
-use leaderrun::cli::completions::Program;
+use leaderrun::internals::cli::completions::Program;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

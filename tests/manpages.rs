@@ -2,8 +2,8 @@
 //! by hand, so whatever is added, renamed or taken away has to be told here as well.
 
 use clap::{Arg, ArgAction, Command};
-use leaderrun::cli::completions::Program;
-use leaderrun::exit;
+use leaderrun::internals::cli::completions::Program;
+use leaderrun::internals::exit;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -220,9 +220,12 @@ fn a_page_has_every_variable_and_no_other() {
             }
             // Those that `verify` finds its leadership by.
             Program::Leaderctl => {
-                let witness = [leaderrun::witness::VARIABLE, leaderrun::witness::KEY_VARIABLE];
+                let query_socket = [
+                    leaderrun::internals::observe::query_socket::VARIABLE,
+                    leaderrun::internals::observe::query_socket::KEY_VARIABLE,
+                ];
                 variables.extend(
-                    [&["LEADERRUN_SHARD", "LEADERRUN_TERM"], &witness[..]].concat().into_iter().map(str::to_owned),
+                    [&["LEADERRUN_SHARD", "LEADERRUN_TERM"], &query_socket[..]].concat().into_iter().map(str::to_owned),
                 );
             }
         }

@@ -8,9 +8,9 @@ mod support;
 #[path = "slotted/adapter.rs"]
 mod adapter;
 
-use leaderrun::lease::{Candidate, Session};
-use leaderrun::presence;
-use leaderrun::time::BootInstant;
+use leaderrun::internals::lease::{Candidate, Session};
+use leaderrun::internals::notes::standbys;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::{Command, Stdio};
@@ -227,7 +227,7 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
 
 /// That somebody waits on another host.
 fn announce_at(place: &Place, shard: &str, host: &str) {
-    let location = leaderrun::store::Location::from_url(&place.url).unwrap();
+    let location = leaderrun::internals::store::Location::from_url(&place.url).unwrap();
     let (shard, session) = (shard.parse().unwrap(), Session::random().unwrap());
     let candidate = Candidate {
         shard,
@@ -240,7 +240,7 @@ fn announce_at(place: &Place, shard: &str, host: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = location.open(Duration::from_secs(5)).await.unwrap();
-        let announced = presence::announce(&*store, &candidate, Duration::from_secs(5), |trouble| panic!("{trouble}"));
+        let announced = standbys::announce(&*store, &candidate, Duration::from_secs(5), |trouble| panic!("{trouble}"));
         // It goes on.
         assert!(tokio::time::timeout(Duration::from_secs(2), announced).await.is_err());
     });
@@ -279,7 +279,7 @@ everywhere!(
 #[cfg(feature = "redis")]
 mod ways {
     use super::{conclude, leader_of, successor};
-    use crate::support::proxy::Weather;
+    use crate::support::proxy::NetworkFault;
     use crate::support::world::{Kit, LEASE, Story, TIMING, World};
 
     fn world() -> World {
@@ -298,10 +298,10 @@ mod ways {
     fn a_leader_that_is_cut_off_is_followed_in_its_slot_and_the_other_goes_on() {
         let world = world();
         let (one, two) = (leader_of(&world.fleet, 1, |_| true), leader_of(&world.fleet, 2, |_| true));
-        world.set(&one.owner, Weather::BlackHole);
+        world.set(&one.owner, NetworkFault::BlackHole);
         let next = successor(&world.fleet, 1, &one);
         std::thread::sleep(LEASE);
-        world.set(&one.owner, Weather::Fair);
+        world.set(&one.owner, NetworkFault::Fair);
         std::thread::sleep(LEASE / 2);
         assert_eq!(leader_of(&world.fleet, 1, |_| true).term, next.term);
         assert_eq!(leader_of(&world.fleet, 2, |_| true).term, two.term);
@@ -314,9 +314,9 @@ mod ways {
         for round in 0..6_u64 {
             leader_of(&world.fleet, 1, |_| true);
             leader_of(&world.fleet, 2, |_| true);
-            world.set_all(if round % 2 == 0 { Weather::BlackHole } else { Weather::Storm });
+            world.set_all(if round % 2 == 0 { NetworkFault::BlackHole } else { NetworkFault::Storm });
             std::thread::sleep(LEASE / 4 * u32::try_from(round + 1).unwrap());
-            world.set_all(Weather::Fair);
+            world.set_all(NetworkFault::Fair);
         }
         let (one, two) = (leader_of(&world.fleet, 1, |_| true), leader_of(&world.fleet, 2, |_| true));
         assert_ne!(one.owner, two.owner);

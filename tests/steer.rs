@@ -4,7 +4,7 @@
 #[macro_use]
 mod support;
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};

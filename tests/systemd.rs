@@ -3,8 +3,8 @@
 
 mod support;
 
-use leaderrun::exit;
-use leaderrun::time::BootInstant;
+use leaderrun::internals::exit;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::cell::RefCell;

@@ -5,7 +5,7 @@
 #[macro_use]
 mod support;
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -12,7 +12,7 @@ mod killing;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -496,8 +496,8 @@ mod remote {
         End, Extent, Handovers, MIB, Memory, STANDBY_ON_DYNAMODB, Table, hand_over, mebibytes, median, millis,
         progress, sleep,
     };
-    use leaderrun::lease::Shard;
-    use leaderrun::store::Location;
+    use leaderrun::internals::lease::Shard;
+    use leaderrun::internals::store::Location;
     use std::time::{Duration, Instant};
 
     const TIMING: [&str; 6] = ["--lease", "6s", "--renew", "1s", "--grace", "1s"];

@@ -1,3 +1,3 @@
 fn main() -> std::process::ExitCode {
-    leaderrun::cli::leaderctl::main()
+    leaderrun::internals::cli::leaderctl::main()
 }

@@ -1,3 +1,3 @@
 fn main() -> std::process::ExitCode {
-    leaderrun::cli::leaderrun::main()
+    leaderrun::internals::cli::leaderrun::main()
 }

@@ -11,8 +11,8 @@
 use super::completions::Program;
 use super::flags::refuse_readable_by_all;
 use crate::lease::Shard;
-use crate::secret;
 use crate::store::file::in_words;
+use crate::text;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::any::TypeId;
@@ -60,7 +60,7 @@ impl Settings {
     pub fn read(matches: &ArgMatches) -> Result<Self, String> {
         let named = matches.try_get_one::<PathBuf>(OPTION).ok().flatten();
         let path = named.map_or(Path::new(DEFAULT), PathBuf::as_path);
-        let shown = secret::shown(&path.to_string_lossy());
+        let shown = text::shown(&path.to_string_lossy());
         let (bytes, about) = match contents(path) {
             Ok(read) => read,
             Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),

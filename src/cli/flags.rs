@@ -3,12 +3,12 @@
 use super::config::Settings;
 use super::mistakes;
 use crate::exit;
-use crate::screen;
-use crate::secret;
+use crate::observe::terminal;
 use crate::store::file::in_words;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
 use crate::sys;
+use crate::text;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, Parser};
@@ -101,7 +101,7 @@ fn may_hold_a_secret(url: &str) -> bool {
 /// One fragment, where everybody on this machine can read a password in it.
 pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<(), String> {
     let for_others = file.mode() & 0o004 != 0;
-    if for_others && secret::looks_like_one(url) {
+    if for_others && text::looks_like_one(url) {
         return Err(format!(
             "{what} has a password in it, and everybody can read this file: chmod o-r (a secret of Kubernetes: \
              defaultMode 0400, and fsGroup for a user; of Docker: mode 0400)"
@@ -119,7 +119,7 @@ fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String>
             continue;
         }
         let mut values = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
-        if values.any(|value| secret::looks_like_one(&value.to_string_lossy())) {
+        if values.any(|value| text::looks_like_one(&value.to_string_lossy())) {
             let named = match (matches.value_source(id), arg.get_env(), arg.get_long()) {
                 (Some(ValueSource::EnvVariable), Some(variable), _) => variable.to_string_lossy().into_owned(),
                 (_, _, Some(name)) => format!("--{name}"),
@@ -140,7 +140,7 @@ fn credential() -> Option<PathBuf> {
 }
 
 fn read_url(path: &Path) -> Result<String, String> {
-    let shown = secret::shown(&path.to_string_lossy());
+    let shown = text::shown(&path.to_string_lossy());
     let mut text = String::new();
     let read = File::open(path).and_then(|file| {
         let about = file.metadata()?;
@@ -200,7 +200,7 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
 /// Says what is wrong with the command line.
 #[must_use]
 pub fn usage(program: &str, message: &str) -> ExitCode {
-    screen::say(format_args!("{program}: {message} (see {program} --help)"));
+    terminal::say(format_args!("{program}: {message} (see {program} --help)"));
     ExitCode::from(exit::USAGE)
 }
 

@@ -1,11 +1,11 @@
 //! `leaderctl`: the operator's tool.
 
-mod desk;
 mod forget;
 mod history;
 mod job;
 mod list;
 mod live;
+mod operator;
 mod pause;
 mod release;
 mod selftest;
@@ -20,9 +20,9 @@ use super::completions::{self, Program};
 use super::flags;
 use crate::exit;
 use crate::lease::Shard;
-use crate::limits;
-use crate::log;
-use crate::screen;
+use crate::observe::log;
+use crate::observe::terminal;
+use crate::runner::limits;
 use crate::store::{Finding, Location, Report, Store, StoreError, Verdict, within};
 use crate::time::rfc3339;
 use clap::{Parser, Subcommand};
@@ -123,7 +123,7 @@ pub fn main() -> ExitCode {
         Ok(()) => begin(),
         Err(message) => fail(exit::OS_ERROR, &message),
     };
-    screen::close();
+    terminal::close();
     status
 }
 
@@ -191,7 +191,7 @@ fn begin() -> ExitCode {
     });
     // A look-up of a name may hang for longer than anybody waits.
     runtime.shutdown_background();
-    answer.unwrap_or_else(|error| fail(exit::of_store(&error), &error.message))
+    answer.unwrap_or_else(|error| fail(error.exit_status(), &error.message))
 }
 
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
@@ -250,6 +250,6 @@ fn printed(written: std::io::Result<()>) -> ExitCode {
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    screen::say(format_args!("{PROGRAM}: {}", message.replace(['\n', '\r'], " ")));
+    terminal::say(format_args!("{PROGRAM}: {}", message.replace(['\n', '\r'], " ")));
     ExitCode::from(status)
 }

@@ -6,30 +6,30 @@ pub use options::Flags;
 use options::{AfterLoss, Job};
 
 use super::{explain, flags};
-use crate::attendants::Attendants;
-use crate::custody::Command;
-use crate::driver::{self, Habits};
 use crate::election::{OnLoss, Outcome, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard;
 use crate::guard::contain::Containment;
+use crate::guard::orphan_release;
 use crate::lease::{Candidate, Session};
-use crate::ledger::{Job as LedgerJob, Turn};
-use crate::limits;
-use crate::listen;
-use crate::log;
-use crate::metrics::Board;
-use crate::notify::Notifier;
-use crate::processes::Processes;
-use crate::relinquish::Relinquish;
-use crate::screen;
-use crate::secret;
-use crate::status_line::StatusLine;
-use crate::store::slotted::Slotted;
-use crate::store::{Location, Store, StoreError};
+use crate::notes::jobs::{Job as LedgerJob, Turn};
+use crate::observe::http;
+use crate::observe::log;
+use crate::observe::metrics::Metrics;
+use crate::observe::status_line::StatusLine;
+use crate::observe::systemd::Notifier;
+use crate::observe::terminal;
+use crate::runner::driver::{self, Options};
+use crate::runner::guard_handle::Command;
+use crate::runner::limits;
+use crate::runner::processes::Processes;
+use crate::runner::rotation::Relinquish;
+use crate::runner::standby_tasks::StandbyTasks;
+use crate::slots::Campaign;
+use crate::store::{Location, StoreError};
 use crate::sys;
+use crate::text;
 use crate::time::wall_clock_millis;
-use crate::will;
 use clap::ArgMatches;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
@@ -50,7 +50,7 @@ const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 #[must_use]
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
-    if let Some(status) = guard::run_if_respawned().or_else(will::run_if_respawned) {
+    if let Some(status) = guard::run_if_respawned().or_else(orphan_release::run_if_respawned) {
         return status;
     }
     sys::keep_given_mask();
@@ -63,7 +63,7 @@ pub fn main() -> ExitCode {
         Ok(()) => begin(),
         Err(message) => fail(exit::OS_ERROR, &message),
     };
-    screen::close();
+    terminal::close();
     status
 }
 
@@ -150,10 +150,10 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         return Ok(fail(exit::OS_ERROR, &message));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(FOR_EVER).build()?;
-    let board = flags.listen.as_ref().map(|_| Arc::new(Board::new(&candidate)));
-    let listening = match flags.listen.as_ref().zip(board.clone()) {
+    let metrics = flags.listen.as_ref().map(|_| Arc::new(Metrics::new(&candidate)));
+    let listening = match flags.listen.as_ref().zip(metrics.clone()) {
         // Before anything is asked of the store, so that a mistake is heard of at once.
-        Some((address, board)) => match runtime.block_on(listen::begin(address, board)) {
+        Some((address, metrics)) => match runtime.block_on(http::begin(address, metrics)) {
             Ok(listening) => Some(listening),
             Err(error) => {
                 return Ok(fail(exit::OS_ERROR, &format!("cannot listen on {address}: {}", in_words(&error))));
@@ -162,14 +162,15 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         None => None,
     };
     let outcome = runtime.block_on(async {
-        let store = match open_store(&job.store.location, &candidate, job.timing.request_timeout, flags.slots).await {
-            Ok(store) => store,
+        let campaign = match open_store(&job.store.location, &candidate, job.timing.request_timeout, flags.slots).await
+        {
+            Ok(campaign) => campaign,
             Err(error) => return Ok(Outcome::Refused(error)),
         };
         let settings = Settings {
             timing: job.timing,
-            expires: store.expires(),
-            delivery: store.delivery(),
+            expires: campaign.store().expires(),
+            delivery: campaign.store().delivery(),
             patience: flags.patience(),
             on_loss: match flags.on_loss {
                 AfterLoss::Standby => OnLoss::Standby,
@@ -177,27 +178,27 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
             },
             drain: flags.drain,
             max_run: flags.max_run,
-            books: job.ledger.is_some(),
+            job_gate: job.ledger.is_some(),
             restart: flags.restart(terminal_group.is_some()),
             relinquish_after: flags.relinquish.as_ref().and_then(Relinquish::after),
-            attendants: !duties.are_none(),
+            standby_tasks: !duties.are_none(),
         };
-        let attendants = Attendants::new(duties, &candidate);
-        let command = Command { store_url: job.store.url.filter(|_| store.expires()), ..command };
-        let notifier = Notifier::from_environment(flags.notify, store.expires().then_some(job.timing.lease));
+        let standby_tasks = StandbyTasks::new(duties, &candidate);
+        let command = Command { store_url: job.store.url.filter(|_| campaign.store().expires()), ..command };
+        let notifier = Notifier::from_environment(flags.notify, campaign.store().expires().then_some(job.timing.lease));
         let line = log::is_live(flags.log_format, flags.quiet).then(|| StatusLine::new(PROGRAM, &candidate));
-        let host = Processes::new(command, &candidate, attendants, notifier, board)?.with_line(line);
+        let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?.with_line(line);
         tracing::debug!("a tree is killed by {containment}");
         let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
-        let habits = Habits { announces: flags.announces(&*store), job: job.ledger, schedule };
-        driver::run(settings, candidate, store, host, habits, u64::from_le_bytes(seed)).await
+        let options = Options { announces: flags.announces(&**campaign.store()), job: job.ledger, schedule };
+        driver::run(settings, candidate, campaign, host, options, u64::from_le_bytes(seed)).await
     });
     drop(listening);
     // A look-up of a name may hang for long, and nobody waits for it any more.
     runtime.shutdown_background();
     let outcome = outcome?;
     pass_on_interrupt(&outcome, terminal_group);
-    let status = exit::of_outcome(&outcome, flags.conflict_exit_code);
+    let status = outcome.exit_status(flags.conflict_exit_code);
     Ok(match outcome {
         Outcome::Ended(_) | Outcome::Overran | Outcome::Interrupted(_) | Outcome::Lost(_) => ExitCode::from(status),
         Outcome::NotStarted(error) => not_started(&program, error),
@@ -229,13 +230,13 @@ async fn open_store(
     candidate: &Candidate,
     request_timeout: Duration,
     slots: Option<u32>,
-) -> Result<Arc<dyn Store>, StoreError> {
+) -> Result<Campaign, StoreError> {
     let store = location.open(request_timeout).await?;
     match slots {
-        None => Ok(store),
-        Some(slots) => Slotted::new(store, candidate, slots, request_timeout)
-            .map(|slotted| Arc::new(slotted) as Arc<dyn Store>)
-            .map_err(StoreError::misconfigured),
+        None => Ok(Campaign::new(store)),
+        Some(slots) => {
+            Campaign::with_slots(store, candidate, slots, request_timeout).map_err(StoreError::misconfigured)
+        }
     }
 }
 
@@ -245,7 +246,7 @@ fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     use crate::election::CommandEnd::Signalled;
     let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };
     if let Ok(signal @ (Signal::SIGINT | Signal::SIGQUIT)) = Signal::try_from(*signal) {
-        screen::close();
+        terminal::close();
         sys::default_action(signal);
         let _ = killpg(group, signal);
     }
@@ -253,13 +254,13 @@ fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
 
 fn fail(status: u8, message: &str) -> ExitCode {
     let message = message.replace(['\n', '\r'], " ");
-    screen::say(format_args!("{}{PROGRAM}: {message}", log::priority(tracing::Level::ERROR)));
+    terminal::say(format_args!("{}{PROGRAM}: {message}", log::priority(tracing::Level::ERROR)));
     ExitCode::from(status)
 }
 
 fn not_started(program: &OsStr, error: StartError) -> ExitCode {
-    let status = exit::of_start(error);
-    let name = secret::shown(&program.to_string_lossy());
+    let status = error.exit_status();
+    let name = text::shown(&program.to_string_lossy());
     fail(
         status,
         &match status {

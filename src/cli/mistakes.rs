@@ -3,7 +3,7 @@
 //! The hazard: clap speaks of the option where a value came from its variable, so people would look for a mistake in
 //! a command line that has none. And clap repeats every word, a URL that is in the wrong place among them.
 
-use crate::secret::{HIDDEN, looks_like_one};
+use crate::text::{HIDDEN, looks_like_one};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::ffi::OsString;

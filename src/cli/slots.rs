@@ -1,8 +1,8 @@
 //! `--slots`: several leaders of one shard. Not to be taken for the slots of time that `--every` has.
 
 use crate::lease::Shard;
+use crate::slots::{self, MOST};
 use crate::store::Location;
-use crate::store::slotted::{self, MOST};
 
 /// # Errors
 /// What may be written.
@@ -27,6 +27,6 @@ pub fn check(
         // Who is named first of several holders is another one at each look, so the hook would run without end.
         return Err("--slots cannot be used with --on-leader-change: there are several leaders at once".to_owned());
     }
-    slotted::name(shard, slots)?;
-    location.map_or(Ok(()), |location| slotted::check(location, slots))
+    slots::name(shard, slots)?;
+    location.map_or(Ok(()), |location| slots::check(location, slots))
 }

@@ -5,10 +5,10 @@
 //! or nobody has for that long.
 
 use super::state::{Ending, State, Tree};
-use super::{Action, Bar, Election, Notice};
+use super::{Action, Election, Hold, Notice};
+use crate::exit::StartError;
 use crate::lease::Term;
 use crate::time::BootInstant;
-use nix::errno::Errno;
 use std::fmt;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl fmt::Display for HookEnd {
         match self {
             Self::Exited(status) => write!(f, "exited with {status}"),
             Self::Signalled(signal) => write!(f, "was ended by signal {signal}"),
-            Self::NotStarted(number) => write!(f, "could not be started: {}", Errno::from_raw(*number).desc()),
+            Self::NotStarted(number) => write!(f, "could not be started: {}", StartError(*number)),
             Self::TimedOut => f.write_str("took longer than --hook-timeout"),
             Self::Cut => f.write_str("was stopped"),
         }
@@ -70,12 +70,12 @@ impl Election {
         }
     }
 
-    pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Bar {
+    pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Hold {
         self.unready += 1;
         // All others have looked by then, also where the store tells them of nothing.
         let first = self.settings.timing.retry_interval.saturating_mul(2);
         let pause = first.saturating_mul(1 << (self.unready - 1).min(16)).min(LONGEST.max(first));
         let left = self.random.about(pause).max(first);
-        Bar::StandingBack { term, said: format!("because the --on-lead hook {end} here"), left }
+        Hold::StandingBack { term, said: format!("because the --on-lead hook {end} here"), left }
     }
 }

@@ -4,12 +4,12 @@
 //! lease is lost, its deadline comes, the guard dies), and then the tree takes its time to die. The first of them says
 //! how it ended, a definite loss makes it hurry, and only [`TreeEvent::Dead`] ends it.
 
-use super::books::Entry;
+use super::job_gate::Entry;
 use super::restart::Runs;
+use super::rotation::Turn;
 use super::state::{Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, State, Then, Tree};
-use super::turns::Turn;
 use super::{
-    Action, Bar, CommandEnd, Election, Ended, Loss, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop, TreeEvent,
+    Action, CommandEnd, Election, Ended, Hold, Loss, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop, TreeEvent,
 };
 use crate::lease::Deadline;
 use crate::store::{Grant, Renewal, StoreError};
@@ -37,10 +37,10 @@ impl Election {
             && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
         {
             leadership.in_flight += 1;
-            leadership.beat += 1;
+            leadership.sequence += 1;
             leadership.last_sent = now;
             leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
-            actions.push(Action::Renew { term: leadership.term, beat: leadership.beat });
+            actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
             if leadership.reading.cleared && leadership.ending.is_none() {
                 leadership.reading.next = now;
             }
@@ -69,7 +69,7 @@ impl Election {
                 } else if not_before.is_none()
                     && leadership.reading.cleared
                     && leadership.entry.stands
-                    && self.attendants.are_away()
+                    && self.standby_tasks.are_away()
                     && leadership.valid_until.since(now) >= timing.least_to_start()
                 {
                     let overrun_at =
@@ -115,9 +115,9 @@ impl Election {
             last_sent: sent,
             in_flight: 0,
             failures: 0,
-            beat: 0,
+            sequence: 0,
             tree: Tree::Idle { not_before },
-            entry: Entry::due_at(now, self.settings.books),
+            entry: Entry::due_at(now, self.settings.job_gate),
             reading: Reading::due_at(now),
             runs: Runs::none_yet(),
             turn: Turn::begun(now, self.settings.relinquish_after),
@@ -320,14 +320,14 @@ impl Election {
             Ending::Overran => (Then::End(Outcome::Overran), true),
             Ending::Unready(failed) => {
                 self.begin_waiting(now);
-                (when_asked.map_or_else(|| Then::Barred(self.after_unready(term, failed)), Then::End), true)
+                (when_asked.map_or_else(|| Then::Held(self.after_unready(term, failed)), Then::End), true)
             }
             Ending::GaveUp { end, .. } if self.settings.patience == Patience::Once => {
                 (Then::End(Outcome::Ended(end)), true)
             }
             Ending::GaveUp { restarts, .. } => {
                 self.begin_waiting(now);
-                (Then::Barred(self.after_restarts(term, restarts)), true)
+                (Then::Held(self.after_restarts(term, restarts)), true)
             }
             // Who does not wait has led, and leaves with what came of it.
             Ending::Relinquished if self.settings.patience == Patience::Once => {
@@ -335,16 +335,16 @@ impl Election {
             }
             Ending::Relinquished => {
                 self.begin_waiting(now);
-                (when_asked.map_or_else(|| Then::Barred(self.after_turn(term)), Then::End), true)
+                (when_asked.map_or_else(|| Then::Held(self.after_turn(term)), Then::End), true)
             }
             Ending::Ordered(_) if has_run => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
-            Ending::Ordered(bar) => {
-                if let Bar::HandedOver { term, left, .. } = bar {
+            Ending::Ordered(hold) => {
+                if let Hold::HandedOver { term, left, .. } = hold {
                     // Others have that long from now, however long COMMAND took to end.
                     self.yielding = Some((term, now.plus(left)));
                 }
                 self.begin_waiting(now);
-                (when_asked.map_or(Then::Barred(bar), Then::End), true)
+                (when_asked.map_or(Then::Held(hold), Then::End), true)
             }
             Ending::Lost(loss) => {
                 let ours = matches!(loss, Loss::DeadlinePassed | Loss::GuardFailed);

@@ -6,24 +6,30 @@
 
 use super::state::{Ending, LEAST_PAUSE, Request, Standby, State, Then, Tree, Waiting};
 use super::{
-    Action, Bar, Election, Ended, Handover, Mandate, Notice, Obstacle, Outcome, Patience, Pause, Stop, TROUBLE_EVERY,
+    Action, Directives, Election, Ended, Handover, Hold, Notice, Obstacle, Outcome, Patience, Pause, Stop,
+    TROUBLE_EVERY,
 };
-use crate::store::{Conclusion, StoreError};
+use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
 
 impl Election {
-    pub(super) fn ordered(&mut self, now: BootInstant, answer: Result<Mandate, StoreError>, actions: &mut Vec<Action>) {
+    pub(super) fn ordered(
+        &mut self,
+        now: BootInstant,
+        answer: Result<Directives, StoreError>,
+        actions: &mut Vec<Action>,
+    ) {
         match &mut self.state {
             State::Standby(standby) if standby.request == Some(Request::Orders) => {
                 standby.request = None;
                 match answer {
-                    Ok(mandate) => {
+                    Ok(directives) => {
                         self.orders_worked = true;
                         self.store_answered(actions);
-                        if let Some(bar) = self.bar(now, &mandate) {
-                            self.barred(now, bar, actions);
+                        if let Some(hold) = self.hold(now, &directives) {
+                            self.barred(now, hold, actions);
                         } else {
-                            self.waiting.bar = None;
+                            self.waiting.hold = None;
                             self.state = State::Standby(Standby::about_to(Request::Claim, now));
                         }
                     }
@@ -33,7 +39,7 @@ impl Election {
             State::Leading(leadership) if leadership.reading.in_flight => {
                 leadership.reading.in_flight = false;
                 match answer {
-                    Ok(mandate) => self.leader_ordered(now, &mandate, actions),
+                    Ok(directives) => self.leader_ordered(now, &directives, actions),
                     Err(error) => self.leader_without_orders(now, error, actions),
                 }
             }
@@ -41,24 +47,24 @@ impl Election {
         }
     }
 
-    fn leader_ordered(&mut self, now: BootInstant, mandate: &Mandate, actions: &mut Vec<Action>) {
-        let bar = self.bar(now, mandate);
+    fn leader_ordered(&mut self, now: BootInstant, directives: &Directives, actions: &mut Vec<Action>) {
+        let hold = self.hold(now, directives);
         let (drain, around) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
         let State::Leading(leadership) = &mut self.state else { unreachable!("a leader read them") };
         self.orders_worked = true;
         leadership.reading.failures = 0;
-        match (bar, &leadership.tree) {
-            (Some(bar), Tree::Idle { .. }) => {
-                self.ends_between_runs(now, Ending::Ordered(bar.clone()).told(None), actions);
-                self.give_back(now, Then::Barred(bar), actions);
+        match (hold, &leadership.tree) {
+            (Some(hold), Tree::Idle { .. }) => {
+                self.ends_between_runs(now, Ending::Ordered(hold.clone()).told(None), actions);
+                self.give_back(now, Then::Held(hold), actions);
             }
-            (Some(bar), Tree::Alive { .. } | Tree::Seized) => {
+            (Some(hold), Tree::Alive { .. } | Tree::Seized) => {
                 if leadership.ending.is_none() {
-                    actions.push(Action::Say(Notice::SteppingDown(bar.clone())));
+                    actions.push(Action::Say(Notice::SteppingDown(hold.clone())));
                     if let Some(drain) = drain {
                         leadership.seize_after(now, drain.saturating_add(around));
                     }
-                    leadership.ending = Some(Ending::Ordered(bar));
+                    leadership.ending = Some(Ending::Ordered(hold));
                     actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));
                 }
             }
@@ -68,7 +74,7 @@ impl Election {
                 } else {
                     leadership.reading.cleared = true;
                 }
-                if let Some(done) = mandate.handover.as_ref().filter(|handover| handover.term < leadership.term) {
+                if let Some(done) = directives.handover.as_ref().filter(|handover| handover.term < leadership.term) {
                     actions.push(Action::ForgetHandover { term: done.term });
                 }
             }
@@ -79,7 +85,7 @@ impl Election {
     fn leader_without_orders(&mut self, now: BootInstant, error: StoreError, actions: &mut Vec<Action>) {
         let timing = self.settings.timing;
         let State::Leading(leadership) = &mut self.state else { unreachable!("a leader asked for them") };
-        let final_word = matches!(error.conclusion, Conclusion::Denied | Conclusion::Misconfigured);
+        let final_word = matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured);
         let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
             let then = if self.orders_worked {
@@ -110,15 +116,15 @@ impl Election {
     }
 
     /// What keeps us from leading, or from going on. One and the same handover bars us for its time only once.
-    fn bar(&mut self, now: BootInstant, mandate: &Mandate) -> Option<Bar> {
+    fn hold(&mut self, now: BootInstant, directives: &Directives) -> Option<Hold> {
         let (leads, runs) = match &self.state {
             State::Leading(leadership) => (Some(leadership.term), leadership.has_begun()),
             State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => (None, false),
         };
-        if let Some(Pause { left, said, .. }) = mandate.pause.as_ref().filter(|pause| !(runs && pause.keep)) {
-            return Some(Bar::Paused { said: said.clone(), left: *left });
+        if let Some(Pause { left, said, .. }) = directives.pause.as_ref().filter(|pause| !(runs && pause.keep)) {
+            return Some(Hold::Paused { said: said.clone(), left: *left });
         }
-        let Handover { term, hold, said, .. } = mandate.handover.as_ref().filter(|handover| !handover.welcome)?;
+        let Handover { term, hold, said, .. } = directives.handover.as_ref().filter(|handover| !handover.welcome)?;
         let until = match self.yielding {
             _ if leads == Some(*term) => now.plus(*hold),
             _ if runs => return None,
@@ -127,28 +133,28 @@ impl Election {
         };
         self.yielding = Some((*term, until));
         let left = until.since(now);
-        (!left.is_zero()).then(|| Bar::HandedOver { term: *term, said: said.clone(), left })
+        (!left.is_zero()).then(|| Hold::HandedOver { term: *term, said: said.clone(), left })
     }
 
     /// A standby waits for orders to let it lead.
-    pub(super) fn barred(&mut self, now: BootInstant, bar: Bar, actions: &mut Vec<Action>) {
+    pub(super) fn barred(&mut self, now: BootInstant, hold: Hold, actions: &mut Vec<Action>) {
         if self.settings.patience == Patience::Once {
-            return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Bar(bar))), actions);
+            return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
         }
         let pause = self.random.about(self.settings.timing.retry_interval);
-        let pause = match &bar {
-            Bar::Paused { left: None, .. } => pause,
-            Bar::Paused { left: Some(left), .. } | Bar::HandedOver { left, .. } | Bar::StandingBack { left, .. } => {
+        let pause = match &hold {
+            Hold::Paused { left: None, .. } => pause,
+            Hold::Paused { left: Some(left), .. } | Hold::HandedOver { left, .. } | Hold::StandingBack { left, .. } => {
                 pause.min(*left).max(LEAST_PAUSE)
             }
         };
         self.state = State::Standby(Standby::about_to(Request::Orders, now.plus(pause)));
-        let said = |bar: &Bar| match bar {
-            Bar::Paused { said, .. } | Bar::HandedOver { said, .. } | Bar::StandingBack { said, .. } => said.clone(),
+        let said = |hold: &Hold| match hold {
+            Hold::Paused { said, .. } | Hold::HandedOver { said, .. } | Hold::StandingBack { said, .. } => said.clone(),
         };
-        if self.waiting.bar.as_ref().map(said) != Some(said(&bar)) {
-            actions.push(Action::Say(Notice::Barred(bar.clone())));
+        if self.waiting.hold.as_ref().map(said) != Some(said(&hold)) {
+            actions.push(Action::Say(Notice::Held(hold.clone())));
         }
-        self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, bar: Some(bar) };
+        self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
     }
 }

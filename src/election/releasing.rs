@@ -7,7 +7,7 @@
 use super::state::{Releasing, Settling, State, Then};
 use super::{Action, Election, Notice, Ran, WITHDRAWAL};
 use crate::lease::Term;
-use crate::store::{Conclusion, Release, StoreError};
+use crate::store::{ErrorKind, Release, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -75,14 +75,14 @@ impl Election {
                         }
                         self.go_on(now, then, actions);
                     }
-                    Err(error) => match error.conclusion {
-                        Conclusion::NotApplied | Conclusion::Unknown => {
+                    Err(error) => match error.kind {
+                        ErrorKind::NotApplied | ErrorKind::Unknown => {
                             releasing.failures += 1;
                             let pause = self.random.backoff(releasing.failures, self.settings.timing.retry_interval);
                             releasing.next = now.plus(pause);
                             self.in_trouble(now, error.message, true, actions);
                         }
-                        Conclusion::Denied | Conclusion::Misconfigured => {
+                        ErrorKind::Denied | ErrorKind::Misconfigured => {
                             actions.push(Action::Say(Notice::NotReleased(error.message)));
                             self.go_on(now, then, actions);
                         }

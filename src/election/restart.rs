@@ -10,11 +10,15 @@
 //! - A COMMAND that cannot work here would keep the lease from hosts where it can. So after so many restarts in a row the
 //!   lease is given up, and others go first.
 
+use super::RestartWhen;
 use super::state::{Ending, Leadership, State, Tree};
-use super::words::RestartWhen;
 use super::{Action, CommandEnd, Election, Ended, Notice, Restart};
 use crate::time::BootInstant;
 use std::time::Duration;
+
+/// signal(7): these numbers are the same on every Linux.
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
 
 /// The pauses double up to this, unless the first one is longer.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -50,7 +54,7 @@ impl Runs {
 impl Restart {
     fn wants(&self, end: CommandEnd) -> bool {
         match (end, self.when) {
-            (CommandEnd::Signalled(libc::SIGINT | libc::SIGQUIT), _) if self.at_terminal => false,
+            (CommandEnd::Signalled(SIGINT | SIGQUIT), _) if self.at_terminal => false,
             (CommandEnd::Exited(0), RestartWhen::OnFailure) => false,
             (CommandEnd::Exited(_) | CommandEnd::Signalled(_), RestartWhen::OnFailure | RestartWhen::Always) => true,
         }

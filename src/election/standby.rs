@@ -6,7 +6,7 @@
 
 use super::state::{Request, Standby, State, Then, Waiting};
 use super::{Action, Election, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
-use crate::store::{Conclusion, Delivery, Holder, Observation, StoreError};
+use crate::store::{Delivery, ErrorKind, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Election {
             Patience::Forever | Patience::Once => BootInstant::NEVER,
             Patience::AtMost(wait) => now.plus(wait),
         };
-        self.waiting = Waiting { until, error: None, holder: None, bar: None };
+        self.waiting = Waiting { until, error: None, holder: None, hold: None };
     }
 
     pub(super) fn become_standby(&mut self, now: BootInstant) {
@@ -87,7 +87,7 @@ impl Election {
         if known.map(|known| (&known.owner, known.term)) != Some((&holder.owner, holder.term)) {
             actions.push(Action::Say(Notice::Waiting(holder.clone())));
         }
-        self.waiting = Waiting { until: self.waiting.until, error: None, holder: Some(holder), bar: None };
+        self.waiting = Waiting { until: self.waiting.until, error: None, holder: Some(holder), hold: None };
     }
 
     /// A crash is told by nobody, so a standby looks when the lease has ended that it saw: not much later, so that a
@@ -106,9 +106,9 @@ impl Election {
         error: StoreError,
         actions: &mut Vec<Action>,
     ) {
-        let final_word = match error.conclusion {
-            Conclusion::Denied | Conclusion::Misconfigured => !self.worked,
-            Conclusion::NotApplied | Conclusion::Unknown => false,
+        let final_word = match error.kind {
+            ErrorKind::Denied | ErrorKind::Misconfigured => !self.worked,
+            ErrorKind::NotApplied | ErrorKind::Unknown => false,
         };
         if final_word {
             return self.leave(now, Outcome::Refused(error), actions);

@@ -3,11 +3,11 @@
 //! The hazard: a leadership goes on while it is being ended, and its lease while its tree dies. So what ends it
 //! (`Ending`), what is left of the tree (`Tree`) and the lease's end are kept apart, and none follows from another.
 
-use super::books::Entry;
 use super::hooks::HookEnd;
+use super::job_gate::Entry;
 use super::restart::Runs;
-use super::turns::Turn;
-use super::words::{Bar, CommandEnd, Ended, Loss, Obstacle, Outcome, Ran, StartError};
+use super::rotation::Turn;
+use super::{CommandEnd, Ended, Hold, Loss, Obstacle, Outcome, Ran, StartError};
 use crate::lease::{Term, Timing};
 use crate::store::{Holder, StoreError};
 use crate::time::BootInstant;
@@ -68,13 +68,13 @@ pub(super) struct Waiting {
     pub(super) error: Option<StoreError>,
     pub(super) holder: Option<Holder>,
     /// Some while orders keep us from claiming.
-    pub(super) bar: Option<Bar>,
+    pub(super) hold: Option<Hold>,
 }
 
 impl Waiting {
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
-        let bar = self.bar.clone().map(Obstacle::Bar);
-        bar.or_else(|| self.holder.clone().map(Obstacle::Holder))
+        let hold = self.hold.clone().map(Obstacle::Hold);
+        hold.or_else(|| self.holder.clone().map(Obstacle::Holder))
     }
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Leadership {
     pub(super) last_sent: BootInstant,
     pub(super) in_flight: u32,
     pub(super) failures: u32,
-    pub(super) beat: u64,
+    pub(super) sequence: u64,
     pub(super) reading: Reading,
     pub(super) entry: Entry,
     pub(super) runs: Runs,
@@ -191,7 +191,7 @@ pub(super) enum Ending {
     Asked,
     Overran,
     /// By operators, who bar us from leading again.
-    Ordered(Bar),
+    Ordered(Hold),
     /// It ended by itself, once more than it is restarted in a row.
     GaveUp {
         end: CommandEnd,
@@ -210,8 +210,8 @@ impl Ending {
             Self::Unready(end) => Ended::Unready(*end),
             Self::Asked => Ended::Asked(asked.expect("asked is set before the ending")),
             Self::Overran => Ended::Overran,
-            Self::Ordered(Bar::Paused { .. }) => Ended::Paused,
-            Self::Ordered(Bar::HandedOver { .. } | Bar::StandingBack { .. }) => Ended::SteppedDown,
+            Self::Ordered(Hold::Paused { .. }) => Ended::Paused,
+            Self::Ordered(Hold::HandedOver { .. } | Hold::StandingBack { .. }) => Ended::SteppedDown,
             Self::GaveUp { end, restarts } => Ended::GaveUp { end: *end, restarts: *restarts },
             Self::Relinquished => Ended::Relinquished,
             Self::Lost(loss) => Ended::Lost(loss.clone()),
@@ -251,7 +251,7 @@ pub(super) enum Then {
         pause: Duration,
     },
     /// We wait on as a standby for orders to let us lead, or for others to have their turn.
-    Barred(Bar),
+    Held(Hold),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

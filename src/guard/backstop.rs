@@ -5,7 +5,7 @@ use super::cgroup::Leaf;
 use super::tree::Tree;
 use super::walk::Walk;
 use super::wire::{Heard, Line, Report};
-use super::{Charge, Watch, adopt_all, guard, priority};
+use super::{GuardSpec, Watch, adopt_all, guard, priority};
 use crate::election::StartError;
 use crate::sys::{self, ChildState, Scheduling, SingleThread};
 use crate::time::BootInstant;
@@ -32,20 +32,20 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     arguments.next();
     let mut descriptors = adopt_all(arguments)?.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
-    let mut charge = Vec::new();
-    File::from(next()?).read_to_end(&mut charge)?;
-    let charge: Charge = serde_json::from_slice(&charge).map_err(io::Error::other)?;
+    let mut spec = Vec::new();
+    File::from(next()?).read_to_end(&mut spec)?;
+    let spec: GuardSpec = serde_json::from_slice(&spec).map_err(io::Error::other)?;
     let (guards_line, line) = (Line::adopt(next()?), Line::adopt(next()?));
-    let leaf = charge.leaf.as_deref().map(|name| Ok((CString::new(name)?, File::from(next()?)))).transpose();
+    let leaf = spec.leaf.as_deref().map(|name| Ok((CString::new(name)?, File::from(next()?)))).transpose();
     let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
     let tenure: Vec<OwnedFd> = descriptors.collect();
 
-    let (limit, will) = (charge.deadline.backstop_at, charge.will.clone());
-    let stop_time = charge.grace.saturating_add(charge.hooks.times().around_a_stop());
-    let walks = charge.walks;
+    let (limit, will) = (spec.deadline.backstop_at, spec.will.clone());
+    let stop_time = spec.grace.saturating_add(spec.hooks.times().around_a_stop());
+    let walks = spec.walks;
     let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();
     let guards_leaf = guards_leaf.map_err(|error: io::Error| error)?;
-    let rise = (charge.raises, charge.scheduling);
+    let rise = (spec.raises, spec.scheduling);
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
         .map_err(io::Error::from)
@@ -60,7 +60,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
                 .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
                 .map(|tree| {
                     prepare_to_kill(rise);
-                    guard(charge, guards_line, tree, mask, single_thread)
+                    guard(spec, guards_line, tree, mask, single_thread)
                 });
             sys::exit_at_once(u8::from(ended.is_ok_and(|ended| ended.is_err())));
         }
@@ -72,7 +72,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             let candidate_lives = backstop.run(tenure)?;
             if let Some(will) = will.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
-                priority::lower(charge.scheduling);
+                priority::lower(spec.scheduling);
                 will.execute()?;
             }
             Ok(())

@@ -13,7 +13,7 @@
 //!
 //! - *All of leaderrun is killed in one instant*: PR_SET_PDEATHSIG kills the init with the guard, and so the tree. The kernel
 //!   delivers that signal from an ancestor of the namespace, which an init cannot ignore.
-//! - *The guard is frozen*: its own timer kills it at the deadline ([`KillTimer`](crate::sys::Doom)), and so the init.
+//! - *The guard is frozen*: its own timer kills it at the deadline ([`KillTimer`](crate::sys::KillTimer)), and so the init.
 //! - *The guard knows COMMAND by another number than the init does*, and cannot wait for it: the init tells what becomes of
 //!   it, and passes signals on.
 

@@ -3,12 +3,13 @@
 //! The hazard: the runtime of the program around us belongs to the program, and a task that blocks it would keep the lease
 //! from being renewed. So nothing of the election runs there.
 
-use super::tenure::{Inquiries, Shared};
+use super::leadership::{Inquiries, Shared};
 use super::words::{Error, farewell};
-use crate::driver::{self, Habits, Host};
 use crate::election::{Action, Event, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
-use crate::processes::Timer;
+use crate::runner::driver::{self, Host, Options};
+use crate::runner::processes::Timer;
+use crate::slots::Campaign;
 use crate::store::{Location, Store};
 use crate::time::BootInstant;
 use std::io;
@@ -18,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 /// What the thread of an election is given.
-pub(super) struct Charge {
+pub(super) struct WorkSpec {
     pub(super) location: Location,
     pub(super) timing: Timing,
     pub(super) shared: Arc<Shared>,
@@ -27,7 +28,7 @@ pub(super) struct Charge {
     pub(super) led: Option<threads::Sender<Term>>,
 }
 
-impl Charge {
+impl WorkSpec {
     /// The thread's whole life. `joined` hears whether the store could be opened.
     pub(super) fn carry_out(self, joined: oneshot::Sender<Result<(), Error>>) {
         let shared = Arc::clone(&self.shared);
@@ -75,16 +76,17 @@ impl Charge {
             on_loss: OnLoss::Standby,
             drain: None,
             max_run: None,
-            books: false,
+            job_gate: false,
             restart: None,
             relinquish_after: None,
-            attendants: false,
+            standby_tasks: false,
         };
-        let habits = Habits { announces: !store.is_metered(), job: None, schedule: None };
+        let options = Options { announces: !store.is_metered(), job: None, schedule: None };
         if joined.send(Ok(())).is_err() {
             shared.ask();
         }
-        driver::run(settings, shared.candidate.clone(), store, host, habits, u64::from_le_bytes(seed)).await
+        driver::run(settings, shared.candidate.clone(), Campaign::new(store), host, options, u64::from_le_bytes(seed))
+            .await
     }
 }
 
@@ -105,7 +107,7 @@ impl Host for InProcess {
         }
     }
 
-    fn start(&mut self, _: &Candidate, term: Term, deadline: Deadline, _: &dyn Store) -> Result<(), StartError> {
+    fn start(&mut self, _: &Candidate, term: Term, deadline: Deadline, _: &Campaign) -> Result<(), StartError> {
         self.shared.begin(term, deadline, &self.store);
         if let Some(led) = &self.led {
             // Its thread outlives us.

@@ -1,7 +1,8 @@
 //! What a member says.
 
 use crate::election::{Outcome, StartError};
-use crate::store::{Conclusion, Holder, StoreError, on_one_line};
+use crate::store::{ErrorKind, Holder, StoreError};
+use crate::text::on_one_line;
 use nix::errno::Errno;
 use std::fmt;
 use std::io;
@@ -134,10 +135,10 @@ impl std::error::Error for Error {}
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
-        match error.conclusion {
-            Conclusion::NotApplied | Conclusion::Unknown => Self::Unreachable(error.message),
-            Conclusion::Denied => Self::Denied(error.message),
-            Conclusion::Misconfigured => Self::Misconfigured(error.message),
+        match error.kind {
+            ErrorKind::NotApplied | ErrorKind::Unknown => Self::Unreachable(error.message),
+            ErrorKind::Denied => Self::Denied(error.message),
+            ErrorKind::Misconfigured => Self::Misconfigured(error.message),
         }
     }
 }

@@ -17,24 +17,27 @@
 //! Other programs may use the same table by the same four attributes (`record`). No transactions: multi-region
 //! strongly consistent tables do not have them.
 
-mod client;
+mod check;
 mod clock;
+mod connection;
 mod failure;
 mod notes;
-mod provision;
 mod record;
 mod table;
 mod term;
 
-use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError};
+use super::{
+    Administration, Claim, Delivery, Finding, Grant, Holder, Leases, Observation, Release, Renewal, Report, Store,
+    StoreError,
+};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::Conclusion;
+use crate::store::ErrorKind;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::parallel;
 use crate::time::{BootInstant, wall_clock_millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use client::BySchemeClient;
+use connection::BySchemeClient;
 use record::{Draft, Item, LOCK, Moment, PARTITION, Record, Sight, TERM, millis, partition, shard_of, ttl_of};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -350,16 +353,16 @@ impl DynamoDb {
                 Ok(grant)
             }
             Err(error) => {
-                let conclusion = match error.conclusion {
+                let kind = match error.kind {
                     // The lock was taken, whatever became of the term.
-                    Conclusion::NotApplied | Conclusion::Unknown => Conclusion::Unknown,
-                    Conclusion::Denied | Conclusion::Misconfigured => {
+                    ErrorKind::NotApplied | ErrorKind::Unknown => ErrorKind::Unknown,
+                    ErrorKind::Denied | ErrorKind::Misconfigured => {
                         // Nobody will ask again soon, so others need not wait until it expires.
                         let _ = self.remove(candidate, self.beat.load(Ordering::Relaxed)).await;
-                        error.conclusion
+                        error.kind
                     }
                 };
-                Err(StoreError { conclusion, ..error })
+                Err(StoreError { kind, ..error })
             }
         }
     }
@@ -408,7 +411,7 @@ fn unchanged(record: &Record) -> Expression {
 }
 
 #[async_trait::async_trait]
-impl Store for DynamoDb {
+impl Leases for DynamoDb {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let mut expired = self.expired(&candidate.shard);
         for _ in 0..MOST_ATTEMPTS {
@@ -484,7 +487,10 @@ impl Store for DynamoDb {
     async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
         std::future::pending().await
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for DynamoDb {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let sent = BootInstant::now();
         let item = self.table.get(lock_key(shard), true).await?;
@@ -582,22 +588,24 @@ impl Store for DynamoDb {
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        provision::prepare(&self.table).await
+        check::prepare(&self.table).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        provision::check(&self.table).await
+        check::check(&self.table).await
     }
+}
 
+impl Store for DynamoDb {
     fn delivery(&self) -> Delivery {
         Delivery::Poll
     }
 
-    fn is_metered(&self) -> bool {
-        true
-    }
-
     fn hindrance(&self) -> Option<String> {
         self.table.watch.clock().hindrance(BootInstant::now())
+    }
+
+    fn is_metered(&self) -> bool {
+        true
     }
 }

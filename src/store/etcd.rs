@@ -33,23 +33,25 @@
 //! is to etcd what an expiry is; and a restored backup has leases and revisions of the past (leaderrun(7) says what to do).
 
 mod address;
+mod check;
 mod claim;
-mod link;
+mod connection;
+mod lease;
 mod list;
-mod news;
 mod notes;
 mod proto;
-mod provision;
 mod record;
-mod strays;
-mod tenure;
+mod unclaimed;
+mod watch;
 
 pub use address::Address;
 
-use super::{Claim, Delivery, Finding, Holder, Observation, Release, Renewal, Report, Store, StoreError};
+use super::{
+    Administration, Claim, Delivery, Finding, Holder, Leases, Observation, Release, Renewal, Report, Store, StoreError,
+};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::BootInstant;
-use link::{Connection, Failure, Link, Server};
+use connection::{Client, Connection, Failure, Server};
 use proto::{
     LEASE_GRANT, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseTimeToLiveRequest,
     LeaseTimeToLiveResponse, NO_PUT, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse, get,
@@ -59,8 +61,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use strays::Strays;
 use tonic::transport::Endpoint;
+use unclaimed::UnclaimedLeases;
 
 /// How long a prefix is called young: longer than any lease that can be asked for.
 const YOUTH: Duration = Duration::from_hours(24);
@@ -76,10 +78,10 @@ const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Etcd {
-    link: Arc<Link>,
+    client: Arc<Client>,
     keys: Keys,
     known: Mutex<HashMap<Shard, Known>>,
-    strays: Arc<Strays>,
+    unclaimed: Arc<UnclaimedLeases>,
 }
 
 /// What this process remembers of a shard.
@@ -125,9 +127,9 @@ impl Etcd {
             None => "does it want a certificate, by cert= and key=?",
         });
         let (user, prefix) = (address.user.clone(), address.prefix.clone());
-        let link = Arc::new(Link::new(servers, user, prefix, doubt, request_timeout));
-        let strays = Arc::new(Strays::new(Arc::clone(&link)));
-        Ok(Self { link, keys: Keys { prefix: address.prefix.clone() }, known: Mutex::default(), strays })
+        let client = Arc::new(Client::new(servers, user, prefix, doubt, request_timeout));
+        let unclaimed = Arc::new(UnclaimedLeases::new(Arc::clone(&client)));
+        Ok(Self { client, keys: Keys { prefix: address.prefix.clone() }, known: Mutex::default(), unclaimed })
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Shard, Known>> {
@@ -147,7 +149,7 @@ impl Etcd {
     /// All that is known of a shard, at one revision.
     async fn look(&self, connection: &Arc<Connection>, shard: &Shard) -> Result<View, StoreError> {
         let request = TxnRequest { success: self.gets(shard), ..TxnRequest::default() };
-        let answer: TxnResponse = self.link.call(connection, TXN, request).await?;
+        let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
         View::read(&connection.server, answer)
     }
 
@@ -159,7 +161,7 @@ impl Etcd {
     }
 
     async fn get(&self, connection: &Arc<Connection>, key: Vec<u8>) -> Result<RangeResponse, Failure> {
-        self.link.call(connection, RANGE, RangeRequest { key, ..RangeRequest::default() }).await
+        self.client.call(connection, RANGE, RangeRequest { key, ..RangeRequest::default() }).await
     }
 
     /// What is left of an etcd lease: not less than that, nor more than what was granted. None: it is gone.
@@ -170,7 +172,7 @@ impl Etcd {
         for question in 1.. {
             let request = LeaseTimeToLiveRequest { id };
             let answer: Result<LeaseTimeToLiveResponse, Failure> =
-                self.link.call(connection, LEASE_TIME_TO_LIVE, request).await;
+                self.client.call(connection, LEASE_TIME_TO_LIVE, request).await;
             match answer {
                 // Rounded towards zero, so this one may have expired and wait to be revoked.
                 Ok(answer) if answer.ttl_seconds == 0 && question < MOST_QUESTIONS => {
@@ -221,7 +223,7 @@ impl Etcd {
     async fn grant(&self, connection: &Arc<Connection>, id: i64, ttl: Duration) -> Result<(), StoreError> {
         let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
         let asked = request.ttl_seconds;
-        let answer: LeaseGrantResponse = self.link.call(connection, LEASE_GRANT, request).await?;
+        let answer: LeaseGrantResponse = self.client.call(connection, LEASE_GRANT, request).await?;
         if answer.ttl_seconds < asked {
             return Err(StoreError::misconfigured(format!(
                 "etcd at {} granted a lease of {} s where {asked} s were asked for",
@@ -249,21 +251,21 @@ fn with_drift(duration: Duration) -> Duration {
 }
 
 #[async_trait::async_trait]
-impl Store for Etcd {
+impl Leases for Etcd {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        self.link.operate(|connection| Box::pin(self.claim_on(connection, candidate))).await
+        self.client.operate(|connection| Box::pin(self.claim_on(connection, candidate))).await
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        self.link.operate(|connection| Box::pin(self.observe_on(connection, shard))).await
+        self.client.operate(|connection| Box::pin(self.observe_on(connection, shard))).await
     }
 
     async fn renew(&self, candidate: &Candidate, _term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        self.link.operate(|connection| Box::pin(self.renew_on(connection, candidate, beat))).await
+        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, beat))).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.link.operate(|connection| Box::pin(self.release_on(connection, candidate, term))).await
+        self.client.operate(|connection| Box::pin(self.release_on(connection, candidate, term))).await
     }
 
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
@@ -287,9 +289,12 @@ impl Store for Etcd {
             tokio::time::sleep(DOUBT_PAUSE).await;
         }
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for Etcd {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        self.link.operate(|connection| Box::pin(self.inspect_on(connection, shard))).await
+        self.client.operate(|connection| Box::pin(self.inspect_on(connection, shard))).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
@@ -297,23 +302,25 @@ impl Store for Etcd {
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        self.link.operate(|connection| Box::pin(self.revoke_on(connection, shard, term))).await
+        self.client.operate(|connection| Box::pin(self.revoke_on(connection, shard, term))).await
     }
 
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let asked = AtomicBool::new(false);
         let forget = |connection| self.forget_on(connection, candidate, term, asked.swap(true, Ordering::Relaxed));
-        self.link.operate(|connection| Box::pin(forget(connection))).await
+        self.client.operate(|connection| Box::pin(forget(connection))).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        provision::prepare(self).await
+        check::prepare(self).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        provision::check(self).await
+        check::check(self).await
     }
+}
 
+impl Store for Etcd {
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

@@ -17,14 +17,15 @@
 //! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start
 //!   wait for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 
-mod listeners;
 mod lock;
 mod notes;
+mod record;
 mod seat;
-mod state;
+mod watch;
 
 use super::{
-    Claim, Conclusion, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError,
+    Administration, Claim, Delivery, ErrorKind, Finding, Grant, Holder, Leases, Observation, Release, Renewal, Report,
+    Store, StoreError,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::wall_clock_millis;
@@ -34,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -146,7 +147,7 @@ impl FileStore {
         let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
             Err(error) => return Err(unreadable(error)),
         };
         let mut shards = BTreeSet::new();
@@ -158,7 +159,7 @@ impl FileStore {
     }
 
     fn make_directory(&self) -> Result<(), StoreError> {
-        state::make_directory(&self.directory)
+        record::make_directory(&self.directory)
             .map_err(|error| explain("cannot create the directory", &self.directory, &error))?;
         refuse_network(&self.directory)
     }
@@ -193,7 +194,7 @@ impl FileStore {
     /// for one lock of several, again and again, would leave a thread behind each time.
     fn wait_apart(&self, shard: &Shard) -> Result<oneshot::Receiver<io::Result<Held>>, StoreError> {
         let path = self.path(shard, "lock");
-        let file = self.in_directory(|| state::open_lock(&path))?;
+        let file = self.in_directory(|| record::open_lock(&path))?;
         let opened = file.metadata().map_err(|error| explain("cannot look at", &path, &error))?;
         let opened = (opened.dev(), opened.ino());
         let (done, outcome) = oneshot::channel();
@@ -227,7 +228,7 @@ impl FileStore {
 
     fn read_record(&self, shard: &Shard) -> Result<Option<Record>, StoreError> {
         let path = self.path(shard, "json");
-        let Some(text) = state::read(&path)? else { return Ok(None) };
+        let Some(text) = record::read(&path)? else { return Ok(None) };
         Record::read(&text).map(Some).map_err(|why| {
             let path = path.display();
             StoreError::misconfigured(format!(
@@ -241,7 +242,7 @@ impl FileStore {
         // Only the holder of the lock writes, so one name for the draft is enough.
         let draft = self.path(shard, "json.new");
         let text = serde_json::to_vec(record).expect("a record is plain data");
-        state::replace(&path, &draft, &text).map_err(|error| explain("cannot write", &path, &error))
+        record::replace(&path, &draft, &text).map_err(|error| explain("cannot write", &path, &error))
     }
 
     fn holder(&self, shard: &Shard) -> Result<Holder, StoreError> {
@@ -265,12 +266,12 @@ impl FileStore {
     }
 
     fn is_current(&self, held: &Held, shard: &Shard) -> bool {
-        state::names(&self.path(shard, "lock"), &held.lock) == Ok(true)
+        record::names(&self.path(shard, "lock"), &held.lock) == Ok(true)
     }
 
     fn lock_state(&self, shard: &Shard) -> Result<lock::State, StoreError> {
         let path = self.path(shard, "lock");
-        match state::open(&path, File::options().read(true), "cannot open")? {
+        match record::open(&path, File::options().read(true), "cannot open")? {
             Some(file) => lock::state(&file, &path),
             None => Ok(lock::State::Free),
         }
@@ -294,7 +295,7 @@ impl FileStore {
 }
 
 #[async_trait::async_trait]
-impl Store for FileStore {
+impl Leases for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
         // Ours already when a claim is made again; that is another leadership, with a term of its own.
@@ -337,7 +338,7 @@ impl Store for FileStore {
     async fn renew(&self, candidate: &Candidate, _term: Term, _beat: u64) -> Result<Renewal, StoreError> {
         let shard = &candidate.shard;
         if let Some(held) = lock(&self.held).get(shard)
-            && state::names(&self.path(shard, "lock"), &held.lock)?
+            && record::names(&self.path(shard, "lock"), &held.lock)?
         {
             return Ok(Renewal::Renewed);
         }
@@ -381,6 +382,18 @@ impl Store for FileStore {
         }
     }
 
+    fn with_lease_files(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        let held = lock(&self.held);
+        let descriptors = held.get(shard).map(|held| {
+            let seats = held.seats.iter().map(UnixListener::as_fd);
+            std::iter::once(held.lock.as_fd()).chain(seats).collect::<Vec<BorrowedFd<'_>>>()
+        });
+        act(&descriptors.unwrap_or_default());
+    }
+}
+
+#[async_trait::async_trait]
+impl Administration for FileStore {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let record = self.read_record(shard)?;
         let holder = if self.is_locked(shard)? { Some(self.holder(shard)?) } else { None };
@@ -391,7 +404,7 @@ impl Store for FileStore {
         let mut list = Vec::new();
         for shard in self.shards()?.into_iter().filter(|shard| shard.as_str().starts_with(prefix)) {
             let report = match self.inspect(&shard).await {
-                Err(error) if error.conclusion == Conclusion::Misconfigured => {
+                Err(error) if error.kind == ErrorKind::Misconfigured => {
                     Report { holder: Some(Holder::stranger()), last_term: None }
                 }
                 report => report?,
@@ -465,22 +478,15 @@ impl Store for FileStore {
         });
         Ok(findings)
     }
+}
 
+impl Store for FileStore {
     fn delivery(&self) -> Delivery {
         Delivery::Kernel
     }
 
     fn expires(&self) -> bool {
         false
-    }
-
-    fn with_tenure(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
-        let held = lock(&self.held);
-        let descriptors = held.get(shard).map(|held| {
-            let seats = held.seats.iter().map(UnixListener::as_fd);
-            std::iter::once(held.lock.as_fd()).chain(seats).collect::<Vec<BorrowedFd<'_>>>()
-        });
-        act(&descriptors.unwrap_or_default());
     }
 }
 
@@ -497,7 +503,7 @@ fn wait_for(file: File, seat: &Seat) -> io::Result<Held> {
 /// If it is there.
 fn remove(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(explain("cannot remove", path, &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(explain("cannot remove", path, &error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -505,10 +511,13 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
     let message = |advice: &str| format!("{what} {}: {}{advice}", path.display(), in_words(error));
     match error.kind() {
-        ErrorKind::PermissionDenied => {
+        io::ErrorKind::PermissionDenied => {
             StoreError::denied(message(": ask its owner, or name a directory of your own with --store file:DIR"))
         }
-        ErrorKind::NotADirectory | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound | ErrorKind::IsADirectory => {
+        io::ErrorKind::NotADirectory
+        | io::ErrorKind::ReadOnlyFilesystem
+        | io::ErrorKind::NotFound
+        | io::ErrorKind::IsADirectory => {
             StoreError::misconfigured(message(": name another directory with --store file:DIR"))
         }
         _ => StoreError::not_applied(message("")),

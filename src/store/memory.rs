@@ -1,8 +1,8 @@
 //! The reference: a store in memory that does exactly what the trait promises, judged by its own clock. For tests.
 
 use super::{
-    Claim, Delivery, Finding, Grant, Holder, Note, Notes, Observation, Page, Release, Renewal, Report, Store,
-    StoreError,
+    Administration, Claim, Delivery, Finding, Grant, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal,
+    Report, Store, StoreError,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::{BootInstant, wall_clock_millis};
@@ -111,7 +111,7 @@ impl Entry {
 }
 
 #[async_trait::async_trait]
-impl Store for Memory {
+impl Leases for Memory {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let mut shards = self.shards();
         let entry = shards.entry(candidate.shard.clone()).or_default();
@@ -167,7 +167,10 @@ impl Store for Memory {
     async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
         std::future::pending().await
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for Memory {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let shards = self.shards();
         let entry = shards.get(shard);
@@ -208,7 +211,9 @@ impl Store for Memory {
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         Ok(Vec::new())
     }
+}
 
+impl Store for Memory {
     fn delivery(&self) -> Delivery {
         Delivery::Poll
     }

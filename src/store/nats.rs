@@ -25,22 +25,25 @@
 
 mod address;
 mod bucket;
-mod link;
+mod check;
+mod connection;
 mod list;
 mod notes;
-mod provision;
 mod record;
 mod watch;
 
 pub use address::{Address, Login};
 
-use super::{Claim, Delivery, Finding, Grant, Observation, Release, Renewal, Report, Store, StoreError, many};
+use super::{
+    Administration, Claim, Delivery, Finding, Grant, Leases, Observation, Release, Renewal, Report, Store, StoreError,
+    many,
+};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::Conclusion;
+use crate::store::ErrorKind;
 use crate::time::BootInstant;
 use address::{NOTHING, is_note_of, key_of, ledger_of};
 use bucket::{Bucket, Entry, Info, Put, Stamp};
-use link::Links;
+use connection::Connections;
 use record::{Content, Ledger, Record, Sight, millis};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -87,7 +90,7 @@ impl Nats {
     /// Misconfigured, when a file cannot be used that the address names.
     #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let bucket = Bucket { links: Links::open(address, request_timeout)? };
+        let bucket = Bucket { connections: Connections::open(address, request_timeout)? };
         Ok(Self { bucket, seen: Mutex::default(), noted: Notify::new(), latest: Mutex::default() })
     }
 
@@ -328,9 +331,9 @@ impl Nats {
     async fn completed<T>(&self, candidate: &Candidate, done: Result<T, StoreError>) -> Result<T, StoreError> {
         match done {
             Ok(done) => Ok(done),
-            Err(error) => match error.conclusion {
-                Conclusion::NotApplied | Conclusion::Unknown => Err(StoreError::unknown(error.message)),
-                Conclusion::Denied | Conclusion::Misconfigured => {
+            Err(error) => match error.kind {
+                ErrorKind::NotApplied | ErrorKind::Unknown => Err(StoreError::unknown(error.message)),
+                ErrorKind::Denied | ErrorKind::Misconfigured => {
                     // Nobody will ask again soon, so others need not wait until it expires.
                     let _ = self.release(candidate, Term(0)).await;
                     Err(error)
@@ -346,7 +349,7 @@ fn slack(info: &Info) -> Duration {
 }
 
 #[async_trait::async_trait]
-impl Store for Nats {
+impl Leases for Nats {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         if let Some(sight) = self.free_as_known(candidate)
             && let Some(grant) = self.succeed(candidate, &sight).await?
@@ -427,7 +430,7 @@ impl Store for Nats {
                 }
                 // Another renewal of ours was applied to that revision, so this one is refused wherever it is.
                 () = self.succeeded_to(candidate, last.revision) => {
-                    if BootInstant::now().since(called) > self.bucket.links.bound() / 8 {
+                    if BootInstant::now().since(called) > self.bucket.connections.bound() / 8 {
                         return Ok(Renewal::Overtaken);
                     }
                 }
@@ -475,7 +478,10 @@ impl Store for Nats {
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
         watch::changed(self, shard).await
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for Nats {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let Some(sight) = self.look(shard).await? else { return Ok(Report::default()) };
         if sight.content == Content::Foreign {
@@ -554,13 +560,15 @@ impl Store for Nats {
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        provision::prepare(&self.bucket).await
+        check::prepare(&self.bucket).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        provision::check(&self.bucket).await
+        check::check(&self.bucket).await
     }
+}
 
+impl Store for Nats {
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

@@ -23,32 +23,35 @@
 
 mod address;
 mod advisory;
+mod check;
 mod failure;
 mod grants;
-mod listen;
 mod notes;
-mod provision;
 mod secure;
 mod server;
 mod session;
 mod statement;
+mod watch;
 
 pub use address::{Address, Place, TlsMode};
 
 use super::allowance::{self, MOST_LISTED};
-use super::{Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, tls};
+use super::{
+    Administration, Claim, Delivery, Finding, Grant, Holder, Leases, Observation, Release, Renewal, Report, Store,
+    StoreError, tls,
+};
 use crate::lease::{Candidate, Shard, Term};
 use crate::time::BootInstant;
 use advisory::{Advisory, Taken};
 use failure::Site;
 use grants::Relation;
-use listen::{News, POLL};
 use server::{Answer, Server};
 use session::Session;
 use statement::{LIST_PAGE, Record, Seen, integer, millis, number, numbers, seconds, text};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tokio_postgres::Row;
+use watch::{News, POLL};
 
 /// A claim or renewal that was contradicted asks again this often: somebody wrote in between.
 const MOST_ATTEMPTS: usize = 5;
@@ -241,7 +244,7 @@ impl Drop for Provisional<'_> {
 }
 
 #[async_trait::async_trait]
-impl Store for Postgres {
+impl Leases for Postgres {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let sent = BootInstant::now();
         let Some(advisory) = &self.advisory else { return self.claim_row(candidate, sent).await };
@@ -348,11 +351,6 @@ impl Store for Postgres {
         }
     }
 
-    /// Whoever finds the one that is kept in use makes another, and closes it afterwards.
-    fn lanes(&self) -> usize {
-        2
-    }
-
     async fn doubted(&self, _shard: &Shard) {
         match &self.advisory {
             None => std::future::pending().await,
@@ -364,6 +362,16 @@ impl Store for Postgres {
         }
     }
 
+    fn with_lease_files(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        match &self.advisory {
+            None => act(&[]),
+            Some(advisory) => act(&[advisory.tenure()]),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Administration for Postgres {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let look = self.look(shard).await?;
         let last_term = match &look.seen {
@@ -438,21 +446,21 @@ impl Store for Postgres {
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        provision::prepare(&self.server).await
+        check::prepare(&self.server).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        provision::check(&self.server, self.advisory.as_ref()).await
+        check::check(&self.server, self.advisory.as_ref()).await
+    }
+}
+
+impl Store for Postgres {
+    /// Whoever finds the one that is kept in use makes another, and closes it afterwards.
+    fn lanes(&self) -> usize {
+        2
     }
 
     fn delivery(&self) -> Delivery {
         Delivery::Push
-    }
-
-    fn with_tenure(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
-        match &self.advisory {
-            None => act(&[]),
-            Some(advisory) => act(&[advisory.tenure()]),
-        }
     }
 }

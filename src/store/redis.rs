@@ -28,32 +28,32 @@
 //! goes on renewing leases while a promoted replica grants others: `wait=` is against that.
 
 mod address;
+mod check;
+mod connection;
 mod failure;
-mod link;
 mod list;
-mod news;
 mod notes;
-mod provision;
 mod record;
 mod script;
 mod sentinel;
+mod watch;
 
 pub use address::Address;
 
 use super::{
-    Claim, Delivery, Finding, Grant, Holder, Observation, Release, Renewal, Report, Store, StoreError, many, parallel,
-    tls,
+    Administration, Claim, Delivery, Finding, Grant, Holder, Leases, Observation, Release, Renewal, Report, Store,
+    StoreError, many, parallel, tls,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::{BootInstant, wall_clock_millis};
-use link::Link;
-use news::Subscription;
+use connection::Client;
 use record::millis;
 use script::{Counts, Reply, Script, Scripts};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+use watch::Subscription;
 
 /// Whom a server that may have forgotten a lease names as its holder.
 const FORGOTTEN: &str = "a leader that the server may have forgotten";
@@ -61,7 +61,7 @@ const FORGOTTEN: &str = "a leader that the server may have forgotten";
 const DRIFT_PARTS: u32 = 100;
 
 pub struct Redis {
-    link: Link,
+    client: Client,
     scripts: Scripts,
     prefix: String,
     /// So many replicas have a lease before it counts.
@@ -102,7 +102,7 @@ impl Redis {
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         tls::install_provider();
         Ok(Self {
-            link: Link::new(address, request_timeout)?,
+            client: Client::new(address, request_timeout)?,
             scripts: Scripts::new(),
             prefix: address.prefix.clone(),
             replicas: address.replicas,
@@ -157,7 +157,7 @@ impl Redis {
         counts: Option<Counts>,
     ) -> Result<Reply, StoreError> {
         let replicas = counts.filter(|_| self.replicas > 0).map(|counts| (self.replicas, counts));
-        let reply = script::run(&self.link, script, &self.keys(shard), arguments, replicas).await?;
+        let reply = script::run(&self.client, script, &self.keys(shard), arguments, replicas).await?;
         match reply.replicas {
             Some(number) if number < self.replicas => Err(StoreError::unknown(format!(
                 "only {number} of the {} replicas that wait= asks for have confirmed the lease to {}",
@@ -236,7 +236,7 @@ fn now_rfc3339() -> String {
 }
 
 #[async_trait::async_trait]
-impl Store for Redis {
+impl Leases for Redis {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let (sent, order, now) = (BootInstant::now(), self.next_order(), now_rfc3339());
         let lease = millis(candidate.lease);
@@ -334,7 +334,7 @@ impl Store for Redis {
             let (mut subscription, mut heard) = if let Some(subscription) = known.take() {
                 (subscription, None)
             } else {
-                let subscription = Subscription::begin(&self.link, &channels).await?;
+                let subscription = Subscription::begin(&self.client, &channels).await?;
                 // It may have been released before anybody listened.
                 let looks = parallel::all(shards.iter().map(|shard| self.observe(shard))).await;
                 let looks = looks.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -353,7 +353,10 @@ impl Store for Redis {
             }
         }
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for Redis {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         self.report(shard, &self.look(shard).await?)
     }
@@ -361,7 +364,7 @@ impl Store for Redis {
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
         let shards = list::shards(self, prefix).await?;
         let mut list = many::answers(shards.into_iter().map(|shard| async move {
-            let reply = script::read(&self.link, &self.scripts.look, &self.keys(&shard), &["0"]).await?;
+            let reply = script::read(&self.client, &self.scripts.look, &self.keys(&shard), &["0"]).await?;
             let report = match &reply {
                 Some(reply) => self.report(&shard, reply)?,
                 None => Report { holder: Some(self.foreign(&shard)), last_term: None },
@@ -392,7 +395,7 @@ impl Store for Redis {
         keys.extend(list::notes(self, shard).await?);
         let (order, lease, channel) = (self.next_order(), millis(candidate.lease).to_string(), self.channel(shard));
         let arguments = [candidate.session.as_str(), &order, &lease, &channel];
-        let reply = script::run(&self.link, &self.scripts.forget, &keys, &arguments, None).await?;
+        let reply = script::run(&self.client, &self.scripts.forget, &keys, &arguments, None).await?;
         match reply.kind() {
             "released" => {
                 self.seen().remove(shard);
@@ -404,13 +407,15 @@ impl Store for Redis {
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        provision::prepare(self).await
+        check::prepare(self).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        provision::check(self).await
+        check::check(self).await
     }
+}
 
+impl Store for Redis {
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

@@ -1,6 +1,6 @@
 //! The file by which a tree shows when it was alive: `struct life` of `programs/life.h`.
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};

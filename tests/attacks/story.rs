@@ -3,8 +3,8 @@
 use crate::host::{Host, open_to_all, program};
 use crate::life::{Life, Progress};
 use crate::support::fleet::wait_until_or;
-use crate::support::proxy::{Proxy, Weather};
-use leaderrun::time::BootInstant;
+use crate::support::proxy::{NetworkFault, Proxy};
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::Signal;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -153,7 +153,7 @@ pub fn tell(attack: Attack, method: Method, store: Store, event: Event) {
     let scene = Story::begin(attack, method, store, event);
     if attack.bomb {
         // Else this thread does not get its turn beside it. What it starts has the usual priority.
-        let _ = leaderrun::sys::Scheduling::REAL_TIME.set_policy();
+        let _ = leaderrun::internals::sys::Scheduling::REAL_TIME.set_policy();
     }
     let runs_or_ended = || scene.firsts.first().is_some() || scene.first.ended().is_some();
     wait_until_or("the first command runs", || scene.first.log(), runs_or_ended);
@@ -261,7 +261,7 @@ impl Story {
     fn strike(&self, event: Event) {
         match event {
             Event::Asked => self.first.signal(Signal::SIGTERM),
-            Event::CutOff => self.way.as_ref().expect("a server is far away").set(Weather::BlackHole),
+            Event::CutOff => self.way.as_ref().expect("a server is far away").set(NetworkFault::BlackHole),
             Event::AllKilled => self.first.keepers().kill(),
             Event::ServiceKilled => {
                 self.first.keepers().kill();

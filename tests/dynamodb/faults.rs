@@ -5,7 +5,8 @@ use crate::support::denied::{self, User};
 use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, denial, error_answer};
 use crate::support::fleet::leaderctl;
 use crate::support::ports::free_port;
-use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -23,7 +24,7 @@ async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again() {
     let (_server, _table, proxy, store) = behind_a_proxy().await;
     let one = candidate("one");
     proxy.once("PutItem", Fate::LoseAnswer);
-    assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
     assert!(matches!(store.observe(&one.shard).await.unwrap(), Observation::Held(holder) if holder.owner == "one"));
     let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
@@ -36,7 +37,7 @@ async fn a_term_whose_answer_was_lost_is_taken_again_and_rises() {
     let first = lead(&store, &one).await;
     store.release(&one, first).await.unwrap();
     proxy.once("UpdateItem", Fate::LoseAnswer);
-    assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
     assert!(lead(&store, &one).await > first);
     drop((server, table));
 }
@@ -64,7 +65,7 @@ async fn a_lost_answer_does_not_shorten_the_wait_for_a_vanished_leader() {
     second.claim(&two).await.unwrap_err();
     proxy.pass();
     let start_after = granted(second.claim(&two).await.unwrap()).start_after.expect("it has to wait");
-    let wait = start_after.since(leaderrun::time::BootInstant::now());
+    let wait = start_after.since(leaderrun::internals::time::BootInstant::now());
     assert!(wait > Duration::from_secs(27), "{wait:?}");
 }
 
@@ -74,7 +75,7 @@ async fn a_claim_that_failed_at_the_term_can_be_released() {
     let one = candidate("one");
     proxy.once("UpdateItem", error_answer(400, "ThrottlingException", "slow down"));
     // Throttled, but the lock was taken before.
-    assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
     assert_eq!(store.release(&one, Term(0)).await.unwrap(), Release::Released);
     assert_eq!(item(&server.client(), &table, "LOCK").await, None);
     assert_eq!(store.release(&one, Term(0)).await.unwrap(), Release::NotHeld);
@@ -85,7 +86,7 @@ async fn a_claim_that_may_not_take_terms_leaves_no_lock_behind() {
     let (server, table, proxy, store) = behind_a_proxy().await;
     proxy.deny(|action| action == "UpdateItem");
     let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("denied dynamodb:UpdateItem on table locks: User x is not authorized"), "{error}");
     assert_eq!(item(&server.client(), &table, "LOCK").await, None);
 }
@@ -98,7 +99,7 @@ async fn a_renewal_whose_answer_was_lost_has_renewed() {
     let before = millis_in(&item(&server.client(), &table, "LOCK").await.unwrap(), "expiresMs");
     sleep(Duration::from_secs(3)).await;
     proxy.once("UpdateItem", Fate::LoseAnswer);
-    assert_eq!(store.renew(&one, term, 1).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.renew(&one, term, 1).await.unwrap_err().kind, ErrorKind::Unknown);
     let after = millis_in(&item(&server.client(), &table, "LOCK").await.unwrap(), "expiresMs");
     assert!(after > before);
     assert_eq!(store.renew(&one, term, 2).await.unwrap(), Renewal::Renewed);
@@ -139,7 +140,7 @@ async fn a_release_that_arrives_late_does_not_end_the_next_leadership() {
     let term = lead(&store, &one).await;
     for late in ["DeleteItem", "UpdateItem"] {
         proxy.once(late, Fate::Late(Duration::from_secs(4)));
-        assert_eq!(store.release(&one, term).await.unwrap_err().conclusion, Conclusion::Unknown);
+        assert_eq!(store.release(&one, term).await.unwrap_err().kind, ErrorKind::Unknown);
     }
     assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
     let next = lead(&store, &one).await;
@@ -174,7 +175,7 @@ async fn a_release_whose_answer_was_lost_has_released() {
     let one = candidate("one");
     let term = lead(&store, &one).await;
     proxy.once("DeleteItem", Fate::LoseAnswer);
-    assert_eq!(store.release(&one, term).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.release(&one, term).await.unwrap_err().kind, ErrorKind::Unknown);
     assert_eq!(store.release(&one, term).await.unwrap(), Release::NotHeld);
     lead(&other, &candidate("two")).await;
 }
@@ -220,16 +221,16 @@ async fn what_was_never_sent_or_turned_away_was_not_applied() {
     let one = candidate("one");
     for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"] {
         proxy.once("PutItem", error_answer(400, code, "slow down"));
-        assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::NotApplied, "{code}");
+        assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::NotApplied, "{code}");
     }
     let endpoint = format!("http://127.0.0.1:{}", free_port());
     let error = super::store(&endpoint, &table).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     assert_eq!(error.message, format!("cannot reach DynamoDB at {endpoint}: connection refused"));
     // A server that does not speak TLS.
     let endpoint = server.endpoint().replace("http:", "https:");
     let error = super::store(&endpoint, &table).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     assert!(error.message.starts_with(&format!("cannot reach DynamoDB at {endpoint}: ")), "{error}");
 }
 
@@ -247,7 +248,7 @@ async fn what_may_have_been_applied_is_unknown() {
     ] {
         proxy.once("PutItem", fate);
         let error = store.claim(&one).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Unknown, "{error}");
+        assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
         assert!(!error.message.contains('\n'), "{error}");
     }
 }
@@ -264,7 +265,7 @@ async fn a_request_takes_no_longer_than_it_may() {
     let start = Instant::now();
     let error = store.claim(&one).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert_eq!(error.conclusion, Conclusion::Unknown);
+    assert_eq!(error.kind, ErrorKind::Unknown);
     assert_eq!(error.message, format!("cannot reach DynamoDB at {}: no answer in time", proxy.endpoint()));
     assert_eq!(proxy.actions(), ["PutItem"], "it was not tried again behind our back");
 }
@@ -276,7 +277,7 @@ async fn every_kind_of_denial_names_what_was_denied() {
     for code in ["AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException"] {
         proxy.once("PutItem", error_answer(400, code, "no."));
         let error = store.claim(&one).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Denied, "{code}");
+        assert_eq!(error.kind, ErrorKind::Denied, "{code}");
         assert_eq!(
             error.message,
             format!("DynamoDB at {} denied dynamodb:PutItem on table locks: no", proxy.endpoint())
@@ -295,7 +296,7 @@ async fn a_missing_table_says_how_to_make_it() {
         store.renew(&one, Term(1), 1).await.unwrap_err(),
         store.release(&one, Term(1)).await.unwrap_err(),
     ] {
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
         let server = server.endpoint();
         let expected = format!("no table missing in DynamoDB at {server}: make it with leaderctl store init");
         assert_eq!(error.message, expected);
@@ -312,7 +313,7 @@ async fn prints_what_goes_wrong() {
         Ok(store) => store.observe(&shard()).await.unwrap_err(),
         Err(error) => error,
     };
-    println!("{:?}: {error}", error.conclusion);
+    println!("{:?}: {error}", error.kind);
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::support::dynamo::{Server, millis_now, write_marker};
-use leaderrun::store::{Observation, Release, Renewal};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Observation, Release, Renewal};
+use leaderrun::internals::time::BootInstant;
 use tokio::time::sleep;
 
 /// How long from now a grant makes its leader wait.
@@ -255,7 +257,7 @@ async fn terms_that_something_else_wrote_are_named_and_leave_no_lock_behind() {
     let request = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("TERM"));
     request.item("term", text("seven")).send().await.unwrap();
     let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, leaderrun::store::Conclusion::Misconfigured);
+    assert_eq!(error.kind, leaderrun::internals::store::ErrorKind::Misconfigured);
     assert!(error.message.contains("pk=SHARD#db/main, sk=TERM"), "{error}");
     assert_eq!(item(&client, &table, "LOCK").await, None);
 }

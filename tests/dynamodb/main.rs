@@ -6,21 +6,21 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod check;
 mod faults;
 mod forgotten;
 mod hostile;
 mod neighbours;
 mod notes;
 mod protocol;
-mod provision;
 mod revoked;
 mod skew;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
-use leaderrun::lease::{Candidate, Term};
-use leaderrun::store::dynamodb::{Address, DynamoDb};
-use leaderrun::store::{Claim, Grant, Store};
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::dynamodb::{Address, DynamoDb};
+use leaderrun::internals::store::{Claim, Grant};
 use std::collections::HashMap;
 use std::time::Duration;
 use support::claims::*;

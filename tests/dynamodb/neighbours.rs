@@ -5,7 +5,9 @@ use crate::support::dynamo::{Proxy, Server, millis_now};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -231,7 +233,7 @@ async fn a_record_that_nobody_can_read_is_named_and_left_alone() {
         standby.observe(&two.shard).await.unwrap_err(),
         standby.inspect(&two.shard).await.unwrap_err(),
     ] {
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
         let expected = "the record of shard db/main in table locks was written by something else";
         assert!(error.message.starts_with(expected), "{error}");
         assert!(error.message.contains("pk=SHARD#db/main, sk=LOCK"), "{error}");

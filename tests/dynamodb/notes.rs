@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
-use leaderrun::lease::Session;
-use leaderrun::store::{Conclusion, Note, Notes, Page};
+use leaderrun::internals::lease::Session;
+use leaderrun::internals::store::{ErrorKind, Note, Notes, Page};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -156,7 +156,7 @@ async fn what_something_else_wrote_in_the_place_of_a_note_is_named_and_not_writt
             store.replace(&shard(), &page, None, None).await.unwrap_err(),
             store.standbys("db").await.unwrap_err(),
         ] {
-            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
             assert!(error.message.contains("pk=SHARD#db/main, sk=STANDBY#s-1"), "{error}");
         }
         assert_eq!(store.standbys("other").await, Ok(Vec::new()));

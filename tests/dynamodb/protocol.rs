@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
-use leaderrun::store::{Observation, Release, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Observation, Release, Renewal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::sleep;
@@ -34,8 +36,8 @@ async fn a_leader_writes_once_a_renewal_and_a_standby_reads_once_a_poll() {
     let term = lead(&leader, &one).await;
     proxy.actions();
 
-    for beat in 1..=3 {
-        assert_eq!(leader.renew(&one, term, beat).await.unwrap(), Renewal::Renewed);
+    for sequence in 1..=3 {
+        assert_eq!(leader.renew(&one, term, sequence).await.unwrap(), Renewal::Renewed);
     }
     assert_eq!(proxy.actions(), ["UpdateItem"; 3]);
 

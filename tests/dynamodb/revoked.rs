@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
-use leaderrun::store::{Conclusion, Release, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Release, Renewal};
 
 /// The item that `revoke` has to leave alone or take.
 async fn stands(client: &Client, table: &str) -> bool {
@@ -95,7 +97,7 @@ async fn a_lease_whose_term_item_is_lost_is_written_down_before_it_is_revoked() 
 
     // Interrupted between the two, nothing is different for anybody.
     proxy.once("DeleteItem", Fate::LoseRequest);
-    assert_eq!(operator.revoke(&one.shard, term).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(operator.revoke(&one.shard, term).await.unwrap_err().kind, ErrorKind::Unknown);
     assert_eq!(holder.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert_eq!(refused(operator.claim(&candidate("two")).await.unwrap()).owner, "one");
 
@@ -139,5 +141,5 @@ async fn what_has_no_term_of_ours_or_has_ended_is_not_revoked() {
 
     put().item("ownerId", number(7)).send().await.unwrap();
     let error = operator.revoke(&one.shard, term).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+    assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::support::dynamo::{Fate, Proxy, Response, Server, millis_now, set_date};
-use leaderrun::store::{Observation, Renewal};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Observation, Renewal};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -148,9 +149,9 @@ async fn a_server_whose_clock_jumps_ahead_gives_no_lease_away() {
     let term = lead(&leader, &one).await;
     assert!(matches!(standby.observe(&shard()).await.unwrap(), Observation::Held(_)));
     proxy.rule(|_| Fate::Rewrite(Box::new(|response| set_date(response, 3600))));
-    for beat in 1..=8 {
-        assert_eq!(leader.renew(&one, term, beat).await.unwrap(), Renewal::Renewed);
+    for sequence in 1..=8 {
+        assert_eq!(leader.renew(&one, term, sequence).await.unwrap(), Renewal::Renewed);
         sleep(Duration::from_millis(300)).await;
-        assert!(matches!(standby.observe(&shard()).await.unwrap(), Observation::Held(_)), "at beat {beat}");
+        assert!(matches!(standby.observe(&shard()).await.unwrap(), Observation::Held(_)), "at beat {sequence}");
     }
 }

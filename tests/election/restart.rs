@@ -1,7 +1,7 @@
 //! COMMAND that is started again under the same lease.
 
 use super::*;
-use leaderrun::election::{Restart, RestartWhen};
+use leaderrun::internals::election::{Restart, RestartWhen};
 
 const FAILED: CommandEnd = CommandEnd::Exited(3);
 
@@ -98,7 +98,7 @@ fn after_so_many_restarts_in_a_row_others_go_first() {
     let how = Ended::GaveUp { end: FAILED, restarts: 2 };
     assert_eq!(actions, [Action::Say(gave_up), Action::ForgetRenewals, ended(how), RELEASE]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(matches!(&actions[..], [_, Action::Say(Notice::Barred(Bar::StandingBack { .. }))]), "{actions:?}");
+    assert!(matches!(&actions[..], [_, Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
     claims_only_after(&mut play, 30.0);
 }
 
@@ -250,18 +250,18 @@ fn orders_that_were_asked_for_before_the_pause_was_over_start_nothing() {
     assert!(has(&actions, &Action::ReadOrders), "{actions:?}");
     let _ = play.renewed(Ok(Renewal::Renewed));
     assert_eq!(play.until(due + 0.1), []);
-    assert_eq!(play.ordered(Mandate::default()), [Action::ReadOrders]);
-    assert_eq!(starts(&play.ordered(Mandate::default())), 1);
+    assert_eq!(play.ordered(Directives::default()), [Action::ReadOrders]);
+    assert_eq!(starts(&play.ordered(Directives::default())), 1);
 }
 
 #[test]
 fn who_leads_goes_on_through_a_pause_that_keeps_it_and_after_an_older_handover() {
-    for mandate in [
-        Mandate { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None },
+    for directives in [
+        Directives { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None },
         handed_over(Term(TERM.0 - 1), false),
     ] {
         let mut play = restarting(|_| {});
-        play.orders = Some(Ok(mandate));
+        play.orders = Some(Ok(directives));
         fails(&mut play, 1);
         assert_eq!(starts(&play.until(2.0)), 1);
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use leaderrun::lease::Session;
-use leaderrun::store::{Conclusion, Note, Page, Release, Renewal, StoreError};
+use leaderrun::internals::lease::Session;
+use leaderrun::internals::store::{ErrorKind, Note, Page, Release, Renewal, StoreError};
 
 const ROOT: [&str; 2] = ["--user", "root:root"];
 
@@ -31,7 +31,7 @@ fn url(server: &Server, user: &str) -> String {
 #[track_caller]
 fn denied<T: std::fmt::Debug>(answer: Result<T, StoreError>, sign: &str) -> String {
     let error = answer.expect_err("it is denied");
-    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
     assert!(error.message.contains(sign), "{error}");
     assert!(!error.message.contains("hunter2"), "{error}");
     error.message

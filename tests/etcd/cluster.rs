@@ -1,7 +1,7 @@
 //! Several members, of which some are gone.
 
 use super::*;
-use leaderrun::store::{Conclusion, Renewal};
+use leaderrun::internals::store::{ErrorKind, Renewal};
 
 fn url(members: &[Server]) -> String {
     let hosts: Vec<_> = members.iter().map(Server::host).collect();
@@ -48,16 +48,16 @@ async fn a_leadership_outlives_any_one_member() {
     let (term, _) = lead_again(&*first, &one).await;
     let findings = first.check().await.unwrap();
     assert!(!has_bad(&findings) && shown(&findings).matches("has a leader").count() == 3, "{}", shown(&findings));
-    let mut beat = 0;
+    let mut sequence = 0;
     // The leader of etcd first: leases are its business.
     for gone in [leading(&members).await, 0] {
         members[gone].kill();
         let begun = Instant::now();
         loop {
-            beat += 1;
-            match first.renew(&one, term, beat).await {
+            sequence += 1;
+            match first.renew(&one, term, sequence).await {
                 Ok(Renewal::Renewed) => break,
-                Err(error) if matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied) => {
+                Err(error) if matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied) => {
                     assert!(begun.elapsed() < Duration::from_secs(50), "{error}");
                 }
                 other => panic!("{other:?}"),
@@ -90,14 +90,14 @@ async fn a_member_without_a_majority_is_an_outage_and_recovers() {
     let (term, _) = lead_again(&*store, &one).await;
     members[1].kill();
     members[2].kill();
-    for beat in 1..5 {
-        let error = store.renew(&one, term, beat).await.unwrap_err();
-        assert!(matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied), "{error:?}");
+    for sequence in 1..5 {
+        let error = store.renew(&one, term, sequence).await.unwrap_err();
+        assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error:?}");
     }
     eventually("the member knows that it is alone", || field(&members[0], "Leader") == 0).await;
     let error = store.renew(&one, term, 5).await.unwrap_err();
     assert_eq!(error.message, format!("etcd at {} cannot serve: no leader", members[0].host()));
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     let findings = store.check().await.unwrap();
     assert!(has_bad(&findings) && shown(&findings).contains("knows of no leader"), "{}", shown(&findings));
     members[1].start_again();
@@ -125,28 +125,28 @@ async fn changes_of_etcds_leader_never_shorten_a_lease() {
     // What a slow machine answers after that shows nothing.
     let (mut term, mut valid_until) = lead_again(&*first, &one).await;
     let mut moved = 0;
-    for beat in 1..=40 {
-        if beat % 8 == 0 {
+    for sequence in 1..=40 {
+        if sequence % 8 == 0 {
             let leader = leading(&members).await;
             let target = format!("{:x}", field(&members[(leader + 1) % 3], "MemberID"));
             // It may have changed meanwhile.
             moved += u32::from(members[leader].try_etcdctl(&["move-leader", &target]).status.success());
         }
         let sent = Instant::now();
-        match first.renew(&one, term, beat).await {
+        match first.renew(&one, term, sequence).await {
             Ok(Renewal::Renewed) => valid_until = sent + one.lease,
             Err(_) => {}
-            Ok(Renewal::Overtaken) => panic!("overtaken at beat {beat}"),
+            Ok(Renewal::Overtaken) => panic!("overtaken at beat {sequence}"),
             Ok(Renewal::Lost(holder)) => {
                 let left = valid_until.saturating_duration_since(Instant::now());
-                assert!(left.is_zero(), "lost to {holder:?} {left:?} before the end at beat {beat}");
+                assert!(left.is_zero(), "lost to {holder:?} {left:?} before the end at beat {sequence}");
                 (term, valid_until) = lead_again(&*first, &one).await;
             }
         }
         let two = with_lease("two", Duration::from_secs(2));
         if let Ok(Claim::Granted(grant)) = second.claim(&two).await {
             let left = valid_until.saturating_duration_since(Instant::now());
-            assert!(left.is_zero(), "granted {grant:?} {left:?} before the end at beat {beat}");
+            assert!(left.is_zero(), "granted {grant:?} {left:?} before the end at beat {sequence}");
             let _ = second.release(&two, grant.term).await;
         }
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::support::ports::free_port;
-use crate::support::proxy::{Proxy, Weather};
-use leaderrun::store::{Conclusion, Renewal};
+use crate::support::proxy::{NetworkFault, Proxy};
+use leaderrun::internals::store::{ErrorKind, Renewal};
 use std::net::TcpListener;
 
 /// Accepts, and says nothing.
@@ -30,10 +30,10 @@ async fn what_was_never_sent_was_not_applied() {
         store.check().await.unwrap_err(),
     ];
     for error in errors {
-        assert_eq!((error.conclusion, error.message), (Conclusion::NotApplied, expected.clone()));
+        assert_eq!((error.kind, error.message), (ErrorKind::NotApplied, expected.clone()));
     }
     let unknown = open("etcd://no-such-host.invalid").await.claim(&one).await.unwrap_err();
-    assert_eq!(unknown.conclusion, Conclusion::NotApplied);
+    assert_eq!(unknown.kind, ErrorKind::NotApplied);
     assert!(unknown.message.starts_with("cannot reach etcd at no-such-host.invalid:2379: "), "{unknown}");
 }
 
@@ -45,7 +45,7 @@ async fn a_request_takes_no_longer_than_it_may() {
     let error = store.claim(&candidate("one")).await.unwrap_err();
     // By itself, before its caller has to; give or take a busy machine.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert_eq!(error.conclusion, Conclusion::Unknown);
+    assert_eq!(error.kind, ErrorKind::Unknown);
     assert_eq!(error.message, format!("etcd at {host} did not answer within 285ms"));
 }
 
@@ -85,7 +85,7 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
     let store = open(&format!("etcd://{},{}", way.address, server.host())).await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    way.set(Weather::BlackHole);
+    way.set(NetworkFault::BlackHole);
     let hung = tokio::spawn({
         let (store, one) = (Arc::clone(&store), one.clone());
         async move { store.renew(&one, term, 1).await }
@@ -95,7 +95,7 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(!hung.is_finished());
-    way.set(Weather::Fair);
+    way.set(NetworkFault::Fair);
     // Late, and of no consequence.
     assert!(matches!(hung.await.unwrap(), Ok(Renewal::Renewed)));
 }
@@ -108,12 +108,12 @@ async fn the_first_attempt_after_a_partition_succeeds() {
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     let mut beats = 1..;
-    for weather in [Weather::BlackHole, Weather::Storm] {
-        way.set(weather);
-        for beat in beats.by_ref().take(3) {
-            store.renew(&one, term, beat).await.unwrap_err();
+    for fault in [NetworkFault::BlackHole, NetworkFault::Storm] {
+        way.set(fault);
+        for sequence in beats.by_ref().take(3) {
+            store.renew(&one, term, sequence).await.unwrap_err();
         }
-        way.set(Weather::Fair);
+        way.set(NetworkFault::Fair);
         assert_eq!(store.renew(&one, term, beats.next().unwrap()).await, Ok(Renewal::Renewed));
     }
 }
@@ -125,8 +125,8 @@ async fn a_frozen_server_is_only_slow() {
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     server.freeze();
-    for beat in 1..3 {
-        assert_eq!(store.renew(&one, term, beat).await.unwrap_err().conclusion, Conclusion::Unknown);
+    for sequence in 1..3 {
+        assert_eq!(store.renew(&one, term, sequence).await.unwrap_err().kind, ErrorKind::Unknown);
     }
     server.thaw();
     eventually("it answers", || server.answered("Range") > 0).await;
@@ -142,7 +142,7 @@ async fn a_full_etcd_is_told_from_a_denial() {
     let store = open(&server.store_url()).await;
     let one = candidate("one");
     for error in [store.claim(&one).await.unwrap_err(), store.prepare().await.unwrap_err()] {
-        assert_eq!(error.conclusion, Conclusion::NotApplied);
+        assert_eq!(error.kind, ErrorKind::NotApplied);
         assert!(error.message.contains("is out of space and takes no writes"), "{error}");
     }
     eventually("the alarm is raised", || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
@@ -165,7 +165,7 @@ async fn what_is_no_etcd_is_told_in_one_line() {
     });
     let error = open_with(&format!("etcd://{host}"), Duration::from_secs(2)).await.claim(&candidate("one")).await;
     let error = error.unwrap_err();
-    assert!(matches!(error.conclusion, Conclusion::NotApplied | Conclusion::Unknown), "{error:?}");
+    assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error:?}");
     assert!(error.message.contains(&host) && !error.message.contains('\n'), "{error}");
 }
 

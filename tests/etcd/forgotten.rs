@@ -1,7 +1,7 @@
 //! Records that vanish without a release: nobody starts a tree beside one that may still run, and terms rise.
 
 use super::*;
-use leaderrun::store::{Observation, Release, Renewal};
+use leaderrun::internals::store::{Observation, Release, Renewal};
 use tokio::time::sleep;
 
 #[tokio::test]
@@ -239,5 +239,5 @@ async fn terms_count_the_revisions_since_the_birth_of_the_prefix() {
 }
 
 fn millis_now() -> u64 {
-    leaderrun::time::wall_clock_millis()
+    leaderrun::internals::time::wall_clock_millis()
 }

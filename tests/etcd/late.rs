@@ -2,7 +2,7 @@
 
 use super::valve::{CLAIM, Fate, RELEASE, Valve};
 use super::*;
-use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 
 const SHORT: Duration = Duration::from_secs(3);
 
@@ -26,7 +26,7 @@ async fn a_claim_that_arrives_after_somebody_else_has_led_changes_nothing() {
     let (mut server, valve, store) = behind_a_valve().await;
     let other = open(&server.store_url()).await;
     valve.once(CLAIM, Fate::Hold);
-    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().kind, ErrorKind::Unknown);
     // Its process dies before it could revoke anything.
     drop(store);
     let two = candidate("two");
@@ -66,7 +66,7 @@ async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
     let (mut server, valve, store) = behind_a_valve().await;
     let one = candidate("one");
     valve.once(CLAIM, Fate::Hold);
-    assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
     // As a candidate does that leaves after a claim in doubt.
     assert_eq!(store.release(&one, Term(0)).await, Ok(Release::NotHeld));
     arrive(&server, &valve).await;
@@ -94,14 +94,14 @@ async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again() {
     let (server, valve, store) = behind_a_valve().await;
     let one = candidate("one");
     valve.once(CLAIM, Fate::LoseAnswer);
-    assert_eq!(store.claim(&one).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
     assert_eq!(valve.met(), 1);
     let term = lead(&*store, &one).await;
     // Whatever the first claim left behind is revoked by now or later, and is no part of this leadership.
     let last = Duration::from_secs(2);
     let begun = Instant::now();
-    for beat in 1.. {
-        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed), "beat {beat}");
+    for sequence in 1.. {
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed), "beat {sequence}");
         if begun.elapsed() > last {
             break;
         }
@@ -142,7 +142,7 @@ async fn a_release_that_arrives_late_does_not_end_the_next_leadership() {
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     valve.once(RELEASE, Fate::Hold);
-    assert_eq!(store.release(&one, term).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.release(&one, term).await.unwrap_err().kind, ErrorKind::Unknown);
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
     let next = lead(&*store, &one).await;
     assert!(next > term);
@@ -158,7 +158,7 @@ async fn a_release_whose_answer_was_lost_has_released() {
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     valve.once(RELEASE, Fate::LoseAnswer);
-    assert_eq!(store.release(&one, term).await.unwrap_err().conclusion, Conclusion::Unknown);
+    assert_eq!(store.release(&one, term).await.unwrap_err().kind, ErrorKind::Unknown);
     assert_eq!(store.release(&one, term).await, Ok(Release::NotHeld));
     lead(&*other, &candidate("two")).await;
 }

@@ -12,15 +12,15 @@ mod faults;
 mod forgotten;
 mod hostile;
 mod late;
-mod news;
 mod notes;
 mod records;
 mod revoked;
 mod tls;
 mod valve;
+mod watch;
 
-use leaderrun::lease::{Candidate, Term};
-use leaderrun::store::{Claim, Finding, Location, Store, Verdict};
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::{Claim, Finding, Location, Store, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::claims::*;

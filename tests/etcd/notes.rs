@@ -1,8 +1,8 @@
 //! Notes, and the etcd leases that end them.
 
 use super::*;
-use leaderrun::lease::Session;
-use leaderrun::store::{Conclusion, Note, Page};
+use leaderrun::internals::lease::Session;
+use leaderrun::internals::store::{ErrorKind, Note, Page};
 
 const ORDERS: &str = "leaderrun/note/orders/db/main";
 
@@ -88,11 +88,11 @@ async fn a_note_that_is_replaced_again_and_again_is_there_whenever_it_is_read() 
             // Faster than it can be read, it says.
             match second.read(&shard, &page).await {
                 Ok(note) => assert!(note.is_some()),
-                Err(error) => assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}"),
+                Err(error) => assert_eq!(error.kind, ErrorKind::NotApplied, "{error}"),
             }
             match second.standbys("").await {
                 Ok(standbys) => assert_eq!(standbys.len(), 1),
-                Err(error) => assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}"),
+                Err(error) => assert_eq!(error.kind, ErrorKind::NotApplied, "{error}"),
             }
         }
     };
@@ -118,7 +118,7 @@ async fn what_something_else_wrote_is_named_or_left_out() {
         server.put(&format!("leaderrun/note/standby/{key}"), "theirs");
     }
     let error = store.read(&shard, &Page::Orders).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains(ORDERS), "{error}");
     let standbys = store.standbys("").await.unwrap();
     assert_eq!(standbys.iter().map(|(_, note)| note.text.as_str()).collect::<Vec<_>>(), ["ours"]);

@@ -1,14 +1,14 @@
 //! Keys in which something else has written.
 
 use super::*;
-use leaderrun::store::{Conclusion, Release, Renewal, StoreError};
+use leaderrun::internals::store::{ErrorKind, Release, Renewal, StoreError};
 
 const GARBAGE: [&str; 5] = ["hello", "{}", "7", r#"{"owner":"x"}"#, r#"{"origin":-1,"session":7}"#];
 
 #[track_caller]
 fn misconfigured<T: std::fmt::Debug>(answer: Result<T, StoreError>, key: &str) {
     let error = answer.expect_err("it cannot be read");
-    assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+    assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
     assert!(error.message.contains(&format!("the key {key} in etcd at ")), "{error}");
 }
 
@@ -75,8 +75,8 @@ async fn an_inspection_tells_all_that_is_known_of_a_leader() {
     let server = old_server().await;
     let store = open(&server.store_url()).await;
     let one = candidate("one");
-    assert_eq!(store.inspect(&one.shard).await.unwrap(), leaderrun::store::Report::default());
-    let before = leaderrun::time::wall_clock_millis();
+    assert_eq!(store.inspect(&one.shard).await.unwrap(), leaderrun::internals::store::Report::default());
+    let before = leaderrun::internals::time::wall_clock_millis();
     let term = lead(&*store, &one).await;
     let report = store.inspect(&one.shard).await.unwrap();
     let holder = report.holder.expect("one leads");

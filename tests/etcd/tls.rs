@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::etcd::Tls;
-use leaderrun::store::{Conclusion, Renewal};
+use leaderrun::internals::store::{ErrorKind, Renewal};
 
 #[tokio::test]
 async fn client_and_server_may_know_each_other_by_certificates() {
@@ -43,14 +43,14 @@ async fn who_cannot_be_known_is_not_reached_and_the_reason_is_told() {
         ("no encryption", format!("etcd://{host}"), ""),
     ] {
         let error = open_with(&url, Duration::from_secs(2)).await.claim(&one).await.unwrap_err();
-        assert!(matches!(error.conclusion, Conclusion::NotApplied | Conclusion::Unknown), "{what}: {error:?}");
+        assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{what}: {error:?}");
         assert!(error.message.contains(&host) && error.message.contains(sign), "{what}: {error}");
         assert!(!error.message.contains('\n'), "{error}");
     }
     let plain = Server::start();
     let url = format!("etcds://{}?ca={}", plain.host(), file(tls, "ca.pem"));
     let error = open(&url).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+    assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
     assert!(error.message.starts_with(&format!("cannot reach etcd at {}: ", plain.host())), "{error}");
 }
 
@@ -67,7 +67,7 @@ async fn files_that_cannot_be_used_are_told_before_anything_is_asked() {
     ] {
         let location = Location::from_url(&format!("etcds://127.0.0.1:1?{query}")).unwrap();
         let error = location.open(REQUEST_TIMEOUT).await.err().expect("it does not open");
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
         assert!(error.message.contains(named), "{error}");
     }
 }

@@ -3,11 +3,11 @@
 //! The hazard: what strikes between two runs finds a lease without a tree, and keepers that are about to begin or to end.
 
 use crate::DAEMON;
-use crate::support::proxy::Weather;
+use crate::support::proxy::NetworkFault;
 use crate::support::random::Random;
 use crate::support::slots;
 use crate::support::world::{LEASE, Story, TIMING, World};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::Signal;
 use std::thread::sleep;
 
@@ -31,16 +31,16 @@ pub fn in_two_slots_a_leader_is_cut_off_and_then_everybody(story: Story) {
     let mut world = World::empty(story, &TIMING, DAEMON);
     world.crew(5);
     let [one, two] = world.leaders();
-    world.set(&one.owner, Weather::BlackHole);
+    world.set(&one.owner, NetworkFault::BlackHole);
     let next = slots::successor(&world.fleet, 1, &one);
     sleep(LEASE / 2);
-    world.set(&one.owner, Weather::Fair);
+    world.set(&one.owner, NetworkFault::Fair);
     sleep(LEASE / 2);
     let now = slots::leaders(&world.fleet);
     assert!(now[0].term >= next.term && now[1].term >= two.term, "{now:?}\n{}", world.fleet.logs());
-    world.set_all(Weather::BlackHole);
+    world.set_all(NetworkFault::BlackHole);
     sleep(LEASE);
-    world.set_all(Weather::Fair);
+    world.set_all(NetworkFault::Fair);
     let [one, two] = slots::leaders(&world.fleet);
     assert_ne!(one.owner, two.owner);
     world.conclude();

@@ -13,7 +13,7 @@ mod network;
 #[path = "../support/mod.rs"]
 mod support;
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use network::{Cut, HUB, Network, file_of};
 use std::net::SocketAddr;
 use std::process::Command;

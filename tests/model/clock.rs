@@ -1,7 +1,7 @@
 //! Time in the model: true time is a number of ticks, and it is the store's clock. A host's clock shows something else.
 
-use leaderrun::lease::{Timing, TimingRequest};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::lease::{Timing, TimingRequest};
+use leaderrun::internals::time::BootInstant;
 use std::time::Duration;
 
 /// True time.

@@ -4,18 +4,18 @@
 //! What the processes of a host tell each other arrives at once, unless the receiver is frozen or the host suspended:
 //! then it waits in the line. Everything that follows from it without a choice is done by [`Host::settle`].
 
-use crate::attendants::Attendants;
 use crate::clock::{Clock, Tick};
 use crate::mutants::Mutant;
 use crate::network::{Answer, Message, Place, Request, Way};
 use crate::orders::Orders;
+use crate::standby_tasks::StandbyTasks;
 use crate::store::{Id, Kind, Store};
 use crate::world::{Met, Start, World};
-use leaderrun::election::{Action, Bar, CommandEnd, Election, Event, Notice as Said, Stop, TreeEvent};
-use leaderrun::guard::policy::{Effect, Input, Order, Policy};
-use leaderrun::lease::{Deadline, Term};
-use leaderrun::store::{Claim, Observation, Renewal, StoreError};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::election::{Action, CommandEnd, Election, Event, Hold, Notice as Said, Stop, TreeEvent};
+use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
+use leaderrun::internals::lease::{Deadline, Term};
+use leaderrun::internals::store::{Claim, Observation, Renewal, StoreError};
+use leaderrun::internals::time::BootInstant;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ pub struct Host {
     /// Some while the driver is about to start a guard, and hears nothing else.
     pub starting: Option<(Term, Deadline)>,
     /// Some from the start of a guard to the proof that its tree is dead.
-    pub custody: Option<Custody>,
-    pub attendants: Attendants,
+    pub guard: Option<GuardHandle>,
+    pub standby_tasks: StandbyTasks,
     pub messages: Vec<Message>,
     /// Of the tree that was started last.
     pub term: Option<Term>,
@@ -61,7 +61,7 @@ pub enum Mode {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "four facts that become true in any order")]
-pub struct Custody {
+pub struct GuardHandle {
     pub guard: Guard,
     pub backstop: Backstop,
     pub tree: Tree,
@@ -147,8 +147,8 @@ impl Host {
             suspended: false,
             candidate,
             starting: None,
-            custody: None,
-            attendants: Attendants::Away,
+            guard: None,
+            standby_tasks: StandbyTasks::Away,
             messages: Vec::new(),
             term: None,
             spins: false,
@@ -160,10 +160,10 @@ impl Host {
     /// Whether this process can do something now.
     pub fn is_able(&self, link: Link) -> bool {
         !self.suspended
-            && match (link, &self.custody) {
+            && match (link, &self.guard) {
                 (Link::Candidate, _) => self.candidate.as_ref().is_some_and(|candidate| !candidate.frozen),
-                (Link::Guard, Some(custody)) => custody.guard.mode == Mode::Runs,
-                (Link::Backstop, Some(custody)) => custody.backstop.mode == Mode::Runs,
+                (Link::Guard, Some(guard)) => guard.guard.mode == Mode::Runs,
+                (Link::Backstop, Some(guard)) => guard.backstop.mode == Mode::Runs,
                 (Link::Guard | Link::Backstop, None) => false,
             }
     }
@@ -175,24 +175,24 @@ impl Host {
 
     /// Some process of the tree exists, though it may not get to run.
     pub fn has_tree(&self) -> bool {
-        self.custody.as_ref().is_some_and(|custody| custody.tree != Tree::Dead)
+        self.guard.as_ref().is_some_and(|guard| guard.tree != Tree::Dead)
     }
 
     /// The tree does things.
     pub fn runs_tree(&self) -> bool {
-        self.has_tree() && !self.suspended && !self.custody.as_ref().is_some_and(|custody| custody.excused)
+        self.has_tree() && !self.suspended && !self.guard.as_ref().is_some_and(|guard| guard.excused)
     }
 
     /// Whether this process has to do something in this tick because of the time.
     pub fn is_due(&self, link: Link, tick: Tick, mutant: Option<Mutant>) -> bool {
         let now = self.clock.at(tick);
         self.is_able(link)
-            && match (link, &self.custody, &self.candidate) {
+            && match (link, &self.guard, &self.candidate) {
                 (Link::Candidate, _, Some(candidate)) => self.starting.is_none() && candidate.machine.wake_at() <= now,
-                (Link::Guard, Some(custody), _) => custody.guard.policy.wake_at() <= now,
-                (Link::Backstop, Some(custody), _) => {
-                    custody.guard.mode != Mode::Gone
-                        && custody.backstop.limit <= now
+                (Link::Guard, Some(guard), _) => guard.guard.policy.wake_at() <= now,
+                (Link::Backstop, Some(guard), _) => {
+                    guard.guard.mode != Mode::Gone
+                        && guard.backstop.limit <= now
                         && mutant != Some(Mutant::BackstopIgnoresDeadline)
                 }
                 _ => false,
@@ -221,8 +221,8 @@ impl Host {
     pub fn is_kill_timer_due(&self, tick: Tick, mutant: Option<Mutant>) -> bool {
         !self.suspended
             && !matches!(mutant, Some(Mutant::NoKillTimer | Mutant::BackstopIgnoresDeadline))
-            && self.custody.as_ref().is_some_and(|custody| {
-                custody.guard.mode == Mode::Frozen && custody.guard.policy.backstop_at() <= self.clock.at(tick)
+            && self.guard.as_ref().is_some_and(|guard| {
+                guard.guard.mode == Mode::Frozen && guard.guard.policy.backstop_at() <= self.clock.at(tick)
             })
     }
 
@@ -233,16 +233,16 @@ impl Host {
 
     /// SIGKILL.
     pub fn kill(&mut self, link: Link, cx: &Context<'_>) {
-        match (link, &mut self.custody) {
+        match (link, &mut self.guard) {
             (Link::Candidate, _) => self.candidate_ends(),
-            (Link::Guard, Some(custody)) => {
-                (custody.guard.mode, custody.guard.killed) = (Mode::Gone, true);
+            (Link::Guard, Some(guard)) => {
+                (guard.guard.mode, guard.guard.killed) = (Mode::Gone, true);
                 if cx.world.contained && cx.world.mutant != Some(Mutant::InitOutlivesGuard) {
                     cx.world.meet(Met::DiedWithItsGuard);
-                    custody.kill();
+                    guard.kill();
                 }
             }
-            (Link::Backstop, Some(custody)) => custody.backstop.mode = Mode::Gone,
+            (Link::Backstop, Some(guard)) => guard.backstop.mode = Mode::Gone,
             (Link::Guard | Link::Backstop, None) => {}
         }
         self.settle(cx);
@@ -250,10 +250,10 @@ impl Host {
 
     pub fn set_frozen(&mut self, link: Link, frozen: bool, cx: &Context<'_>) {
         let mode = if frozen { Mode::Frozen } else { Mode::Runs };
-        match (link, &mut self.candidate, &mut self.custody) {
+        match (link, &mut self.candidate, &mut self.guard) {
             (Link::Candidate, Some(candidate), _) => candidate.frozen = frozen,
-            (Link::Guard, _, Some(custody)) => custody.guard.mode = mode,
-            (Link::Backstop, _, Some(custody)) => custody.backstop.mode = mode,
+            (Link::Guard, _, Some(guard)) => guard.guard.mode = mode,
+            (Link::Backstop, _, Some(guard)) => guard.backstop.mode = mode,
             _ => {}
         }
         self.settle(cx);
@@ -261,9 +261,9 @@ impl Host {
 
     /// The last process of the tree ends: killed, or of its own accord.
     pub fn tree_dies(&mut self, cx: &Context<'_>) {
-        if let Some(custody) = &mut self.custody {
-            let end = if custody.tree == Tree::Dying { CommandEnd::Signalled(9) } else { CommandEnd::Exited(0) };
-            custody.tree = Tree::Dead;
+        if let Some(guard) = &mut self.guard {
+            let end = if guard.tree == Tree::Dying { CommandEnd::Signalled(9) } else { CommandEnd::Exited(0) };
+            guard.tree = Tree::Dead;
             self.command_ended(end);
         }
         self.settle(cx);
@@ -276,8 +276,8 @@ impl Host {
     }
 
     fn command_ended(&mut self, end: CommandEnd) {
-        if let Some(custody) = &mut self.custody {
-            custody.command = match custody.command {
+        if let Some(guard) = &mut self.guard {
+            guard.command = match guard.command {
                 Command::Lives => Command::Ended(end),
                 told => told,
             };
@@ -376,7 +376,7 @@ impl Host {
                 };
                 self.granted_under_pause &= matches!(cx.orders, Some(Orders::Paused { .. }));
                 let answer = match cx.cut {
-                    None => Ok(orders.map(|orders| orders.mandate(self.id)).unwrap_or_default()),
+                    None => Ok(orders.map(|orders| orders.directives(self.id)).unwrap_or_default()),
                     Some(_) => Err(StoreError::not_applied("cut off")),
                 };
                 events.push_back(Event::Ordered { answer });
@@ -384,10 +384,10 @@ impl Host {
             Action::Book { .. } | Action::Settle { .. } => unreachable!("nobody runs a job here"),
             Action::CountStandbys => unreachable!("nobody hands over of itself here"),
             Action::ForgetHandover { term } => self.forgets = Some(term),
-            Action::Renew { term, beat } => self.send(Request::Renew { term, beat }, false, cx),
+            Action::Renew { term, sequence } => self.send(Request::Renew { term, sequence }, false, cx),
             Action::Release { term } => self.send(Request::Release { term }, false, cx),
             Action::Start { term, deadline } => {
-                assert!(self.custody.is_none(), "a second tree on one host");
+                assert!(self.guard.is_none(), "a second tree on one host");
                 self.starting = Some((term, deadline));
                 if cx.world.start == Start::AtOnce {
                     self.start(cx);
@@ -395,8 +395,8 @@ impl Host {
             }
             Action::Extend(deadline) => {
                 self.order(Order::Extend(deadline));
-                if let Some(custody) = &mut self.custody {
-                    custody.backstop.line.push(Notice::Extend(deadline));
+                if let Some(guard) = &mut self.guard {
+                    guard.backstop.line.push(Notice::Extend(deadline));
                 }
             }
             Action::Stop(Stop::Orderly { kill_after }) => self.order(Order::Stop { kill_after }),
@@ -404,13 +404,13 @@ impl Host {
             Action::Stop(Stop::Kill) => self.order(Order::Kill),
             Action::Seize => {
                 if cx.world.mutant != Some(Mutant::CandidateNeverSeizes)
-                    && let Some(custody) = &mut self.custody
+                    && let Some(guard) = &mut self.guard
                 {
                     cx.world.meet(Met::CandidateSeizes);
-                    custody.seized = true;
+                    guard.seized = true;
                 }
             }
-            Action::Attend | Action::Dismiss(_) | Action::SeizeAttendants => self.attend(action, events, cx),
+            Action::Attend | Action::Dismiss(_) | Action::SeizeStandbyTasks => self.attend(action, events, cx),
             Action::ForgetRenewals => {
                 for message in &mut self.messages {
                     message.waiting &= !matches!(message.request, Request::Renew { .. });
@@ -420,8 +420,8 @@ impl Host {
             Action::Say(Said::Leading(_)) => {
                 self.granted_under_pause = matches!(cx.orders, Some(Orders::Paused { .. }));
             }
-            Action::Say(Said::Barred(Bar::Paused { .. })) => cx.world.meet(Met::PausedBeforeStart),
-            Action::Say(Said::SteppingDown(Bar::HandedOver { .. })) => cx.world.meet(Met::SteppedDown),
+            Action::Say(Said::Held(Hold::Paused { .. })) => cx.world.meet(Met::PausedBeforeStart),
+            Action::Say(Said::SteppingDown(Hold::HandedOver { .. })) => cx.world.meet(Met::SteppedDown),
             Action::Say(_) | Action::Ended { .. } | Action::LeaderChanged(_) => {}
             Action::End(_) => self.candidate_ends(),
         }
@@ -439,7 +439,7 @@ impl Host {
             return;
         }
         self.term = Some(term);
-        self.custody = Some(Custody::new(deadline, cx));
+        self.guard = Some(GuardHandle::new(deadline, cx));
     }
 
     fn send(&mut self, request: Request, lost: bool, cx: &Context<'_>) {
@@ -449,8 +449,8 @@ impl Host {
     }
 
     fn order(&mut self, order: Order) {
-        if let Some(custody) = &mut self.custody {
-            custody.guard.line.push(Input::Order(order));
+        if let Some(guard) = &mut self.guard {
+            guard.guard.line.push(Input::Order(order));
         }
     }
 
@@ -458,21 +458,21 @@ impl Host {
     fn candidate_ends(&mut self) {
         (self.candidate, self.starting) = (None, None);
         // Their guards see to that, and no COMMAND of ours starts any more.
-        self.attendants = Attendants::Away;
+        self.standby_tasks = StandbyTasks::Away;
         for message in &mut self.messages {
             message.waiting = false;
         }
         self.messages.retain(Message::matters);
-        if let Some(custody) = &mut self.custody {
-            custody.guard.line.push(Input::CandidateGone);
-            custody.backstop.line.push(Notice::Closed);
+        if let Some(guard) = &mut self.guard {
+            guard.guard.line.push(Input::CandidateGone);
+            guard.backstop.line.push(Notice::Closed);
         }
     }
 
     /// Does what follows from what was done, until nothing does.
     pub fn settle(&mut self, cx: &Context<'_>) {
         loop {
-            let before = self.custody.clone();
+            let before = self.guard.clone();
             if self.is_able(Link::Guard) {
                 self.settle_guard(cx);
             }
@@ -485,49 +485,49 @@ impl Host {
             if self.listens() {
                 self.settle_attendants(cx);
             }
-            if self.candidate.is_none() && self.custody.as_ref().is_some_and(Custody::is_over) {
-                self.custody = None;
+            if self.candidate.is_none() && self.guard.as_ref().is_some_and(GuardHandle::is_over) {
+                self.guard = None;
             }
-            if self.custody == before {
+            if self.guard == before {
                 return;
             }
         }
     }
 
     fn settle_guard(&mut self, cx: &Context<'_>) {
-        let Some(custody) = &mut self.custody else { return };
-        if let Command::Ended(end) = custody.command {
-            custody.command = Command::Reaped;
-            custody.guard.line.insert(0, Input::CommandEnded);
-            if let Some(candidate) = self.candidate.as_mut().filter(|_| !custody.disowned) {
+        let Some(guard) = &mut self.guard else { return };
+        if let Command::Ended(end) = guard.command {
+            guard.command = Command::Reaped;
+            guard.guard.line.insert(0, Input::CommandEnded);
+            if let Some(candidate) = self.candidate.as_mut().filter(|_| !guard.disowned) {
                 candidate.line.push(TreeEvent::Ended(end));
             }
         }
-        if custody.tree == Tree::Dead {
-            custody.guard.mode = Mode::Gone;
-            custody.guard.line.clear();
+        if guard.tree == Tree::Dead {
+            guard.guard.mode = Mode::Gone;
+            guard.guard.line.clear();
             return;
         }
-        for input in std::mem::take(&mut custody.guard.line) {
+        for input in std::mem::take(&mut guard.guard.line) {
             self.guard_takes(input, cx);
         }
     }
 
     fn guard_takes(&mut self, input: Input, cx: &Context<'_>) {
         let now = self.clock.at(cx.tick);
-        let Some(custody) = &mut self.custody else { return };
+        let Some(guard) = &mut self.guard else { return };
         let deaf = cx.world.mutant == Some(Mutant::GuardIgnoresDeadline);
         if deaf && matches!(input, Input::Order(Order::Extend(_))) {
             return;
         }
-        for effect in custody.guard.policy.handle(now, input) {
+        for effect in guard.guard.policy.handle(now, input) {
             match effect {
                 Effect::AskTree => {
-                    custody.ask();
+                    guard.ask();
                     if cx.world.mutant == Some(Mutant::ReleaseBeforeDead)
                         && let Some(candidate) = &mut self.candidate
                     {
-                        custody.disowned = true;
+                        guard.disowned = true;
                         candidate.line.push(TreeEvent::Dead);
                     }
                 }
@@ -535,7 +535,7 @@ impl Host {
                     if input == Input::Tick {
                         cx.world.meet(Met::GuardKillsInTime);
                     }
-                    custody.kill();
+                    guard.kill();
                 }
                 Effect::ReportDeadline => {
                     if let Some(candidate) = &mut self.candidate {
@@ -556,8 +556,8 @@ impl Host {
 
     fn settle_backstop(&mut self, cx: &Context<'_>) {
         let now = self.clock.at(cx.tick);
-        let Some(custody) = &mut self.custody else { return };
-        let backstop = &mut custody.backstop;
+        let Some(guard) = &mut self.guard else { return };
+        let backstop = &mut guard.backstop;
         for notice in std::mem::take(&mut backstop.line) {
             match notice {
                 Notice::Extend(deadline) => backstop.limit = backstop.limit.max(deadline.backstop_at),
@@ -567,21 +567,21 @@ impl Host {
                 }
             }
         }
-        if custody.guard.mode != Mode::Gone {
+        if guard.guard.mode != Mode::Gone {
             return;
         }
-        if custody.guard.killed
+        if guard.guard.killed
             && !backstop.told_failure
             && let Some(candidate) = &mut self.candidate
         {
             backstop.told_failure = true;
             candidate.line.push(TreeEvent::GuardFailed);
         }
-        if custody.tree != Tree::Dead {
-            return custody.kill();
+        if guard.tree != Tree::Dead {
+            return guard.kill();
         }
         backstop.mode = Mode::Gone;
-        custody.proven = true;
+        guard.proven = true;
         if backstop.candidate_gone
             && let Some(term) = self.term
         {
@@ -596,20 +596,20 @@ impl Host {
 
     fn settle_candidate(&mut self, cx: &Context<'_>) {
         let Some(candidate) = &mut self.candidate else { return };
-        if let Some(custody) = &mut self.custody {
-            if custody.backstop.mode == Mode::Gone && !custody.proven && !custody.seized {
-                custody.seized = true;
+        if let Some(guard) = &mut self.guard {
+            if guard.backstop.mode == Mode::Gone && !guard.proven && !guard.seized {
+                guard.seized = true;
                 candidate.line.push(TreeEvent::GuardFailed);
             }
-            if custody.seized {
-                (custody.backstop.mode, custody.guard.mode) = (Mode::Gone, Mode::Gone);
-                custody.kill();
+            if guard.seized {
+                (guard.backstop.mode, guard.guard.mode) = (Mode::Gone, Mode::Gone);
+                guard.kill();
             }
-            if custody.is_over() {
-                if !custody.disowned {
+            if guard.is_over() {
+                if !guard.disowned {
                     candidate.line.push(TreeEvent::Dead);
                 }
-                self.custody = None;
+                self.guard = None;
             }
         }
         for event in std::mem::take(&mut candidate.line) {
@@ -618,7 +618,7 @@ impl Host {
     }
 }
 
-impl Custody {
+impl GuardHandle {
     fn new(deadline: Deadline, cx: &Context<'_>) -> Self {
         let deaf = cx.world.mutant == Some(Mutant::GuardIgnoresDeadline);
         let policy = Policy::new(if deaf { Deadline::NONE } else { deadline }, cx.world.timing().stop_grace);

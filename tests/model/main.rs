@@ -11,8 +11,8 @@
 //!
 //! | part | how |
 //! | --- | --- |
-//! | candidate | [`leaderrun::election::Election`], and around it what `driver` and `custody` do (`host`) |
-//! | guard | [`leaderrun::guard::policy::Policy`], and around it what `guard` does (`host`) |
+//! | candidate | [`leaderrun::internals::election::Election`], and around it what `driver` and `custody` do (`host`) |
+//! | guard | [`leaderrun::internals::guard::policy::Policy`], and around it what `guard` does (`host`) |
 //! | what runs beside a standby | one thing that obeys or not until it is seized (`attendants`) |
 //! | backstop | played by the adapter: its limit, the guard's end, its own end, the last will (`host`) |
 //! | tree | runs, was asked, is dying, is dead. It may obey, or not. It outlives a guard that is killed |
@@ -34,7 +34,7 @@
 //! - Clocks that change their rate. What counts is how far they are apart after one lease.
 //! - A process that is stopped between the machine's decision and its first effect, but for the start of a guard: see
 //!   `a_candidate_frozen_while_it_starts_its_guard_starts_a_tree_too_late`.
-//! - What a standby reads before it claims may be lost with the connection, but is never stale: a claim judges again.
+//! - What a standby reads before it claims may be lost with the link, but is never stale: a claim judges again.
 //! - The file store, `-w`, `--drain`, `--on-loss=exit`: they have no deadline, or only stop earlier.
 //! - The real stores. That they do what the abstract one does is for tests/conformance.rs to show.
 //!
@@ -44,7 +44,6 @@
 //! `cargo test --test model -- --nocapture` shows the states explored, how often each thing worth meeting was met, and
 //! each mutant's counterexample. `-- --ignored` explores for longer.
 
-mod attendants;
 mod clock;
 mod host;
 mod mutants;
@@ -52,6 +51,7 @@ mod network;
 #[path = "../support/note.rs"]
 mod note;
 mod orders;
+mod standby_tasks;
 mod steps;
 mod store;
 mod world;

@@ -2,9 +2,9 @@
 
 use crate::clock::Tick;
 use crate::store::Seen;
-use leaderrun::lease::Term;
-use leaderrun::store::{Claim, Release, Renewal, StoreError};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::lease::Term;
+use leaderrun::internals::store::{Claim, Release, Renewal, StoreError};
+use leaderrun::internals::time::BootInstant;
 
 /// A request, from when it is sent to when nobody waits for its answer and nothing can come of it any more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub enum Request {
     },
     Renew {
         term: Term,
-        beat: u64,
+        sequence: u64,
     },
     Release {
         term: Term,
@@ -54,7 +54,7 @@ pub enum Answer {
     Released(Result<Release, StoreError>),
 }
 
-/// Which way a cut connection lets nothing through.
+/// Which way a cut link lets nothing through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     Requests,

@@ -1,8 +1,8 @@
 //! What operators may have ordered.
 
 use crate::store::{Id, Store};
-use leaderrun::election::{Handover, Mandate, Pause};
-use leaderrun::lease::Term;
+use leaderrun::internals::election::{Directives, Handover, Pause};
+use leaderrun::internals::lease::Term;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,13 +23,13 @@ impl Orders {
         store.record.map(|record| Self::HandedOver { term: record.term, from: record.session })
     }
 
-    pub fn mandate(self, candidate: Id) -> Mandate {
+    pub fn directives(self, candidate: Id) -> Directives {
         let said = String::new();
         match self {
-            Self::Paused { keep } => Mandate { pause: Some(Pause { keep, left: None, said }), handover: None },
+            Self::Paused { keep } => Directives { pause: Some(Pause { keep, left: None, said }), handover: None },
             Self::HandedOver { term, from } => {
                 let (welcome, hold) = (candidate != from, Duration::from_secs(3));
-                Mandate { pause: None, handover: Some(Handover { term, welcome, hold, said }) }
+                Directives { pause: None, handover: Some(Handover { term, welcome, hold, said }) }
             }
         }
     }

@@ -1,9 +1,9 @@
 //! What may happen next.
 
-use crate::attendants::Attendants;
 use crate::host::{Host, Link, Mode, Tree};
 use crate::network::{Place, Way};
 use crate::orders::Orders;
+use crate::standby_tasks::StandbyTasks;
 use crate::store::Id;
 use crate::world::{State, World};
 use std::sync::Arc;
@@ -113,10 +113,10 @@ impl World {
                     steps.push(Step::TimeOut(id, index));
                 }
             }
-            if host.custody.as_ref().is_some_and(|custody| custody.tree == Tree::Dying) && !host.suspended {
+            if host.guard.as_ref().is_some_and(|guard| guard.tree == Tree::Dying) && !host.suspended {
                 steps.push(Step::Die(id));
             }
-            if host.attendants == Attendants::Dying && !host.suspended {
+            if host.standby_tasks == StandbyTasks::Dying && !host.suspended {
                 steps.push(Step::AttendantsDie(id));
             }
         }
@@ -144,17 +144,17 @@ impl World {
             {
                 steps.push(Step::News(id));
             }
-            if let Some(custody) = &host.custody {
-                if custody.tree == Tree::Asked && !host.suspended {
+            if let Some(guard) = &host.guard {
+                if guard.tree == Tree::Asked && !host.suspended {
                     steps.push(Step::Obey(id));
                 }
-                for (link, mode) in [(Link::Guard, custody.guard.mode), (Link::Backstop, custody.backstop.mode)] {
+                for (link, mode) in [(Link::Guard, guard.guard.mode), (Link::Backstop, guard.backstop.mode)] {
                     if mode == Mode::Frozen && !host.suspended {
                         steps.push(Step::Thaw(id, link));
                     }
                 }
             }
-            if host.attendants == Attendants::Asked && !host.suspended {
+            if host.standby_tasks == StandbyTasks::Asked && !host.suspended {
                 steps.push(Step::AttendantsDie(id));
             }
             if host.candidate.as_ref().is_some_and(|candidate| candidate.frozen) && !host.suspended {
@@ -207,7 +207,7 @@ impl World {
             if left.stops > 0 && host.listens() {
                 steps.push(Step::Stop(id));
             }
-            if left.ends > 0 && host.custody.as_ref().is_some_and(|custody| custody.tree == Tree::Runs) {
+            if left.ends > 0 && host.guard.as_ref().is_some_and(|guard| guard.tree == Tree::Runs) {
                 steps.extend([Step::End(id), Step::EndLeavingChildren(id)]);
             }
             if left.cuts > 0 && state.cut.is_none() {

@@ -7,8 +7,8 @@
 
 use crate::clock::{LEASE, TICK, Tick};
 use crate::mutants::Mutant;
-use leaderrun::lease::Term;
-use leaderrun::store::{Holder, Observation, Release, Renewal};
+use leaderrun::internals::lease::Term;
+use leaderrun::internals::store::{Holder, Observation, Release, Renewal};
 
 /// A candidate, and the host it is on, and its session: each host has one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,14 +31,14 @@ pub struct Record {
     pub session: Id,
     pub term: Term,
     /// The highest beat that was applied in this term.
-    beat: u64,
+    sequence: u64,
     pub expires: Tick,
 }
 
 impl Record {
     /// An earlier renewal than `beat` was not applied.
-    pub fn skipped(&self, beat: u64) -> bool {
-        beat > self.beat + 1
+    pub fn skipped(&self, sequence: u64) -> bool {
+        sequence > self.sequence + 1
     }
 
     pub fn holder(&self, now: Tick) -> Holder {
@@ -115,26 +115,34 @@ impl Store {
             self.last_term += 1;
         }
         let term = Term(self.last_term);
-        self.record = Some(Record { session: by, term, beat: 0, expires: self.end(sent, now) });
+        self.record = Some(Record { session: by, term, sequence: 0, expires: self.end(sent, now) });
         Taken::Granted { term, wait, again }
     }
 
-    pub fn renew(&mut self, by: Id, term: Term, beat: u64, sent: Tick, now: Tick, mutant: Option<Mutant>) -> Renewal {
+    pub fn renew(
+        &mut self,
+        by: Id,
+        term: Term,
+        sequence: u64,
+        sent: Tick,
+        now: Tick,
+        mutant: Option<Mutant>,
+    ) -> Renewal {
         let expires = self.end(sent, now);
         match &mut self.record {
             Some(record) if record.session == by => {
                 let overtaken = match self.kind {
-                    Kind::Atomic => beat <= record.beat,
-                    Kind::Conditional => (term, beat) <= (record.term, record.beat),
+                    Kind::Atomic => sequence <= record.sequence,
+                    Kind::Conditional => (term, sequence) <= (record.term, record.sequence),
                 };
                 if overtaken && mutant != Some(Mutant::RenewalsOutOfOrder) {
                     return Renewal::Overtaken;
                 }
-                (record.term, record.beat, record.expires) = (record.term.max(term), beat, expires);
+                (record.term, record.sequence, record.expires) = (record.term.max(term), sequence, expires);
                 Renewal::Renewed
             }
             Some(record) if mutant == Some(Mutant::RenewalOfAnySession) => {
-                *record = Record { session: by, term: record.term, beat, expires };
+                *record = Record { session: by, term: record.term, sequence, expires };
                 Renewal::Renewed
             }
             Some(_) | None => Renewal::Lost(self.lease(now).map(|record| record.holder(now))),

@@ -11,9 +11,9 @@ use crate::network::{Answer, Message, Place, Request, Way};
 use crate::orders::Orders;
 use crate::steps::Step;
 use crate::store::{Id, Kind, Seen, Store, Taken};
-use leaderrun::election::{Event, OnLoss, Patience, Settings};
-use leaderrun::lease::{Term, Timing};
-use leaderrun::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError};
+use leaderrun::internals::election::{Event, OnLoss, Patience, Settings};
+use leaderrun::internals::lease::{Term, Timing};
+use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError};
 use stateright::{Model, Property};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -251,10 +251,10 @@ impl World {
             on_loss: OnLoss::Standby,
             drain: None,
             max_run: None,
-            books: false,
+            job_gate: false,
             restart: None,
             relinquish_after: None,
-            attendants: self.attended,
+            standby_tasks: self.attended,
         }
     }
 
@@ -272,11 +272,11 @@ impl World {
         let (now, sent, mutant) = (state.tick, message.sent, self.mutant);
         match message.request {
             Request::Claim { judged } => Answer::Claimed(Ok(self.claim(state, id, message, judged))),
-            Request::Renew { term, beat } => {
+            Request::Renew { term, sequence } => {
                 let before = state.store.record;
-                let answer = state.store.renew(id, term, beat, sent, now, mutant);
+                let answer = state.store.renew(id, term, sequence, sent, now, mutant);
                 match answer {
-                    Renewal::Renewed if before.is_some_and(|record| record.skipped(beat)) => {
+                    Renewal::Renewed if before.is_some_and(|record| record.skipped(sequence)) => {
                         self.meet(Met::RenewalLostAndRetried);
                     }
                     Renewal::Renewed => {}
@@ -366,7 +366,7 @@ impl World {
         let index = usize::from(id.0);
         let mut host = Arc::unwrap_or_clone(Arc::clone(&state.hosts[index]));
         change(&mut host, &self.context(state, id));
-        let started = host.custody.is_some() && state.hosts[index].custody.is_none();
+        let started = host.guard.is_some() && state.hosts[index].guard.is_none();
         if started && host.granted_under_pause {
             state.breach = Some(Breach::StartedUnderPause);
         }
@@ -390,7 +390,7 @@ impl World {
         match breach {
             Breach::TwoTrees => running().count() > 1,
             Breach::OutlivedLease => state.store.wiped_at.is_none() && running().any(|host| !leased(host)),
-            Breach::BesideStandby => state.hosts.iter().any(|host| host.has_tree() && host.attendants.are_alive()),
+            Breach::BesideStandby => state.hosts.iter().any(|host| host.has_tree() && host.standby_tasks.are_alive()),
             Breach::Spins => state.hosts.iter().any(|host| host.spins),
             Breach::TermNotRisen | Breach::ReleasedAlive | Breach::StartedUnderPause => state.breach == Some(breach),
         }
@@ -446,8 +446,8 @@ impl Model for World {
                     if host.suspended && self.mutant == Some(Mutant::ClockStopsInSuspend) {
                         host.clock.stood += 1;
                     }
-                    if let Some(custody) = &mut host.custody {
-                        custody.excused = false;
+                    if let Some(guard) = &mut host.guard {
+                        guard.excused = false;
                     }
                 }
             }
@@ -536,8 +536,8 @@ impl Model for World {
                 }
                 self.with_host(&mut state, id, |host, cx| {
                     host.suspended = false;
-                    if let Some(custody) = &mut host.custody {
-                        custody.excused = true;
+                    if let Some(guard) = &mut host.guard {
+                        guard.excused = true;
                     }
                     host.settle(cx);
                 });

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use leaderrun::store::{Note, Page};
+use leaderrun::internals::store::{Note, Page};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ async fn a_user_with_its_password_is_let_in_and_nobody_else() {
     for (login, named) in [("u:hunter2@", "the user \"u\" or its password"), ("", "a client without credentials")] {
         let url = format!("nats://{login}{}/{BUCKET}", server.address());
         let error = error_of(&url).await;
-        assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+        assert_eq!(error.kind, ErrorKind::Denied, "{error}");
         assert!(error.message.contains(&format!("denied {named}")) && !error.message.contains("hunter2"), "{error}");
         let check = open(&url).await.check().await.unwrap_err();
         assert_eq!(check, error);
@@ -50,7 +50,7 @@ async fn a_token_is_let_in_and_never_shown() {
     server.login = "s3cr3t@".to_owned();
     works(&server).await;
     let error = error_of(&format!("nats://hunter2@{}/{BUCKET}", server.address())).await;
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("denied the token") && !error.message.contains("hunter2"), "{error}");
 }
 
@@ -67,7 +67,7 @@ async fn an_nkey_is_let_in() {
     // Another one's.
     fs::write(&file, USER_SEED).unwrap();
     let error = error_of(&server.own_url()).await;
-    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
     assert!(error.message.contains("the nkey in /") && !error.message.contains(USER_SEED), "{error}");
 }
 
@@ -98,7 +98,7 @@ async fn a_credentials_file_is_let_in_and_read_again_when_it_was_renewed() {
     let store = open(&server.own_url()).await;
     fs::write(&file, creds(NKEY_SEED)).unwrap();
     let error = store.observe(&shard()).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
     assert!(error.message.contains("the credentials in /") && !error.message.contains(NKEY_SEED), "{error}");
     fs::write(&file, creds(USER_SEED)).unwrap();
     store.observe(&shard()).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
     ] {
         let location = Location::from_url(&format!("nats://h/{BUCKET}?{options}")).unwrap();
         let Err(error) = location.open(REQUEST_TIMEOUT).await else { panic!("{options} opened") };
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
         assert!(error.message.contains(part) && !error.message.contains("hunter2"), "{error}");
     }
 }
@@ -185,7 +185,7 @@ async fn the_permissions_in_the_manual_suffice() {
     assert!(error.is_ok(), "{error:?}");
     server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
     let error = leader.prepare().await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("$JS.API.STREAM.CREATE.KV_locks"), "{error}");
 }
 
@@ -217,7 +217,7 @@ async fn what_is_denied_is_named_to_the_candidate() {
     open(&as_admin(&server)).await.prepare().await.unwrap();
     let store = open(&server.own_url()).await;
     let error = store.claim(&short("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     let named = error.message.contains("denied the user \"u\" or its password") && error.message.contains("$KV.locks.");
     assert!(named, "{error}");
     assert!(server.client().record(KEY).is_none());
@@ -279,13 +279,13 @@ async fn over_tls_the_server_is_checked_by_the_named_authority() {
             continue; // This system has none.
         };
         let error = store.observe(&shard()).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
         assert!(error.message.contains("TLS with nats at 127.0.0.1:") && error.message.contains("ca=FILE"), "{error}");
     }
     // The name has to fit as well.
     let other = format!("nats+tls://localhost:{}/{BUCKET}{}", server.address().port(), server.options);
     let error = error_of(&other).await;
-    assert!(error.conclusion == Conclusion::Misconfigured && error.message.contains("TLS with"), "{error}");
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("TLS with"), "{error}");
 }
 
 #[tokio::test]
@@ -297,7 +297,7 @@ async fn a_client_certificate_is_shown_where_it_is_wanted() {
     works(&server).await;
     server.options = ca;
     let error = error_of(&server.own_url()).await;
-    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
     assert!(error.message.contains("cert=FILE and key=FILE"), "{error}");
 }
 
@@ -308,7 +308,7 @@ async fn who_demands_tls_does_not_go_on_without() {
     certificates(scratch.path());
     let url = format!("nats+tls://{}/{BUCKET}?ca={}/ca.pem", server.address(), scratch.path().display());
     let error = error_of(&url).await;
-    assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+    assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
     assert!(error.message.contains("it may speak no TLS"), "{error}");
 }
 
@@ -335,7 +335,7 @@ async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
     admin.prepare().await.unwrap();
     granted(admin.claim(&candidate("one")).await.unwrap());
     let error = open(&server.own_url()).await.list("").await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains(NEEDED[2]), "{error}");
 }
 

@@ -54,7 +54,7 @@ async fn after_the_bucket_was_dropped_and_made_again_the_old_leader_has_lost_and
     let before = lead(&*old, &one).await;
     server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &serde_json::Value::Null);
     let error = old.renew(&one, before, 1).await.unwrap_err();
-    assert!(error.conclusion == Conclusion::Misconfigured && error.message.contains("leaderctl store init"), "{error}");
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("leaderctl store init"), "{error}");
     new.prepare().await.unwrap();
     let grant = granted(new.claim(&two).await.unwrap());
     assert!(wait_of(&grant) > LEASE - Duration::from_secs(8), "{grant:?}");
@@ -257,7 +257,7 @@ async fn a_record_of_another_program_is_respected_and_named() {
             store.observe(&shard()).await.unwrap_err(),
             store.inspect(&shard()).await.unwrap_err(),
         ] {
-            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
             assert!(error.message.contains("nats kv del locks db/main"), "{error}");
         }
         assert_eq!(store.release(&short("one"), Term(1)).await, Ok(Release::NotHeld));

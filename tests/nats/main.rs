@@ -7,15 +7,15 @@
 mod support;
 
 mod access;
+mod check;
 mod forgotten;
 mod hostile;
 mod notes;
 mod protocol;
-mod provision;
 
-use leaderrun::lease::{Candidate, Term};
-use leaderrun::store::{Conclusion, Finding, Location, Observation, Release, Renewal, Store};
-use leaderrun::store::{StoreError, Verdict};
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::{ErrorKind, Finding, Location, Observation, Release, Renewal, Store};
+use leaderrun::internals::store::{StoreError, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::claims::*;

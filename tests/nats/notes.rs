@@ -1,8 +1,8 @@
 //! Notes: under which keys, what they cost, and what is swept up.
 
 use super::*;
-use leaderrun::lease::Session;
-use leaderrun::store::{Note, Page};
+use leaderrun::internals::lease::Session;
+use leaderrun::internals::store::{Note, Page};
 use serde_json::{Value, json};
 
 const ORDERS: &str = "=note.orders.db/main";
@@ -120,7 +120,7 @@ async fn who_may_not_sweep_lists_all_the_same() {
     assert!(begun.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", begun.elapsed());
     assert_eq!(operator.read(&shard(), &standby()).await, Ok(Some(Note::for_ever("x"))));
     let error = operator.replace(&shard(), &standby(), Some("x"), None).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains(&format!("$KV.locks.{STANDBY}")), "{error}");
 }
 
@@ -135,7 +135,7 @@ async fn a_note_of_another_program_is_told_and_left_alone() {
             store.replace(&shard(), &standby(), None, Some(&Note::for_ever("x"))).await.unwrap_err(),
             store.standbys("").await.unwrap_err(),
         ] {
-            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
             assert!(error.message.contains(&format!("nats kv del locks {STANDBY}")), "{error}");
         }
         assert_eq!(server.client().revision(STANDBY), revision, "{garbage:?} was overwritten");
@@ -186,6 +186,6 @@ async fn a_lease_that_is_over_is_not_revoked() {
     assert_eq!(server.client().revision(KEY), revision + 1, "it was deleted");
     server.client().put(KEY, "", "hello");
     let error = operator.revoke(&shard(), term).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert_eq!(server.client().message(KEY).unwrap()["data"], Value::from("aGVsbG8="));
 }

@@ -1,7 +1,7 @@
 //! Late and lost messages, hanging connections, and what is pushed.
 
 use super::*;
-use crate::support::proxy::{Proxy, Weather};
+use crate::support::proxy::{NetworkFault, Proxy};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -134,14 +134,14 @@ async fn renewals_that_are_under_way_at_once_all_come_to_an_end_and_the_last_one
     let one = short("one");
     let term = lead(&*store, &one).await;
     let mut renewals = tokio::task::JoinSet::new();
-    for beat in 1..=16 {
+    for sequence in 1..=16 {
         let (store, one) = (Arc::clone(&store), one.clone());
-        renewals.spawn(async move { (beat, store.renew(&one, term, beat).await) });
+        renewals.spawn(async move { (sequence, store.renew(&one, term, sequence).await) });
     }
     while let Some(done) = renewals.join_next().await {
-        let (beat, renewal) = done.unwrap();
-        let fine = renewal == Ok(Renewal::Renewed) || beat < 16 && renewal == Ok(Renewal::Overtaken);
-        assert!(fine, "{beat}: {renewal:?}");
+        let (sequence, renewal) = done.unwrap();
+        let fine = renewal == Ok(Renewal::Renewed) || sequence < 16 && renewal == Ok(Renewal::Overtaken);
+        assert!(fine, "{sequence}: {renewal:?}");
     }
     assert_eq!(server.client().record(KEY).unwrap()["beat"], 16);
 }
@@ -195,7 +195,7 @@ async fn nothing_lasts_longer_than_the_server_is_away() {
     let term = granted(store.claim(&one).await.unwrap()).term;
     server.kill();
     let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert!(matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied), "{error:?}");
+    assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error:?}");
     let error = store.renew(&one, term, 2).await.unwrap_err();
     assert_eq!(
         error,
@@ -213,15 +213,15 @@ async fn the_first_attempt_after_a_black_hole_succeeds_while_the_others_still_ha
     let store = open_with(&url, Duration::from_secs(20)).await;
     let one = candidate("one");
     let term = granted(store.claim(&one).await.unwrap()).term;
-    proxy.set(Weather::BlackHole);
+    proxy.set(NetworkFault::BlackHole);
     let mut hanging = tokio::task::JoinSet::new();
-    for beat in 1..=3 {
+    for sequence in 1..=3 {
         let (store, one) = (Arc::clone(&store), one.clone());
-        hanging.spawn(async move { store.renew(&one, term, beat).await });
+        hanging.spawn(async move { store.renew(&one, term, sequence).await });
         sleep(Duration::from_millis(100)).await;
     }
     assert!(hanging.try_join_next().is_none());
-    proxy.set(Weather::Fair);
+    proxy.set(NetworkFault::Fair);
     let begun = Instant::now();
     assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
@@ -247,7 +247,7 @@ async fn a_dead_connection_is_passed_by() {
 async fn of_several_servers_one_that_is_there_is_enough() {
     let server = server().await;
     let hole = Proxy::to(server.address());
-    hole.set(Weather::BlackHole);
+    hole.set(NetworkFault::BlackHole);
     let nobody = crate::support::ports::free_port();
     let url = format!("nats://127.0.0.1:{nobody},{},{}/{BUCKET}", hole.address, server.address());
     for _ in 0..3 {
@@ -267,8 +267,8 @@ async fn a_standby_hears_of_a_release_at_once_and_of_renewals_nothing() {
         let standby = Arc::clone(&standby);
         async move { (standby.changed(&shard()).await, Instant::now()) }
     });
-    for beat in 1..=20 {
-        assert_eq!(leader.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+    for sequence in 1..=20 {
+        assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         sleep(Duration::from_millis(10)).await;
     }
     assert!(!news.is_finished(), "{:?}", (&mut news).await);
@@ -413,8 +413,8 @@ async fn a_standby_asks_nothing_while_it_listens() {
     sleep(Duration::from_millis(500)).await;
     let before = server.client().requests();
     // Two leases long.
-    for beat in 1..=11 {
-        assert_eq!(leader.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+    for sequence in 1..=11 {
+        assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         sleep(one.lease / 5).await;
     }
     assert!(!news.is_finished(), "{:?}", (&mut news).await);
@@ -460,15 +460,15 @@ async fn renewals_that_overlap_on_a_slow_network_succeed() {
     let store = open_with(&server.url(proxy.address), Duration::from_millis(3273)).await;
     let one = candidate("one");
     let term = granted(store.claim(&one).await.unwrap()).term;
-    proxy.set(Weather::Slow(Duration::from_secs(2)));
+    proxy.set(NetworkFault::Slow(Duration::from_secs(2)));
     let mut renewals = tokio::task::JoinSet::new();
     let begun = Instant::now();
-    for beat in 1..=16 {
+    for sequence in 1..=16 {
         let (store, one) = (Arc::clone(&store), one.clone());
         renewals.spawn(async move {
             let sent = begun.elapsed();
-            let done = tokio::time::timeout(Duration::from_millis(3273), store.renew(&one, term, beat)).await;
-            println!("{beat} sent {sent:?} heard {:?}: {done:?}", begun.elapsed());
+            let done = tokio::time::timeout(Duration::from_millis(3273), store.renew(&one, term, sequence)).await;
+            println!("{sequence} sent {sent:?} heard {:?}: {done:?}", begun.elapsed());
             matches!(done, Ok(Ok(Renewal::Renewed)))
         });
         sleep(Duration::from_secs(1)).await;

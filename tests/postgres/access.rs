@@ -3,7 +3,9 @@
 use super::*;
 use crate::support::denied::{self, User};
 use crate::support::fleet::leaderctl;
-use leaderrun::store::{Conclusion, Note, Notes as _, Page, Release, Renewal, Verdict};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Release, Renewal, Verdict};
 use std::os::unix::fs::PermissionsExt;
 
 /// A role of one's own, without any grant.
@@ -59,7 +61,7 @@ async fn each_missing_grant_is_named() {
         table.sql(&format!("GRANT {} ON TABLE $T TO {role}", others.collect::<Vec<_>>().join(", ")));
         let store = open(&url_as(&table, &role)).await;
         let error = store.claim(&candidate("one")).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+        assert_eq!(error.kind, ErrorKind::Denied, "{error}");
         let grant = format!("GRANT {missing} ON TABLE public.\"{}\" TO {role}", table.name);
         assert!(error.message.contains(&grant), "{error}");
         let findings = store.check().await.unwrap();
@@ -78,7 +80,7 @@ async fn a_schema_that_may_not_be_used_is_named() {
     server.sql("CREATE ROLE outsider LOGIN; GRANT SELECT, INSERT, UPDATE ON closed.leaderrun TO outsider");
     let store = open(&url.replace("//postgres@", "//outsider@")).await;
     for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-        assert_eq!(error.conclusion, Conclusion::Denied);
+        assert_eq!(error.kind, ErrorKind::Denied);
         assert!(error.message.contains("GRANT USAGE ON SCHEMA \"closed\" TO outsider"), "{error}");
     }
 }
@@ -89,12 +91,12 @@ async fn who_may_not_make_the_table_is_told_what_is_missing() {
     server.sql("CREATE ROLE poor LOGIN");
     let url = server.url_with("table=never").replace("//postgres@", "//poor@");
     let error = open(&url).await.prepare().await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("GRANT CREATE ON SCHEMA public TO poor"), "{error}");
     let error = open(&format!("{url}&schema=nowhere")).await.prepare().await.unwrap_err();
     assert!(error.message.contains("GRANT CREATE ON DATABASE \"postgres\" TO poor"), "{error}");
     let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains("leaderctl store init"), "{error}");
 }
 
@@ -104,10 +106,10 @@ async fn a_database_or_a_role_that_does_not_exist_is_named() {
     let one = candidate("one");
     let url = server.url_with("table=x");
     let error = open(&url.replace("/postgres?", "/nothing?")).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains("no database nothing"), "{error}");
     let error = open(&url.replace("//postgres@", "//nobody_here@")).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("nobody_here"), "{error}");
 }
 
@@ -119,7 +121,7 @@ async fn a_database_that_one_may_not_connect_to_is_named() {
     server.sql("REVOKE CONNECT ON DATABASE members_only FROM PUBLIC");
     let url = format!("postgres://excluded@127.0.0.1:{}/members_only", server.port());
     let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("CONNECT on database members_only"), "{error}");
 }
 
@@ -145,7 +147,7 @@ async fn passwords_work_by_every_method_and_are_never_told() {
         granted(store.claim(&candidate("one")).await.unwrap());
         let store = open(&url("hunter3")).await;
         for error in [store.claim(&candidate("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
-            assert_eq!(error.conclusion, Conclusion::Denied, "{method}: {error}");
+            assert_eq!(error.kind, ErrorKind::Denied, "{method}: {error}");
             assert!(error.message.contains("user app") && !error.message.contains("hunter"), "{error}");
         }
     }
@@ -192,7 +194,7 @@ async fn a_server_that_has_no_room_is_not_asked() {
         stores.push(store);
     }
     let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+    assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
     assert!(error.message.contains("does not take connections"), "{error}");
 }
 
@@ -216,7 +218,7 @@ async fn a_unix_socket_is_as_good() {
     tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
     let nowhere = open("postgres://postgres@/postgres?host=/nonexistent").await;
     let error = nowhere.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     assert!(error.message.contains("/nonexistent/.s.PGSQL.5432"), "{error}");
 }
 
@@ -228,7 +230,7 @@ async fn a_role_that_may_only_read_may_look_and_list() {
     let role = role(&table);
     let store = open(&url_as(&table, &role)).await;
     let error = store.list("").await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("GRANT SELECT"), "{error}");
     table.sql(&format!("GRANT SELECT ON TABLE $T TO {role}"));
     let list = store.list("db").await.unwrap();

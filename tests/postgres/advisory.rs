@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::support::fleet::{Fleet, PATIENCE, processes_naming};
-use leaderrun::store::{Observation, Release, Renewal};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Observation, Release, Renewal};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -88,8 +89,8 @@ async fn a_leader_holds_the_lock_until_it_releases_and_a_refused_claim_leaks_non
     assert!(!lock.is_free());
     let holder = refused(second.claim(&two).await.unwrap());
     assert_eq!((holder.owner.as_str(), holder.session), ("one", Some(one.session.clone())));
-    for beat in 1..4 {
-        assert_eq!(first.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+    for sequence in 1..4 {
+        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         assert!(!lock.is_free());
     }
     assert_eq!(first.release(&one, term).await, Ok(Release::Released));
@@ -284,9 +285,9 @@ async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_he
     assert!(timeout(Duration::from_millis(300), store.doubted(&shard())).await.is_err(), "nobody tells");
     // Of the two connections that are silent now, each costs an attempt at most.
     let mut renewal = store.renew(&one, term, 1).await;
-    for beat in 2..5 {
+    for sequence in 2..5 {
         if renewal.is_err() {
-            renewal = store.renew(&one, term, beat).await;
+            renewal = store.renew(&one, term, sequence).await;
         }
     }
     assert_eq!(renewal, Ok(Renewal::Renewed));
@@ -300,11 +301,11 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     let store = open(&tactful.url(&lock)).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    for beat in 1..4 {
+    for sequence in 1..4 {
         tactful.sever();
         timeout(Duration::from_secs(5), store.doubted(&shard())).await.expect("the connection ended");
         assert!(!lock.is_free(), "the server believes in it");
-        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         assert!(!lock.is_free());
     }
     tactful.sever();

@@ -1,7 +1,9 @@
 //! TLS, as libpq's modes have it.
 
 use super::*;
-use leaderrun::store::{Conclusion, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Renewal};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -101,14 +103,14 @@ async fn each_mode_checks_what_it_says() {
         (server.url_with("sslrootcert=system"), "authority"),
     ] {
         let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{url}: {error}");
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{url}: {error}");
         assert!(error.message.contains(word), "{url}: {error}");
     }
     let without = format!("sslmode=verify-ca&sslrootcert={}", papers.file("missing").display());
     let Err(error) = try_open(&server.url_with(&without), REQUEST_TIMEOUT).await else {
         panic!("there is no such file")
     };
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains("missing"), "{error}");
 }
 
@@ -118,7 +120,7 @@ async fn without_tls_in_the_server_only_the_modes_that_insist_fail() {
     for mode in ["require", "verify-ca&sslrootcert=/etc/ssl/certs/ca-certificates.crt"] {
         let Ok(store) = try_open(&server.url_with(&format!("sslmode={mode}")), REQUEST_TIMEOUT).await else { continue };
         let error = store.claim(&candidate("one")).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
         assert!(error.message.contains("does not speak TLS"), "{error}");
     }
     let table = Table::new().await;
@@ -146,13 +148,13 @@ async fn a_certificate_lets_in_and_another_one_does_not() {
     let one = candidate("one");
     let term = granted(store.claim(&one).await.unwrap()).term;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    for (name, conclusion) in [("server", Conclusion::Denied), ("other", Conclusion::Denied)] {
+    for (name, kind) in [("server", ErrorKind::Denied), ("other", ErrorKind::Denied)] {
         let error = open(&url(name)).await.claim(&one).await.unwrap_err();
-        assert_eq!(error.conclusion, conclusion, "{name}: {error}");
+        assert_eq!(error.kind, kind, "{name}: {error}");
     }
     let without = server.url_with("sslmode=require").replace("//postgres@", "//app@");
     let error = open(&without).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
 }
 
 #[tokio::test]
@@ -163,6 +165,6 @@ async fn a_password_goes_with_channel_binding_over_tls() {
     let url = format!("postgres://app:hunter2@127.0.0.1:{}/postgres?sslmode=require", server.port());
     open(&url).await.prepare().await.unwrap();
     let error = open(&url.replace("sslmode=require", "sslmode=disable")).await.prepare().await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(!error.message.contains("hunter2"), "{error}");
 }

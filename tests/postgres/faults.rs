@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::support::ports::free_port;
-use crate::support::proxy::{Proxy, Weather};
+use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::server::Server as _;
-use leaderrun::store::{Conclusion, Observation, Release, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::time::Instant;
@@ -18,12 +20,12 @@ async fn a_server_that_is_not_there_was_not_asked() {
     let port = free_port();
     let store = open(&format!("postgres://app:hunter2@127.0.0.1:{port}/db")).await;
     let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     assert_eq!(error.message, format!("cannot reach PostgreSQL at 127.0.0.1:{port}: connection refused"));
     assert!(store.changed(&shard()).await.is_err());
     let store = open("postgres://app@nowhere.invalid/db").await;
     let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     assert!(error.message.starts_with("cannot reach PostgreSQL at nowhere.invalid:5432: "), "{error}");
 }
 
@@ -35,14 +37,14 @@ async fn the_next_request_after_a_restart_succeeds() {
     server.grow_old();
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    for beat in 1..4 {
+    for sequence in 1..4 {
         server.kill();
-        if beat == 2 {
+        if sequence == 2 {
             let error = store.renew(&one, term, 9).await.unwrap_err();
-            assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+            assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
         }
         server.start_again();
-        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
     }
     server.restart();
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
@@ -57,14 +59,14 @@ async fn a_request_that_hangs_does_not_hold_up_the_next() {
     let store = std::sync::Arc::new(open(&proxied(&proxy, &table)).await);
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    proxy.set(Weather::BlackHole);
+    proxy.set(NetworkFault::BlackHole);
     let hanging = {
         let (store, one) = (std::sync::Arc::clone(&store), one.clone());
         tokio::spawn(async move { store.renew(&one, term, 1).await })
     };
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!hanging.is_finished());
-    proxy.set(Weather::Fair);
+    proxy.set(NetworkFault::Fair);
     let begun = Instant::now();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert!(begun.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", begun.elapsed());
@@ -87,8 +89,8 @@ async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     };
     tokio::time::sleep(Duration::from_millis(200)).await;
     let begun = Instant::now();
-    for beat in 2..4 {
-        assert_eq!(store.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+    for sequence in 2..4 {
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
     }
     assert!(begun.elapsed() < REQUEST_TIMEOUT / 2 && !hanging.is_finished(), "{:?}", begun.elapsed());
     kill(backend, Signal::SIGCONT).unwrap();
@@ -103,9 +105,9 @@ async fn a_store_that_is_dropped_leaves_nothing_that_waits() {
     let store = open(&proxied(&proxy, &table)).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    proxy.set(Weather::BlackHole);
-    for beat in 1..4 {
-        assert!(tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, beat)).await.is_err());
+    proxy.set(NetworkFault::BlackHole);
+    for sequence in 1..4 {
+        assert!(tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, sequence)).await.is_err());
     }
     drop(store);
     let tasks = tokio::runtime::Handle::current();
@@ -121,11 +123,11 @@ async fn renewals_through_a_network_too_slow_for_new_connections_arrive() {
     let store = std::sync::Arc::new(try_open(&proxied(&proxy, &table), latency * 3).await.unwrap());
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    proxy.set(Weather::Slow(latency));
+    proxy.set(NetworkFault::Slow(latency));
     let mut renewals = tokio::task::JoinSet::new();
-    for beat in 1..8 {
+    for sequence in 1..8 {
         let (store, one) = (std::sync::Arc::clone(&store), one.clone());
-        renewals.spawn(async move { store.renew(&one, term, beat).await });
+        renewals.spawn(async move { store.renew(&one, term, sequence).await });
         tokio::time::sleep(latency / 3).await;
     }
     for renewal in renewals.join_all().await {
@@ -141,20 +143,20 @@ async fn silence_is_given_up_in_time_and_a_new_connection_is_made_afterwards() {
     let store = try_open(&proxied(&proxy, &table), bound).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    proxy.set(Weather::BlackHole);
+    proxy.set(NetworkFault::BlackHole);
     let begun = Instant::now();
     let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Unknown, "{error}");
+    assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
     // No connection can be made now, so nothing is sent.
     let error = store.renew(&one, term, 2).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied, "{error}");
+    assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
     assert!(begun.elapsed() < bound * 4, "{:?}", begun.elapsed());
-    proxy.set(Weather::Fair);
+    proxy.set(NetworkFault::Fair);
     assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
-    proxy.set(Weather::Storm);
+    proxy.set(NetworkFault::Storm);
     let error = store.renew(&one, term, 4).await.unwrap_err();
-    assert!(matches!(error.conclusion, Conclusion::Unknown | Conclusion::NotApplied), "{error}");
-    proxy.set(Weather::Fair);
+    assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error}");
+    proxy.set(NetworkFault::Fair);
     assert_eq!(store.renew(&one, term, 5).await, Ok(Renewal::Renewed));
 }
 
@@ -166,8 +168,8 @@ async fn a_request_that_was_cut_off_leaves_no_connection_to_wait_on() {
     let one = candidate("one");
     let term = lead(&store, &one).await;
     psql.say(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", table.name));
-    for beat in 1..4 {
-        let renewal = tokio::time::timeout(Duration::from_millis(200), store.renew(&one, term, beat)).await;
+    for sequence in 1..4 {
+        let renewal = tokio::time::timeout(Duration::from_millis(200), store.renew(&one, term, sequence)).await;
         assert!(renewal.is_err(), "the row is locked");
     }
     psql.say("COMMIT");
@@ -185,17 +187,17 @@ async fn a_row_or_a_table_that_somebody_locked_is_given_up_by_the_server_as_well
     for lock in [format!("SELECT 1 FROM {} FOR UPDATE", table.name), format!("LOCK TABLE {}", table.name)] {
         psql.say(&format!("BEGIN; {lock}"));
         let begun = Instant::now();
-        for beat in 1..3 {
-            let error = store.renew(&one, term, beat).await.unwrap_err();
-            assert!(matches!(error.conclusion, Conclusion::NotApplied | Conclusion::Unknown), "{error}");
+        for sequence in 1..3 {
+            let error = store.renew(&one, term, sequence).await.unwrap_err();
+            assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
         }
         assert!(begun.elapsed() < REQUEST_TIMEOUT, "{:?}", begun.elapsed());
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locked' AND state = 'active'";
         eventually("nobody waits in the server any more", || table.server.sql(waiting) == "0").await;
         psql.say("ROLLBACK");
-        let beat = table.sql("SELECT beat FROM $T WHERE shard = 'db/main'").parse::<u64>().unwrap();
-        assert_eq!(beat % 10, 0, "what was given up was not applied");
-        let next = beat + 10;
+        let sequence = table.sql("SELECT beat FROM $T WHERE shard = 'db/main'").parse::<u64>().unwrap();
+        assert_eq!(sequence % 10, 0, "what was given up was not applied");
+        let next = sequence + 10;
         assert_eq!(store.renew(&one, term, next).await, Ok(Renewal::Renewed));
     }
 }
@@ -204,7 +206,7 @@ async fn a_row_or_a_table_that_somebody_locked_is_given_up_by_the_server_as_well
 async fn of_several_hosts_the_one_that_accepts_writes_is_found() {
     let table = Table::new().await;
     let silent = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-    silent.set(Weather::BlackHole);
+    silent.set(NetworkFault::BlackHole);
     let (dead, alive) = (free_port(), table.server.port());
     let url = format!(
         "postgres://postgres@127.0.0.1:{dead},127.0.0.1:{},127.0.0.1:{alive}/postgres?table={}",
@@ -232,11 +234,11 @@ async fn a_server_that_only_reads_is_passed_over_and_named() {
     eventually("it only reads", || server.sql("SHOW default_transaction_read_only") == "on").await;
     let fresh = open(&server.url(server.address())).await;
     let error = fresh.claim(&candidate("two")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     assert!(error.message.contains("does not accept writes"), "{error}");
     // A connection that was made before goes the same way.
     let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     server.sql("ALTER SYSTEM RESET default_transaction_read_only");
     server.sql("SELECT pg_reload_conf()");
     eventually("it writes", || server.sql("SHOW default_transaction_read_only") == "off").await;

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::support::server::Server as _;
-use leaderrun::store::{Observation, Release, Renewal};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Observation, Release, Renewal};
+use leaderrun::internals::time::BootInstant;
 
 /// How long from now a grant makes its leader wait.
 #[track_caller]
@@ -221,8 +223,8 @@ async fn a_failover_is_noted_by_whoever_connects_and_not_only_by_the_next_claim(
 }
 
 async fn eventually_renewed(store: &Postgres, candidate: &Candidate, term: Term) {
-    for beat in 3..10 {
-        if store.renew(candidate, term, beat).await == Ok(Renewal::Renewed) {
+    for sequence in 3..10 {
+        if store.renew(candidate, term, sequence).await == Ok(Renewal::Renewed) {
             return;
         }
     }

@@ -1,8 +1,9 @@
 //! Writes that arrive after later ones: they do no harm.
 
 use super::*;
-use crate::support::proxy::{Proxy, Weather};
-use leaderrun::store::{Release, Renewal};
+use crate::support::proxy::{NetworkFault, Proxy};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Release, Renewal};
 use std::future::Future;
 
 const LATE: &str = "late";
@@ -26,14 +27,14 @@ impl Detour {
 
     /// Sends it, and gives up on it before it has arrived.
     async fn hold_up<T>(&self, request: impl Future<Output = T>) {
-        self.proxy.set(Weather::BlackHole);
+        self.proxy.set(NetworkFault::BlackHole);
         let cut_off = tokio::time::timeout(Duration::from_millis(200), request).await;
         assert!(cut_off.is_err(), "nothing answers through a black hole");
     }
 
     /// Lets it arrive. Returns once the server is through with it.
     async fn let_arrive(&self, table: &Table) {
-        self.proxy.set(Weather::Fair);
+        self.proxy.set(NetworkFault::Fair);
         eventually("the late connection was served", || table.connections(&format!("{LATE}_{}", table.name)) == 0)
             .await;
     }

@@ -8,21 +8,22 @@ mod support;
 
 mod access;
 mod advisory;
+mod check;
 mod encrypted;
 mod faults;
 mod forgotten;
 mod hostile;
 mod late;
-mod news;
 mod notes;
 mod pooler;
-mod provision;
 mod revoked;
 mod rows;
+mod watch;
 
-use leaderrun::lease::{Candidate, Term};
-use leaderrun::store::postgres::{Address, Postgres};
-use leaderrun::store::{Claim, Grant, Store, StoreError};
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::postgres::{Address, Postgres};
+use leaderrun::internals::store::{Claim, Grant, Store, StoreError};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

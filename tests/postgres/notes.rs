@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::support::postgres::Bouncer;
-use leaderrun::lease::Session;
-use leaderrun::store::{Conclusion, Note, Notes as _, Page, Verdict};
+use leaderrun::internals::lease::Session;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Verdict};
 
 fn standby() -> Page {
     Page::Standby(Session::random().unwrap())
@@ -33,7 +34,7 @@ async fn without_a_table_of_notes_an_election_goes_on_and_who_wants_notes_is_tol
         store.standbys("").await.unwrap_err(),
         use_all(&store).await.unwrap_err(),
     ] {
-        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
         let sign = format!("no table public.\"{}_notes\"", table.name);
         assert!(error.message.contains(&sign) && error.message.contains("leaderctl store init"), "{error}");
     }
@@ -62,7 +63,7 @@ async fn each_missing_grant_on_the_table_of_notes_is_named() {
         let store = open(&table.url().replace("//postgres@", &format!("//{role}@"))).await;
         lead(&store, &candidate("one")).await;
         let error = use_all(&store).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+        assert_eq!(error.kind, ErrorKind::Denied, "{error}");
         let grant = format!("GRANT {missing} ON TABLE public.\"{}_notes\" TO {role}", table.name);
         assert!(error.message.contains(&grant), "{error}");
         let findings = store.check().await.unwrap();

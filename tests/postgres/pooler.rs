@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::support::postgres::Bouncer;
-use leaderrun::store::{Conclusion, Observation, Release, Renewal, Verdict};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal, Verdict};
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -16,8 +18,8 @@ async fn an_election_works_through_a_pooler_in_transaction_mode() {
         for _ in 0..3 {
             let term = lead(&first, &one).await;
             assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one", "{mode}");
-            for beat in 1..4 {
-                assert_eq!(first.renew(&one, term, beat).await, Ok(Renewal::Renewed));
+            for sequence in 1..4 {
+                assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
             }
             assert!(matches!(second.observe(&shard()).await, Ok(Observation::Held(_))));
             assert_eq!(first.release(&one, term).await, Ok(Release::Released));
@@ -77,7 +79,7 @@ async fn a_row_that_somebody_locked_is_given_up_behind_a_pooler_as_well() {
     let mut psql = Psql::start(table.server);
     psql.say(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", table.name));
     let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert!(matches!(error.conclusion, Conclusion::NotApplied | Conclusion::Unknown), "{error}");
+    assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
     let waiting = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
         table.name
@@ -93,7 +95,7 @@ async fn an_advisory_lock_is_refused_where_it_would_be_somebody_elses() {
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}&advisory_lock=4711", table.name));
     let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+    assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
     assert!(error.message.contains("pooler"), "{error}");
     assert_eq!(table.server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"), "0");
 

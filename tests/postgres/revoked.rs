@@ -1,7 +1,9 @@
 //! Leases that somebody ended who does not hold them.
 
 use super::*;
-use leaderrun::store::{Observation, Release, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Observation, Release, Renewal};
 use tokio::time::timeout;
 
 #[tokio::test]

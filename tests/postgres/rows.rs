@@ -1,7 +1,9 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
-use leaderrun::store::{Conclusion, Notes as _, Observation, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Notes as _, Observation, Renewal};
 
 #[tokio::test]
 async fn a_holder_is_told_in_full() {
@@ -14,7 +16,7 @@ async fn a_holder_is_told_in_full() {
     assert_eq!((holder.owner, holder.session, holder.term), (one.owner.clone(), Some(one.session.clone()), Some(term)));
     assert_eq!((holder.host.as_deref(), holder.pid), (Some("here"), Some(7)));
     let (since, expires_in) = (holder.since_millis.unwrap(), holder.expires_in.unwrap());
-    assert!(leaderrun::time::wall_clock_millis().abs_diff(since) < 60_000, "{since}");
+    assert!(leaderrun::internals::time::wall_clock_millis().abs_diff(since) < 60_000, "{since}");
     assert!(expires_in <= LEASE && expires_in > LEASE / 4, "{expires_in:?}");
     store.release(&one, term).await.unwrap();
     let report = store.inspect(&shard()).await.unwrap();
@@ -55,7 +57,7 @@ async fn values_that_nobody_of_us_wrote_are_respected_or_named() {
     };
     row("5, '', '', '', -1, -1, -1, -1, '-infinity', 'infinity', false");
     let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains("shard db/main"), "{error}");
 
     row("5, 'theirs', 'somebody', 'there', 99999999999, 1, 1, 1, '-infinity', 'infinity', false");
@@ -69,7 +71,7 @@ async fn values_that_nobody_of_us_wrote_are_respected_or_named() {
 
     row("9223372036854775807, 'theirs', 'somebody', 'there', 1, 1, 1, 1, now(), now(), true");
     let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
 }
 
 #[tokio::test]
@@ -85,7 +87,7 @@ async fn a_table_of_something_else_is_named_and_left_alone() {
         store.inspect(&shard()).await.unwrap_err(),
         store.prepare().await.unwrap_err(),
     ] {
-        assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}");
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
         assert!(error.message.contains("theirs") && !error.message.contains('\n'), "{error}");
     }
     assert_eq!(server.sql("SELECT * FROM theirs"), "1|db/main");
@@ -111,7 +113,7 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
             claims.spawn(async move {
                 loop {
                     match store.claim(&one).await {
-                        Err(error) if error.conclusion == Conclusion::NotApplied => {}
+                        Err(error) if error.kind == ErrorKind::NotApplied => {}
                         answer => return (index, one, answer.expect("it answers, or says that it was not applied")),
                     }
                 }

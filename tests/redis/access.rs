@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use leaderrun::store::{Conclusion, Note, Notes, Page, Release, Renewal, Verdict};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Release, Renewal, Verdict};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -69,7 +71,7 @@ async fn each_missing_command_is_named() {
         // An election says so too, where it needs it.
         if !["pttl", "del", "publish", "subscribe", "evalsha"].contains(&command) {
             let error = store.claim(&candidate("one")).await.unwrap_err();
-            assert_eq!(error.conclusion, Conclusion::Denied, "{command}: {error}");
+            assert_eq!(error.kind, ErrorKind::Denied, "{command}: {error}");
             assert!(error.message.contains("denied user leaderrun"), "{error}");
             assert!(error.message.to_lowercase().contains(command), "{error}");
             assert_eq!(server.cli(&["EXISTS", LOCK]), "0", "{command}");
@@ -93,7 +95,7 @@ async fn missing_keys_and_channels_are_named() {
     let findings = store.check().await.unwrap();
     let bad = findings.iter().find(|finding| finding.verdict == Verdict::Bad).unwrap();
     assert!(bad.text.starts_with("permission missing: keys that begin with leaderrun:"), "{bad:?}");
-    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().conclusion, Conclusion::Denied);
+    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().kind, ErrorKind::Denied);
 
     allow(&server, &MINIMAL.replace("&leaderrun:*", "resetchannels"));
     let store = open(&url(&server)).await.unwrap();
@@ -101,7 +103,7 @@ async fn missing_keys_and_channels_are_named() {
     let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).collect();
     assert!(bad[0].text.starts_with("permission missing: channels that begin with leaderrun:"), "{bad:?}");
     assert!(bad[1].text.starts_with("permission missing: SUBSCRIBE to leaderrun:*"), "{bad:?}");
-    assert_eq!(store.changed(&shard()).await.unwrap_err().conclusion, Conclusion::Denied);
+    assert_eq!(store.changed(&shard()).await.unwrap_err().kind, ErrorKind::Denied);
     // A release gives the lease back all the same.
     let one = candidate("one");
     let term = lead(&store, &one).await;
@@ -115,7 +117,7 @@ async fn passwords_are_asked_for_and_never_told() {
     let at = format!("127.0.0.1:{}", server.port());
     let claim = async |url: &str| {
         let store = open(url).await.unwrap();
-        let claimed = store.claim(&candidate("one")).await.map_err(|error| (error.conclusion, error.message));
+        let claimed = store.claim(&candidate("one")).await.map_err(|error| (error.kind, error.message));
         let heard = match store.changed(&shard()).await {
             Ok(()) => String::new(),
             Err(error) => error.message,
@@ -123,17 +125,17 @@ async fn passwords_are_asked_for_and_never_told() {
         assert!(!heard.contains("hunter"), "{heard}");
         claimed
     };
-    let (conclusion, message) = claim(&format!("redis://{at}")).await.unwrap_err();
-    assert_eq!(conclusion, Conclusion::Denied);
+    let (kind, message) = claim(&format!("redis://{at}")).await.unwrap_err();
+    assert_eq!(kind, ErrorKind::Denied);
     assert!(message.contains("asks for a password: write it into the store URL"), "{message}");
-    let (conclusion, message) = claim(&format!("redis://:hunter3@{at}")).await.unwrap_err();
-    assert_eq!(conclusion, Conclusion::Denied);
+    let (kind, message) = claim(&format!("redis://:hunter3@{at}")).await.unwrap_err();
+    assert_eq!(kind, ErrorKind::Denied);
     assert_eq!(
         message,
         format!("redis at {at} does not accept this password of user default: see USER:PASSWORD@ in the store URL")
     );
-    let (conclusion, message) = claim(&format!("redis://me:hunter2@{at}")).await.unwrap_err();
-    assert_eq!(conclusion, Conclusion::Denied);
+    let (kind, message) = claim(&format!("redis://me:hunter2@{at}")).await.unwrap_err();
+    assert_eq!(kind, ErrorKind::Denied);
     assert_eq!(
         message,
         format!("redis at {at} does not accept this password of user me: see USER:PASSWORD@ in the store URL")
@@ -142,8 +144,8 @@ async fn passwords_are_asked_for_and_never_told() {
 
     let open_server = Server::start();
     let at = format!("127.0.0.1:{}", open_server.port());
-    let (conclusion, message) = claim(&format!("redis://:hunter2@{at}")).await.unwrap_err();
-    assert_eq!(conclusion, Conclusion::Misconfigured);
+    let (kind, message) = claim(&format!("redis://:hunter2@{at}")).await.unwrap_err();
+    assert_eq!(kind, ErrorKind::Misconfigured);
     assert_eq!(message, format!("redis at {at} has no password: leave it out of the store URL"));
 }
 
@@ -215,18 +217,18 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
     };
     let other = Papers::new();
     let told = error(format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", other.path("ca.pem"))).await;
-    assert_eq!(told.conclusion, Conclusion::Misconfigured);
+    assert_eq!(told.kind, ErrorKind::Misconfigured);
     assert!(
         told.message.starts_with(&format!("the certificate of redis at 127.0.0.1:{port} is not trusted")),
         "{told}"
     );
     let told = error(format!("rediss://:hunter2@127.0.0.1:{}?ca={ca}", server.port())).await;
-    assert_eq!(told.conclusion, Conclusion::NotApplied);
+    assert_eq!(told.kind, ErrorKind::NotApplied);
     assert!(told.message.contains("no TLS, if it speaks any there, within"), "{told}");
     let told = error(format!("redis://:hunter2@127.0.0.1:{port}")).await;
     assert!(!told.message.contains("hunter2"), "{told}");
     let told = error(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem")).await;
-    assert_eq!(told.conclusion, Conclusion::Misconfigured);
+    assert_eq!(told.kind, ErrorKind::Misconfigured);
     assert!(told.message.starts_with("/nowhere/ca.pem cannot be used for TLS"), "{told}");
     assert!(Path::new(&ca).exists());
 }
@@ -258,7 +260,7 @@ async fn a_list_needs_scan_and_nothing_that_writes() {
 
     allow(&server, MINIMAL);
     let error = open(&url(&server)).await.unwrap().list("").await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
 }
 
@@ -279,14 +281,14 @@ async fn who_may_list_may_read_notes_and_standbys_and_neither_write_nor_revoke()
         (operator.replace(&shard(), &standby, Some("x"), None).await.unwrap_err(), "the command DEL"),
         (operator.revoke(&shard(), term).await.unwrap_err(), "the command HSET"),
     ] {
-        assert_eq!(error.conclusion, Conclusion::Denied);
+        assert_eq!(error.kind, ErrorKind::Denied);
         assert!(error.message.contains(&format!("denied user leaderrun {command}")), "{error}");
     }
     assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
 
     allow(&server, MINIMAL);
     let error = open(&url(&server)).await.unwrap().standbys("").await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Denied);
+    assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
 }
 
@@ -312,7 +314,7 @@ async fn who_may_not_touch_notes_is_told_so_and_leads_all_the_same() {
             store.replace(&shard(), &page, None, Some(&draft)).await.unwrap_err(),
             store.replace(&shard(), &page, None, None).await.unwrap_err(),
         ] {
-            assert_eq!(error.conclusion, Conclusion::Denied, "{error}");
+            assert_eq!(error.kind, ErrorKind::Denied, "{error}");
             assert!(error.message.contains("denied user leaderrun") && error.message.contains("key"), "{error}");
         }
     }

@@ -1,7 +1,9 @@
 //! Other programs' values in our keys, and our record for other programs.
 
 use super::*;
-use leaderrun::store::{Conclusion, Observation, Renewal};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Observation, Renewal};
 
 #[tokio::test]
 async fn another_programs_lock_is_respected_while_it_lives() {
@@ -45,7 +47,7 @@ async fn a_lock_without_an_end_is_told_and_left_alone() {
     server.cli(&["SET", LOCK, "instance-7"]);
     let one = candidate("one");
     for error in [store.claim(&one).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
         assert!(error.message.starts_with(&format!("the key {LOCK} in redis at 127.0.0.1:")), "{error}");
         assert!(error.message.contains("never expires"), "{error}");
     }
@@ -68,7 +70,7 @@ async fn a_key_of_another_type_is_told_and_left_alone() {
             store.inspect(&shard()).await.unwrap_err(),
         ];
         for error in errors {
-            assert_eq!(error.conclusion, Conclusion::Misconfigured, "{number}: {error}");
+            assert_eq!(error.kind, ErrorKind::Misconfigured, "{number}: {error}");
             assert!(error.message.contains(&format!("the key {key} in redis")), "{error}");
             assert!(error.message.contains("was written by something else: delete it"), "{error}");
         }
@@ -129,7 +131,7 @@ async fn prefixes_and_databases_are_places_of_their_own() {
     assert_eq!(server.cli(&["-n", "3", "EXISTS", MARKER]), "1");
     assert_eq!(server.cli(&["EXISTS", "other:{leases}:store"]), "1");
     let error = open(&format!("{url}/99")).await.unwrap().inspect(&shard()).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains("has no database of that number"), "{error}");
 }
 

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::support::server::Server as _;
-use leaderrun::store::{Observation, Release, Renewal};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Observation, Release, Renewal};
+use leaderrun::internals::time::BootInstant;
 use std::path::Path;
 use std::process::Command;
 

@@ -1,8 +1,10 @@
 //! Requests that arrive late, twice or in another order.
 
 use super::*;
-use crate::support::proxy::{Proxy, Weather};
-use leaderrun::store::{Release, Renewal};
+use crate::support::proxy::{NetworkFault, Proxy};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Release, Renewal};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -31,13 +33,13 @@ impl Ways {
     }
 
     fn hold(&self) {
-        self.proxy.set(Weather::BlackHole);
+        self.proxy.set(NetworkFault::BlackHole);
     }
 
     /// Lets through what was held, and waits until the server has had it.
     async fn deliver(&self) {
         let before = self.server.scripts_run();
-        self.proxy.set(Weather::Fair);
+        self.proxy.set(NetworkFault::Fair);
         eventually("the late request has arrived", async || self.server.scripts_run() > before).await;
     }
 }
@@ -138,8 +140,8 @@ async fn every_request_is_one_script() {
     let one = candidate("one");
     let before = server.scripts_run();
     let term = lead(&store, &one).await;
-    for beat in 1..=5 {
-        store.renew(&one, term, beat).await.unwrap();
+    for sequence in 1..=5 {
+        store.renew(&one, term, sequence).await.unwrap();
     }
     store.release(&one, term).await.unwrap();
     assert_eq!(server.scripts_run() - before, 7);

@@ -7,20 +7,21 @@
 mod support;
 
 mod access;
+mod check;
+mod connection;
 mod foreign;
 mod forgotten;
 mod hostile;
 mod late;
-mod link;
-mod news;
 mod notes;
-mod provision;
 mod replicas;
 mod revoked;
+mod watch;
 
-use leaderrun::lease::{Candidate, Term};
-use leaderrun::store::redis::{Address, Redis};
-use leaderrun::store::{Claim, Grant, Store, StoreError};
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::redis::{Address, Redis};
+use leaderrun::internals::store::{Claim, Grant, StoreError};
 use std::time::{Duration, Instant};
 use support::claims::*;
 use support::fleet::PATIENCE;

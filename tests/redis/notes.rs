@@ -1,8 +1,9 @@
 //! Notes: where they stand, and what something else wrote in their place.
 
 use super::*;
-use leaderrun::lease::Session;
-use leaderrun::store::{Conclusion, Note, Notes, Page};
+use leaderrun::internals::lease::Session;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::{ErrorKind, Note, Notes, Page};
 
 const ORDERS: &str = "leaderrun:{leases}:note:orders:db/main";
 const STANDBY: &str = "leaderrun:{leases}:note:standby:db/main=11111111-2222-4333-8444-555555555555";
@@ -49,13 +50,13 @@ async fn what_something_else_wrote_is_told_and_left_alone() {
         server.cli(strange);
         let before = server.cli(&["DUMP", STANDBY]);
         for error in [store.read(&shard(), &standby()).await.unwrap_err(), store.standbys("").await.unwrap_err()] {
-            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
             assert!(error.message.starts_with(&format!("the key {STANDBY} in redis at")), "{error}");
             assert!(error.message.contains("was written by something else: delete it"), "{error}");
         }
         match store.replace(&shard(), &standby(), None, Some(&note(None))).await {
             Ok(replaced) => assert!(!replaced && strange == bytes),
-            Err(error) => assert_eq!(error.conclusion, Conclusion::Misconfigured, "{error}"),
+            Err(error) => assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}"),
         }
         assert_eq!(server.cli(&["DUMP", STANDBY]), before);
     }

@@ -3,7 +3,9 @@
 use super::*;
 use crate::support::fleet::{Fleet, wait_until};
 use crate::support::redis::Sentinel;
-use leaderrun::store::{Conclusion, Note, Notes, Page, Renewal, Verdict};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal, Verdict};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
@@ -35,16 +37,16 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
 
     drop(replica);
-    let mut beat = 1;
+    let mut sequence = 1;
     eventually("it is told how many have it", async || {
-        beat += 1;
-        let error = store.renew(&one, term, beat).await.unwrap_err();
-        assert_eq!(error.conclusion, Conclusion::Unknown);
+        sequence += 1;
+        let error = store.renew(&one, term, sequence).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unknown);
         error.message.starts_with("only 0 of the 1 replicas that wait= asks for have confirmed")
     })
     .await;
     let error = store.claim(&one).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Unknown);
+    assert_eq!(error.kind, ErrorKind::Unknown);
     // What needs no replica goes on.
     assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
     store.release(&one, term).await.unwrap();
@@ -77,7 +79,7 @@ async fn a_replica_takes_no_leases() {
         store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("x"))).await.unwrap_err(),
     ];
     for error in errors {
-        assert_eq!(error.conclusion, Conclusion::NotApplied);
+        assert_eq!(error.kind, ErrorKind::NotApplied);
         assert!(error.message.contains("is a replica and takes no leases"), "{error}");
     }
     let findings = store.check().await.unwrap();
@@ -168,10 +170,10 @@ async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
     refused(other.claim(&two).await.unwrap());
     assert_eq!(world.first.cli(&["EXISTS", LOCK]), "1");
     world.fail_over();
-    let mut beat = 0;
+    let mut sequence = 0;
     eventually("the new master renews", async || {
-        beat += 1;
-        store.renew(&one, term, beat).await == Ok(Renewal::Renewed)
+        sequence += 1;
+        store.renew(&one, term, sequence).await == Ok(Renewal::Renewed)
     })
     .await;
     assert!(world.second.cli(&["GET", LOCK]).starts_with(one.session.as_str()));
@@ -221,7 +223,7 @@ async fn sentinels_that_do_not_know_the_master_are_told() {
     let world = World::new();
     let url = world.url().replace("/main", "/other");
     let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.starts_with("the Sentinel at 127.0.0.1:"), "{error}");
     assert!(error.message.contains("knows no master called other: name another"), "{error}");
 }
@@ -235,7 +237,7 @@ async fn one_sentinel_of_three_is_enough_to_find_the_master() {
     lead(&open(&url).await.unwrap(), &candidate("one")).await;
     let url = format!("redis+sentinel://127.0.0.1:{dead}/main");
     let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::NotApplied);
+    assert_eq!(error.kind, ErrorKind::NotApplied);
     assert_eq!(error.message, format!("cannot reach the Sentinel at 127.0.0.1:{dead}: connection refused"));
 }
 

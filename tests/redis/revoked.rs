@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::support::server::Server as _;
-use leaderrun::store::{Conclusion, Observation, Release, Renewal};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
+use leaderrun::internals::time::BootInstant;
 use std::sync::Arc;
 
 const SHORT: Duration = Duration::from_secs(4);
@@ -118,7 +120,7 @@ async fn what_another_program_wrote_is_not_revoked() {
     }
     server.cli(&["SET", LOCK, "session 7 0 9 7 host owner"]);
     let error = store.revoke(&shard(), Term(7)).await.unwrap_err();
-    assert_eq!(error.conclusion, Conclusion::Misconfigured);
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains("never expires"), "{error}");
     assert_eq!(server.cli(&["EXISTS", LOCK]), "1");
 }

@@ -4,7 +4,7 @@
 //! polled only through [`Process::run`], which says whose clock is read meanwhile; and what is polled by nobody's
 //! process reads the true time.
 
-use leaderrun::time::{BootInstant, simulate};
+use leaderrun::internals::time::{BootInstant, simulate};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Once};

@@ -10,8 +10,8 @@ use crate::random::Random;
 use crate::story::{Backend, Kind};
 use crate::tree::Temper;
 use crate::world::World;
-use leaderrun::election::{OnLoss, Patience, Settings};
-use leaderrun::lease::{Shard, Timing, TimingRequest};
+use leaderrun::internals::election::{OnLoss, Patience, Settings};
+use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,10 +48,10 @@ impl Fleet {
             on_loss: OnLoss::Standby,
             drain: None,
             max_run: None,
-            books: false,
+            job_gate: false,
             restart: None,
             relinquish_after: None,
-            attendants: false,
+            standby_tasks: false,
         };
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
         let mut clients = Vec::new();

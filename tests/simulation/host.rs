@@ -7,15 +7,17 @@ use crate::random::Random;
 use crate::tree::{Temper, Tree};
 use crate::watched::Watched;
 use crate::world::World;
-use leaderrun::driver::{self, Habits, Host};
-use leaderrun::election::{CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
-use leaderrun::guard::policy::{Effect, Input, Order, Policy};
-use leaderrun::lease::{Candidate, Deadline, Session, Shard, Term};
-use leaderrun::store::{
-    Claim, Delivery, Finding, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
+use leaderrun::internals::election::{CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
+use leaderrun::internals::guard::orphan_release;
+use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
+use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term};
+use leaderrun::internals::runner::driver::{self, Host, Options};
+use leaderrun::internals::slots::Campaign;
+use leaderrun::internals::store::Administration;
+use leaderrun::internals::store::{
+    Claim, Delivery, Finding, Leases, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
 };
-use leaderrun::time::BootInstant;
-use leaderrun::will;
+use leaderrun::internals::time::BootInstant;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -158,8 +160,8 @@ impl Machine {
             let run = async move {
                 let store = Arc::new(UsedBy { process: own.clone(), store: (this.site.open)(this.site.index).await });
                 let body = Body { machine: Arc::clone(&this), process: own, tell, inbox, lines: None };
-                let habits = Habits { announces: this.site.announces, job: None, schedule: None };
-                driver::run(this.site.settings, candidate, store, body, habits, seed).await
+                let options = Options { announces: this.site.announces, job: None, schedule: None };
+                driver::run(this.site.settings, candidate, Campaign::new(store), body, options, seed).await
             };
             let outcome = tokio::spawn(process.run(run)).await.expect("a candidate does not panic");
             process.kill();
@@ -215,7 +217,7 @@ impl Notes for UsedBy {
 }
 
 #[async_trait::async_trait]
-impl Store for UsedBy {
+impl Leases for UsedBy {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         self.run(self.store.claim(candidate)).await
     }
@@ -224,8 +226,8 @@ impl Store for UsedBy {
         self.run(self.store.observe(shard)).await
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        self.run(self.store.renew(candidate, term, beat)).await
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+        self.run(self.store.renew(candidate, term, sequence)).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -235,7 +237,10 @@ impl Store for UsedBy {
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
         self.run(self.store.changed(shard)).await
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for UsedBy {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         self.run(self.store.inspect(shard)).await
     }
@@ -255,7 +260,9 @@ impl Store for UsedBy {
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         self.run(self.store.check()).await
     }
+}
 
+impl Store for UsedBy {
     fn delivery(&self) -> Delivery {
         self.store.delivery()
     }
@@ -310,13 +317,7 @@ impl Host for Body {
         }
     }
 
-    fn start(
-        &mut self,
-        candidate: &Candidate,
-        term: Term,
-        deadline: Deadline,
-        _: &dyn Store,
-    ) -> Result<(), StartError> {
+    fn start(&mut self, candidate: &Candidate, term: Term, deadline: Deadline, _: &Campaign) -> Result<(), StartError> {
         let machine = &self.machine;
         let grace = machine.site.settings.timing.stop_grace;
         let temper = machine.site.temper.unwrap_or_else(|| Temper::any(&mut machine.state().random, grace));
@@ -508,7 +509,7 @@ async fn last_will(machine: Arc<Machine>, candidate: Candidate, term: Term) {
     let process = machine.process();
     let run = async move {
         let store = (machine.site.open)(machine.site.index).await;
-        let given = will::give_back(&*store, &candidate, term).await;
+        let given = orphan_release::give_back(&*store, &candidate, term).await;
         machine.site.world.say(&format!("host {}: last will of term {term}: {given:?}", machine.site.index));
     };
     process.run(run).await;

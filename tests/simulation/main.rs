@@ -10,9 +10,9 @@
 //!
 //! | part | how |
 //! | --- | --- |
-//! | candidate | `leaderrun::driver` with `leaderrun::election`, as they are |
-//! | guard | `leaderrun::guard::policy` as it is; `host` plays the processes around it |
-//! | store | `leaderrun::store::dynamodb` over its SDK and a table (`table`), and the reference store (`reference`) |
+//! | candidate | `leaderrun::internals::runner::driver` with `leaderrun::internals::election`, as they are |
+//! | guard | `leaderrun::internals::guard::policy` as it is; `host` plays the processes around it |
+//! | store | `leaderrun::internals::store::dynamodb` over its SDK and a table (`table`), and the reference store (`reference`) |
 //! | network | messages lost, late by more than a lease, doubled, answered with an error though applied (`network`) |
 //! | clocks | each host's boot clock is up to 0.49 % fast or slow, its wall clock up to a day off (`clock`) |
 //! | operators | pauses, handovers and leases ended by force, at any time (`operator`) |

@@ -5,9 +5,9 @@ use crate::network::Network;
 use crate::random::Random;
 use crate::story::Backend;
 use crate::world::World;
-use leaderrun::lease::{Session, Shard};
-use leaderrun::orders::{self, HandoverOrder, PauseOrder};
-use leaderrun::store::{Store, StoreError};
+use leaderrun::internals::lease::{Session, Shard};
+use leaderrun::internals::notes::orders::{self, HandoverOrder, PauseOrder};
+use leaderrun::internals::store::{Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 

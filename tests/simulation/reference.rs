@@ -3,12 +3,14 @@
 use crate::network::{Network, Refused};
 use crate::watched::Watched;
 use crate::world::World;
-use leaderrun::lease::{Candidate, Shard, Term};
-use leaderrun::store::memory::Memory;
-use leaderrun::store::{
-    Claim, Delivery, Finding, Grant, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
+use leaderrun::internals::lease::{Candidate, Shard, Term};
+use leaderrun::internals::store::Administration;
+use leaderrun::internals::store::memory::Memory;
+use leaderrun::internals::store::{
+    Claim, Delivery, Finding, Grant, Leases, Note, Notes, Observation, Page, Release, Renewal, Report, Store,
+    StoreError,
 };
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -89,7 +91,7 @@ impl Notes for Link {
 }
 
 #[async_trait::async_trait]
-impl Store for Link {
+impl Leases for Link {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let candidate = candidate.clone();
         let claim = self.call(true, move |reference| {
@@ -115,9 +117,9 @@ impl Store for Link {
         self.call(false, move |reference| at_once(reference.memory.observe(&shard))).await
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
         let candidate = candidate.clone();
-        self.call(true, move |reference| at_once(reference.memory.renew(&candidate, term, beat))).await
+        self.call(true, move |reference| at_once(reference.memory.renew(&candidate, term, sequence))).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -142,7 +144,10 @@ impl Store for Link {
             }
         }
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for Link {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         self.reference.memory.inspect(shard).await
     }
@@ -163,7 +168,9 @@ impl Store for Link {
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         Ok(Vec::new())
     }
+}
 
+impl Store for Link {
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

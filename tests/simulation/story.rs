@@ -9,11 +9,11 @@ use crate::reference::{self, Reference};
 use crate::table::{self, Table};
 use crate::world::World;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use leaderrun::election::{OnLoss, Patience, Restart, RestartWhen, Settings};
-use leaderrun::lease::{Shard, Timing, TimingRequest};
-use leaderrun::store::dynamodb::{Address, DynamoDb};
-use leaderrun::store::{Delivery, Store};
-use leaderrun::time::wall_clock_millis;
+use leaderrun::internals::election::{OnLoss, Patience, Restart, RestartWhen, Settings};
+use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
+use leaderrun::internals::store::dynamodb::{Address, DynamoDb};
+use leaderrun::internals::store::{Delivery, Store};
+use leaderrun::internals::time::wall_clock_millis;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,7 +140,7 @@ impl Story {
             on_loss: random.one_of(&[OnLoss::Standby, OnLoss::Exit]),
             drain: random.one_of(&[None, Some(Duration::from_secs(3))]),
             max_run: None,
-            books: false,
+            job_gate: false,
             restart: random.per_mille(600).then(|| Restart {
                 when: RestartWhen::Always,
                 limit: random.one_of(&[0, 1, 3]),
@@ -149,7 +149,7 @@ impl Story {
                 at_terminal: false,
             }),
             relinquish_after: random.per_mille(300).then(|| random.millis(500, 30_000)),
-            attendants: false,
+            standby_tasks: false,
         };
         let open = {
             let (backend, network, world) = (backend.clone(), network.clone(), world.clone());

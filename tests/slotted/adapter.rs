@@ -1,12 +1,14 @@
 //! The adapter alone, over the reference store, whose answers are lost, late or refused on demand.
 
-use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::orders::{self, Orders};
-use leaderrun::store::file::FileStore;
-use leaderrun::store::memory::Memory;
-use leaderrun::store::slotted::Slotted;
-use leaderrun::store::{
-    Claim, Conclusion, Delivery, Finding, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
+use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
+use leaderrun::internals::notes::orders::{self, Orders};
+use leaderrun::internals::slots::Slots;
+use leaderrun::internals::store::Administration;
+use leaderrun::internals::store::file::FileStore;
+use leaderrun::internals::store::memory::Memory;
+use leaderrun::internals::store::{
+    Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewal, Report, Store,
+    StoreError,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -24,7 +26,7 @@ enum Fate {
     /// Its answer takes for ever; it is applied.
     Hangs,
     /// It is refused in this way.
-    Fails(Conclusion),
+    Fails(ErrorKind),
     /// Its answer is late.
     Late(Duration),
 }
@@ -54,14 +56,14 @@ impl Bent {
 }
 
 #[async_trait::async_trait]
-impl Store for Bent {
+impl Leases for Bent {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         self.note("claim", &candidate.shard);
         let fate = self.fates.lock().unwrap().pop_front();
         match fate {
             None => self.memory.claim(candidate).await,
             Some(Fate::Swallowed) => Err(StoreError::unknown("no answer")),
-            Some(Fate::Fails(conclusion)) => Err(StoreError { conclusion, message: "refused".to_owned() }),
+            Some(Fate::Fails(kind)) => Err(StoreError { kind, message: "refused".to_owned() }),
             Some(Fate::Unheard) => {
                 self.memory.claim(candidate).await?;
                 Err(StoreError::unknown("no answer"))
@@ -82,9 +84,9 @@ impl Store for Bent {
         self.memory.observe(shard).await
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
         self.note("renew", &candidate.shard);
-        self.memory.renew(candidate, term, beat).await
+        self.memory.renew(candidate, term, sequence).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -98,7 +100,10 @@ impl Store for Bent {
         }
         Ok(())
     }
+}
 
+#[async_trait::async_trait]
+impl Administration for Bent {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         self.memory.inspect(shard).await
     }
@@ -118,7 +123,9 @@ impl Store for Bent {
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         Ok(Vec::new())
     }
+}
 
+impl Store for Bent {
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }
@@ -152,7 +159,7 @@ impl Notes for Bent {
 /// A candidate, and the store as it sees it.
 struct One {
     candidate: Candidate,
-    store: Slotted,
+    store: Slots,
 }
 
 impl One {
@@ -166,7 +173,7 @@ impl One {
             lease: Duration::from_mins(1),
         };
         let inner: Arc<dyn Store> = bent.clone();
-        let store = Slotted::new(inner, &candidate, slots, PATIENCE).unwrap();
+        let store = Slots::new(inner, &candidate, slots, PATIENCE).unwrap();
         Self { candidate, store }
     }
 
@@ -248,9 +255,9 @@ async fn as_many_lead_as_there_are_slots_and_the_next_one_hears_who_ends_first()
     all[3].changed().await;
     let (now, next) = all[3].lead().await;
     assert!(now == slot && next > term);
-    for (beat, one) in (1..).zip([&all[0], &all[2], &all[3]]) {
+    for (sequence, one) in (1..).zip([&all[0], &all[2], &all[3]]) {
         let term = bent.memory.inspect(&one.store.place().unwrap().shard).await.unwrap().last_term.unwrap();
-        assert_eq!(one.store.renew(&one.candidate, term, beat).await, Ok(Renewal::Renewed));
+        assert_eq!(one.store.renew(&one.candidate, term, sequence).await, Ok(Renewal::Renewed));
     }
     assert_eq!(all[1].store.renew(&all[1].candidate, term, 9).await, Ok(Renewal::Lost(None)));
 }
@@ -260,7 +267,7 @@ async fn a_claim_in_doubt_is_asked_again_first_and_alone() {
     for fate in [Fate::Unheard, Fate::Swallowed] {
         let bent = Arc::new(Bent::default());
         let one = One::of(&bent, "c0", 4);
-        bent.next(&[fate, Fate::Swallowed, Fate::Fails(Conclusion::NotApplied)]);
+        bent.next(&[fate, Fate::Swallowed, Fate::Fails(ErrorKind::NotApplied)]);
         assert!(one.claim().await.is_err());
         let [first] = &bent.asked()[..] else { panic!("one was asked for") };
         for _ in 0..2 {
@@ -297,7 +304,7 @@ async fn only_a_definite_refusal_ends_a_doubt() {
     let asked = bent.asked();
     let number: u32 = asked[0].rsplit_once('/').unwrap().1.parse().unwrap();
     taken(&bent, &[number]).await;
-    bent.next(&[Fate::Fails(Conclusion::Denied)]);
+    bent.next(&[Fate::Fails(ErrorKind::Denied)]);
     assert!(one.claim().await.is_err());
     assert_eq!(bent.asked(), asked);
     assert_eq!(one.lead().await.0, 3 - number);
@@ -307,8 +314,8 @@ async fn only_a_definite_refusal_ends_a_doubt() {
 async fn what_is_wrong_with_one_slot_keeps_nobody_from_the_next() {
     let bent = Arc::new(Bent::default());
     let one = One::of(&bent, "c0", 2);
-    bent.next(&[Fate::Fails(Conclusion::Misconfigured)]);
-    assert_eq!(one.claim().await.unwrap_err().conclusion, Conclusion::Misconfigured);
+    bent.next(&[Fate::Fails(ErrorKind::Misconfigured)]);
+    assert_eq!(one.claim().await.unwrap_err().kind, ErrorKind::Misconfigured);
     let first = bent.asked();
     assert_ne!(first[0], format!("claim s/{}", one.lead().await.0));
 }
@@ -345,9 +352,9 @@ async fn a_paused_slot_is_passed_over_once_that_is_known_and_taken_again_when_it
     let one = One::of(&bent, "c0", 2);
     let (led, term) = one.lead().await;
     pause(&bent, &slot(led)).await;
-    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.is_some());
+    assert!(one.store.directives(&one.candidate).await.unwrap().pause.is_some());
     one.release(term).await.unwrap();
-    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.is_none(), "others are not paused");
+    assert!(one.store.directives(&one.candidate).await.unwrap().pause.is_none(), "others are not paused");
     taken(&bent, &[3 - led]).await;
     for _ in 0..3 {
         assert!(matches!(one.claim().await, Ok(Claim::Refused(holder)) if holder.owner == "other"));
@@ -365,7 +372,7 @@ async fn where_all_slots_are_paused_somebody_says_so_and_nothing_is_claimed() {
     let one = One::of(&bent, "c0", 1);
     let (_, term) = one.lead().await;
     pause(&bent, &slot(1)).await;
-    one.store.mandate(&one.candidate).await.unwrap();
+    one.store.directives(&one.candidate).await.unwrap();
     one.release(term).await.unwrap();
     bent.asked();
     let Ok(Claim::Refused(holder)) = one.claim().await else { panic!("granted") };
@@ -383,8 +390,8 @@ async fn who_steps_down_from_a_slot_waits_its_time_there_and_then_is_told_of_it_
     order(&bent, &slot(1), |orders| orders.handover = Some(handover.clone())).await;
     for _ in 0..2 {
         // Also when the first answer was lost, and that time is over.
-        let mandate = one.store.mandate(&one.candidate).await.unwrap();
-        assert!(!mandate.handover.unwrap().welcome, "it has to go");
+        let directives = one.store.directives(&one.candidate).await.unwrap();
+        assert!(!directives.handover.unwrap().welcome, "it has to go");
         tokio::time::sleep(HOLD * 2).await;
     }
     let released = std::time::Instant::now();
@@ -393,8 +400,8 @@ async fn who_steps_down_from_a_slot_waits_its_time_there_and_then_is_told_of_it_
         one.changed().await;
     }
     assert!(released.elapsed() >= HOLD, "{:?}", released.elapsed());
-    let mandate = one.store.mandate(&one.candidate).await.unwrap();
-    assert!(mandate.handover.unwrap().welcome, "it has waited");
+    let directives = one.store.directives(&one.candidate).await.unwrap();
+    assert!(directives.handover.unwrap().welcome, "it has waited");
 }
 
 #[tokio::test]
@@ -404,7 +411,7 @@ async fn a_pause_of_the_shard_is_for_whoever_leads_or_waits() {
     one.lead().await;
     pause(&bent, &one.candidate.shard).await;
     for candidate in [&one, &two] {
-        assert!(candidate.store.mandate(&candidate.candidate).await.unwrap().pause.is_some());
+        assert!(candidate.store.directives(&candidate.candidate).await.unwrap().pause.is_some());
     }
 }
 
@@ -415,14 +422,14 @@ async fn a_pause_of_the_shard_that_keeps_leaders_does_not_hide_one_of_a_slot_tha
     one.lead().await;
     let keep = orders::pause(None, true, None).unwrap();
     order(&bent, &one.candidate.shard, |orders| orders.pause = Some(keep.clone())).await;
-    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+    assert!(one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
     pause(&bent, &slot(1)).await;
-    assert!(!one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+    assert!(!one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
     order(&bent, &one.candidate.shard, |orders| orders.pause = None).await;
     order(&bent, &slot(1), |orders| orders.pause = Some(keep.clone())).await;
-    assert!(one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+    assert!(one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
     pause(&bent, &one.candidate.shard).await;
-    assert!(!one.store.mandate(&one.candidate).await.unwrap().pause.unwrap().keep);
+    assert!(!one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
 }
 
 #[tokio::test]
@@ -466,12 +473,12 @@ async fn a_doubt_that_is_never_answered_ends_with_the_lease() {
     let bent = Arc::new(Bent::default());
     let mut one = One::of(&bent, "c0", 2);
     one.candidate.lease = Duration::from_secs(1);
-    bent.next(&[Fate::Unheard, Fate::Fails(Conclusion::Denied)]);
+    bent.next(&[Fate::Unheard, Fate::Fails(ErrorKind::Denied)]);
     assert!(one.claim().await.is_err() && one.claim().await.is_err());
     let asked = bent.asked();
     assert_eq!(asked[0], asked[1]);
     tokio::time::sleep(one.candidate.lease * 2).await;
-    bent.next(&[Fate::Fails(Conclusion::NotApplied), Fate::Fails(Conclusion::Denied)]);
+    bent.next(&[Fate::Fails(ErrorKind::NotApplied), Fate::Fails(ErrorKind::Denied)]);
     assert!(one.claim().await.is_err() && one.claim().await.is_err());
     assert_eq!(bent.asked(), asked, "a store that is out of reach may answer yet");
     assert_ne!(format!("claim s/{}", one.lead().await.0), asked[0]);

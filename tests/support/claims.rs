@@ -1,9 +1,9 @@
 //! Candidates that ask a store directly, without a program around them.
 
 use super::fleet::PATIENCE;
-use leaderrun::lease::{Candidate, Session, Shard, Term};
-use leaderrun::store::{Claim, Grant, Holder, Store};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
+use leaderrun::internals::store::{Claim, Grant, Holder, Store};
+use leaderrun::internals::time::BootInstant;
 use std::time::{Duration, Instant};
 
 pub const LEASE: Duration = Duration::from_secs(15);

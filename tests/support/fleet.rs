@@ -1,7 +1,7 @@
 //! Several candidates of one shard, as real processes, and what their COMMANDs wrote down.
 
 use super::evidence::Evidence;
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! The line that stamps are made of: `OWNER TERM PID BOOT_NANOSECONDS`.
 
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use std::fs::File;
 use std::io::{Result, Write};
 

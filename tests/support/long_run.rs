@@ -12,11 +12,11 @@
 use crate::support::evidence::{Evidence, common, median_and_worst, millis};
 use crate::support::fleet::{Life, leaderctl, wait_until};
 use crate::support::operator::{ORDERED, Operator, Order};
-use crate::support::proxy::Weather;
+use crate::support::proxy::NetworkFault;
 use crate::support::random::Random;
 use crate::support::server::Server;
 use crate::support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -53,9 +53,9 @@ enum Harm {
 
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
-    Weather(&'static str, Weather),
+    NetworkFault(&'static str, NetworkFault),
     /// For everybody.
-    Climate(&'static str, Weather),
+    Climate(&'static str, NetworkFault),
     ServerKilled,
     ServerFrozen,
     Clock(i64),
@@ -92,15 +92,15 @@ impl Harm {
 
 impl Trouble {
     fn draw(random: &mut Random) -> Self {
-        let latency = Weather::Slow(random.millis(100, 4000));
+        let latency = NetworkFault::Slow(random.millis(100, 4000));
         let shift = random.one_of(&[3600, -3600]);
         random.one_of(&[
-            Self::Weather("black hole", Weather::BlackHole),
-            Self::Weather("slow", latency),
-            Self::Weather("storm", Weather::Storm),
-            Self::Climate("black hole for all", Weather::BlackHole),
+            Self::NetworkFault("black hole", NetworkFault::BlackHole),
+            Self::NetworkFault("slow", latency),
+            Self::NetworkFault("storm", NetworkFault::Storm),
+            Self::Climate("black hole for all", NetworkFault::BlackHole),
             Self::Climate("slow for all", latency),
-            Self::Climate("storm for all", Weather::Storm),
+            Self::Climate("storm for all", NetworkFault::Storm),
             Self::ServerKilled,
             Self::ServerFrozen,
             Self::Clock(shift),
@@ -111,7 +111,7 @@ impl Trouble {
 
     fn name(self) -> Option<String> {
         Some(match self {
-            Self::Weather(name, _) | Self::Climate(name, _) => name.to_owned(),
+            Self::NetworkFault(name, _) | Self::Climate(name, _) => name.to_owned(),
             Self::ServerKilled => "server killed".to_owned(),
             Self::ServerFrozen => "server frozen".to_owned(),
             Self::Clock(_) => "wall clock stepped".to_owned(),
@@ -142,8 +142,8 @@ fn step(index: usize, world: &mut World, random: &mut Random, size: usize, log: 
     let target = leads.filter(|_| which % 4 > 0).unwrap_or(anybody);
     begin(log, index, trouble.name());
     match trouble {
-        Trouble::Weather(_, weather) => world.set(&target, weather),
-        Trouble::Climate(_, weather) => world.set_all(weather),
+        Trouble::NetworkFault(_, fault) => world.set(&target, fault),
+        Trouble::Climate(_, fault) => world.set_all(fault),
         Trouble::ServerKilled => world.server.kill(),
         Trouble::ServerFrozen => world.server.freeze(),
         Trouble::Clock(shift) => world.set_wall_clock(&target, shift),
@@ -159,7 +159,7 @@ fn step(index: usize, world: &mut World, random: &mut Random, size: usize, log: 
         log.truncate(begun);
     }
     match trouble {
-        Trouble::Weather(..) | Trouble::Climate(..) => world.set_all(Weather::Fair),
+        Trouble::NetworkFault(..) | Trouble::Climate(..) => world.set_all(NetworkFault::Fair),
         Trouble::ServerKilled => world.server.start_again(),
         Trouble::ServerFrozen => world.server.thaw(),
         Trouble::Clock(_) | Trouble::Nothing => {}

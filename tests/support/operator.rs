@@ -7,7 +7,7 @@
 use super::fleet::leaderctl;
 use super::random::Random;
 use super::server::Server;
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 use serde_json::{Deserializer, Value};
 use std::fmt;
 use std::io::Read;
@@ -62,7 +62,7 @@ pub struct Operator {
 impl Operator {
     /// Whose way to the store has no faults but the server's own.
     pub fn of(server: &dyn Server, shard: &'static str, seed: u64) -> Self {
-        let desk = Desk { url: server.url(server.address()), environment: server.environment(), shard };
+        let console = Console { url: server.url(server.address()), environment: server.environment(), shard };
         let enough = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&enough);
         let at_work = Some(spawn(move || {
@@ -70,7 +70,7 @@ impl Operator {
             let mut orders = Vec::new();
             while !told.load(Ordering::Relaxed) {
                 sleep(random.millis(50, 700));
-                orders.push(desk.order(&mut random));
+                orders.push(console.order(&mut random));
             }
             orders
         }));
@@ -91,13 +91,13 @@ impl Drop for Operator {
     }
 }
 
-struct Desk {
+struct Console {
     url: String,
     environment: &'static [(&'static str, &'static str)],
     shard: &'static str,
 }
 
-impl Desk {
+impl Console {
     fn order(&self, random: &mut Random) -> Order {
         let words = self.draw(random);
         let killed_after = random.per_mille(100).then(|| random.millis(1, 80));

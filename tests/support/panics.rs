@@ -2,15 +2,16 @@
 //!
 //! COMMAND writes its number into FILE and sleeps. Once that stands there, the panic comes.
 
-use leaderrun::attendants::{Attendants, Duties};
-use leaderrun::custody::Command;
-use leaderrun::driver::{self, Habits};
-use leaderrun::election::{OnLoss, Patience, Settings};
-use leaderrun::guard::contain::{Contain, Containment};
-use leaderrun::guard::{self, hooks::Hooks};
-use leaderrun::lease::{Candidate, Session, Timing, TimingRequest};
-use leaderrun::processes::Processes;
-use leaderrun::store::Location;
+use leaderrun::internals::election::{OnLoss, Patience, Settings};
+use leaderrun::internals::guard::contain::{Contain, Containment};
+use leaderrun::internals::guard::{self, hooks::Hooks};
+use leaderrun::internals::lease::{Candidate, Session, Timing, TimingRequest};
+use leaderrun::internals::runner::driver::{self, Options};
+use leaderrun::internals::runner::guard_handle::Command;
+use leaderrun::internals::runner::processes::Processes;
+use leaderrun::internals::runner::standby_tasks::{Duties, StandbyTasks};
+use leaderrun::internals::slots::Campaign;
+use leaderrun::internals::store::Location;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ use std::time::Duration;
 const MOMENT: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
-    leaderrun::log::end_on_panic("panics");
+    leaderrun::internals::observe::log::end_on_panic("panics");
     if let Some(status) = guard::run_if_respawned() {
         return status;
     }
@@ -83,10 +84,10 @@ async fn lead(store: &str, file: &str) {
         on_loss: OnLoss::Exit,
         drain: None,
         max_run: None,
-        books: false,
+        job_gate: false,
         restart: None,
         relinquish_after: None,
-        attendants: false,
+        standby_tasks: false,
     };
     let duties = Duties {
         standby: None,
@@ -96,8 +97,8 @@ async fn lead(store: &str, file: &str) {
         grace,
         containment,
     };
-    let attendants = Attendants::new(duties, &candidate);
-    let host = Processes::new(command, &candidate, attendants, None, None).expect("signals and a timer");
-    let habits = Habits { announces: false, job: None, schedule: None };
-    driver::run(settings, candidate, store, host, habits, 1).await.expect("the kernel refuses nothing");
+    let standby_tasks = StandbyTasks::new(duties, &candidate);
+    let host = Processes::new(command, &candidate, standby_tasks, None, None).expect("signals and a timer");
+    let options = Options { announces: false, job: None, schedule: None };
+    driver::run(settings, candidate, Campaign::new(store), host, options, 1).await.expect("the kernel refuses nothing");
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weather {
+pub enum NetworkFault {
     Fair,
     /// Nothing passes in either direction, and nobody is told.
     BlackHole,
@@ -21,14 +21,14 @@ pub enum Weather {
 #[derive(Clone)]
 pub struct Proxy {
     pub address: SocketAddr,
-    weather: Arc<Mutex<Weather>>,
+    fault: Arc<Mutex<NetworkFault>>,
 }
 
 impl Proxy {
     pub fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let address = listener.local_addr().expect("it is bound");
-        let proxy = Self { address, weather: Arc::new(Mutex::new(Weather::Fair)) };
+        let proxy = Self { address, fault: Arc::new(Mutex::new(NetworkFault::Fair)) };
         let this = proxy.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -39,21 +39,21 @@ impl Proxy {
         proxy
     }
 
-    pub fn set(&self, weather: Weather) {
-        *self.weather.lock().expect("nobody panicked") = weather;
+    pub fn set(&self, fault: NetworkFault) {
+        *self.fault.lock().expect("nobody panicked") = fault;
     }
 
-    fn weather(&self) -> Weather {
-        *self.weather.lock().expect("nobody panicked")
+    fn fault(&self) -> NetworkFault {
+        *self.fault.lock().expect("nobody panicked")
     }
 
     fn serve(&self, client: TcpStream, target: SocketAddr) {
         // A black hole accepts, as far as the client's kernel can tell.
         let server = loop {
-            match self.weather() {
-                Weather::BlackHole => thread::sleep(Duration::from_millis(10)),
-                Weather::Storm => return reset(&client),
-                Weather::Fair | Weather::Slow(_) => match TcpStream::connect(target) {
+            match self.fault() {
+                NetworkFault::BlackHole => thread::sleep(Duration::from_millis(10)),
+                NetworkFault::Storm => return reset(&client),
+                NetworkFault::Fair | NetworkFault::Slow(_) => match TcpStream::connect(target) {
                     Ok(server) => break server,
                     Err(_) => return reset(&client),
                 },
@@ -81,13 +81,13 @@ impl Proxy {
             }
         });
         for (at, chunk) in arrivals {
-            if let Weather::Slow(latency) = self.weather() {
+            if let NetworkFault::Slow(latency) = self.fault() {
                 thread::sleep((at + latency / 2).saturating_duration_since(Instant::now()));
             }
-            while self.weather() == Weather::BlackHole {
+            while self.fault() == NetworkFault::BlackHole {
                 thread::sleep(Duration::from_millis(10));
             }
-            if self.weather() == Weather::Storm {
+            if self.fault() == NetworkFault::Storm {
                 reset(&source);
                 reset(&to);
                 break;

@@ -2,7 +2,7 @@
 
 use super::evidence::{Evidence, common};
 use super::fleet::{Fleet, Life, wait_until_or};
-use leaderrun::time::BootInstant;
+use leaderrun::internals::time::BootInstant;
 
 pub const SLOTS: [u32; 2] = [1, 2];
 

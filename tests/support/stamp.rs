@@ -7,8 +7,8 @@
 
 mod line;
 
-use leaderrun::sys::ignore;
-use leaderrun::time::BootInstant;
+use leaderrun::internals::sys::ignore;
+use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::io::Write;

@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    leaderrun::log::begin("worker", leaderrun::log::Format::Text, 1, false);
+    leaderrun::internals::observe::log::begin("worker", leaderrun::internals::observe::log::Format::Text, 1, false);
     let mut words = std::env::args().skip(1);
     let mut next = || words.next().expect("STORE OWNER FILE");
     let (store, owner, path) = (next(), next(), next());

@@ -1,7 +1,7 @@
 //! A story's world: the server of a store, candidates, and between them proxies that misbehave on demand.
 
 use super::fleet::{Fleet, Life, children_of};
-use super::proxy::{Proxy, Weather};
+use super::proxy::{NetworkFault, Proxy};
 use super::server::{Server, prepare};
 use super::slots::{self, SLOTS};
 use nix::unistd::Pid;
@@ -33,7 +33,7 @@ pub enum Kit {
     /// All that may run beside COMMAND: hooks, a standby command, and restarts of what ends by itself.
     Equipped(Ends),
     /// The same, in two slots, and nobody is told of the leader.
-    Slotted(Ends),
+    Slots(Ends),
 }
 
 /// When COMMAND ends by itself.
@@ -50,7 +50,7 @@ impl Kit {
     fn ends(self) -> Option<Ends> {
         match self {
             Self::Bare => None,
-            Self::Equipped(ends) | Self::Slotted(ends) => Some(ends),
+            Self::Equipped(ends) | Self::Slots(ends) => Some(ends),
         }
     }
 }
@@ -148,7 +148,7 @@ impl World {
             ("on-losing", hook("losing")),
             ("on-lost", hook("lost")),
             match self.kit {
-                Kit::Slotted(_) => ("slots", "2".to_owned()),
+                Kit::Slots(_) => ("slots", "2".to_owned()),
                 Kit::Bare | Kit::Equipped(_) => ("on-leader-change", "true".to_owned()),
             },
             ("standby", standby),
@@ -163,7 +163,7 @@ impl World {
     pub fn breach_of_hooks(&self) -> Option<String> {
         match self.kit {
             Kit::Bare | Kit::Equipped(_) => self.breach_of_hooks_in("hooks"),
-            Kit::Slotted(_) => SLOTS.iter().find_map(|slot| self.breach_of_hooks_in(&format!("hooks.{slot}"))),
+            Kit::Slots(_) => SLOTS.iter().find_map(|slot| self.breach_of_hooks_in(&format!("hooks.{slot}"))),
         }
     }
 
@@ -204,7 +204,7 @@ impl World {
                 let (lives, evidence) = self.fleet.end();
                 (lives, evidence.breach())
             }
-            Kit::Slotted(_) => (slots::end(&mut self.fleet).concat(), None),
+            Kit::Slots(_) => (slots::end(&mut self.fleet).concat(), None),
         };
         let breach = breach.or_else(|| self.breach_of_hooks());
         let again = |life: &Life| {
@@ -226,13 +226,13 @@ impl World {
         self.fleet.scratch.path().join(format!("{owner}.clock"))
     }
 
-    pub fn set(&self, owner: &str, weather: Weather) {
-        self.ways[owner].set(weather);
+    pub fn set(&self, owner: &str, fault: NetworkFault) {
+        self.ways[owner].set(fault);
     }
 
-    pub fn set_all(&self, weather: Weather) {
+    pub fn set_all(&self, fault: NetworkFault) {
         for way in self.ways.values() {
-            way.set(weather);
+            way.set(fault);
         }
     }
 

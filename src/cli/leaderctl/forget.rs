@@ -6,12 +6,13 @@
 //! hears no answer, leaves leases that end by themselves: run again, it goes on.
 
 use super::PROGRAM;
-use super::desk::Desk;
+use super::operator::Operator;
 use super::slots::{Slots, listed};
 use crate::cli::flags;
 use crate::lease::{Candidate, Session, Shard, Term, show_seconds};
-use crate::screen;
-use crate::store::{Claim, Conclusion, Holder, Page, Release, Store, StoreError, on_one_line, within};
+use crate::observe::terminal;
+use crate::store::{Claim, ErrorKind, Holder, Page, Release, Store, StoreError, within};
+use crate::text::on_one_line;
 use crate::time::BootInstant;
 use clap::Args;
 use std::process::ExitCode;
@@ -57,15 +58,15 @@ impl ForgetFlags {
     /// # Errors
     /// As [`Store::claim`] and [`Store::forget`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
-        let report = desk.inspect().await?;
+        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+        let report = operator.inspect().await?;
         if let Some(holder) = &report.holder {
-            return Ok(desk.refuse(&self.held(&self.shard, holder)));
+            return Ok(operator.refuse(&self.held(&self.shard, holder)));
         }
-        let is_known = report.last_term.is_some() || self.has_notes(&desk).await?;
+        let is_known = report.last_term.is_some() || self.has_notes(&operator).await?;
         let slots = Slots::of(store, &self.shard, patience).await?;
         if let Some((slot, holder)) = slots.led().next() {
-            return Ok(desk.refuse(&self.held(slot, holder)));
+            return Ok(operator.refuse(&self.held(slot, holder)));
         }
         let names: Vec<Shard> = std::iter::once(&self.shard).chain(slots.names()).cloned().collect();
         if let Some(hidden) = slots.hidden {
@@ -73,21 +74,21 @@ impl ForgetFlags {
         }
         let mut taken = Vec::new();
         for name in &names {
-            match self.take(&desk, name).await {
+            match self.take(&operator, name).await {
                 Ok(Ok(one)) => taken.push(one),
                 Ok(Err(refusal)) => {
-                    give_back(&desk, taken).await;
-                    return Ok(desk.refuse(&refusal));
+                    give_back(&operator, taken).await;
+                    return Ok(operator.refuse(&refusal));
                 }
                 Err(error) => {
-                    give_back(&desk, taken).await;
+                    give_back(&operator, taken).await;
                     return Err(error);
                 }
             }
         }
-        if let Err(refused) = self.has_all(&desk, &names).await {
-            give_back(&desk, taken).await;
-            return refused.map(|why| desk.refuse(&why));
+        if let Err(refused) = self.has_all(&operator, &names).await {
+            give_back(&operator, taken).await;
+            return refused.map(|why| operator.refuse(&why));
         }
         sleep(TERMS_APART).await;
         // The shard itself last: its orders and its jobs are those of its slots.
@@ -99,33 +100,33 @@ impl ForgetFlags {
             match within(most, store.forget(&one.candidate, one.term)).await {
                 Ok(Release::Released) => gone.push(one.candidate.shard),
                 Ok(Release::NotHeld) => {
-                    give_back(&desk, left.collect()).await;
+                    give_back(&operator, left.collect()).await;
                     let name = &one.candidate.shard;
                     let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
-                    return Ok(desk.refuse(&format!(
+                    return Ok(operator.refuse(&format!(
                         "the lease of {name} ended while it was forgotten, so some of its notes may be gone{and}: run \
                          this again"
                     )));
                 }
                 Err(error) => {
-                    give_back(&desk, left.chain([one]).collect()).await;
-                    return Err(desk.although("forgotten in part, so try again", error));
+                    give_back(&operator, left.chain([one]).collect()).await;
+                    return Err(operator.although("forgotten in part, so try again", error));
                 }
             }
         }
         let and = if names.len() > 1 { format!(", as are {}", listed(names[1..].iter())) } else { String::new() };
         if is_known || names.len() > 1 {
-            desk.done(&format!("forgotten{and}")).await
+            operator.done(&format!("forgotten{and}")).await
         } else {
             // There may have been notes of jobs, which cannot be looked for.
-            desk.done("nothing of it is in the store").await
+            operator.done("nothing of it is in the store").await
         }
     }
 
     /// Whether these leases are all that there are by now: a slot that nobody had led may be led meanwhile, by a
     /// candidate that took it before we had the others. Answers why not.
-    async fn has_all(&self, desk: &Desk<'_>, names: &[Shard]) -> Result<(), Result<String, StoreError>> {
-        let slots = Slots::of(desk.store, &self.shard, desk.patience).await.map_err(Err)?;
+    async fn has_all(&self, operator: &Operator<'_>, names: &[Shard]) -> Result<(), Result<String, StoreError>> {
+        let slots = Slots::of(operator.store, &self.shard, operator.patience).await.map_err(Err)?;
         let missing = slots.names().find(|name| !names.contains(name)).cloned();
         match (missing, slots.hidden) {
             (Some(slot), _) => Err(Ok(format!("{slot} is led since this began: try again"))),
@@ -135,13 +136,13 @@ impl ForgetFlags {
     }
 
     /// As far as they are told apart from those of candidates that wait.
-    async fn has_notes(&self, desk: &Desk<'_>) -> Result<bool, StoreError> {
+    async fn has_notes(&self, operator: &Operator<'_>) -> Result<bool, StoreError> {
         for page in [Page::Orders, Page::History, Page::Runs] {
-            match within(desk.patience, desk.store.read(&self.shard, &page)).await {
+            match within(operator.patience, operator.store.read(&self.shard, &page)).await {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(true),
                 // Written by something else: that goes too.
-                Err(error) if error.conclusion == Conclusion::Misconfigured => return Ok(true),
+                Err(error) if error.kind == ErrorKind::Misconfigured => return Ok(true),
                 Err(error) => return Err(error),
             }
         }
@@ -161,7 +162,7 @@ impl ForgetFlags {
     }
 
     /// Answers why not where it cannot be had.
-    async fn take(&self, desk: &Desk<'_>, name: &Shard) -> Result<Result<Taken, String>, StoreError> {
+    async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<Result<Taken, String>, StoreError> {
         let random = |error| StoreError::not_applied(format!("no random bytes: {error}"));
         let host = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
         let pid = std::process::id();
@@ -174,13 +175,13 @@ impl ForgetFlags {
             lease: self.lease,
         };
         let sent = BootInstant::now();
-        match within(desk.patience, desk.store.claim(&candidate)).await {
+        match within(operator.patience, operator.store.claim(&candidate)).await {
             Ok(Claim::Granted(grant)) => {
                 let wait =
                     grant.start_after.map(|until| until.since(BootInstant::now())).filter(|wait| !wait.is_zero());
                 let taken = Taken { candidate, term: grant.term, sent };
                 let Some(wait) = wait else { return Ok(Ok(taken)) };
-                give_back(desk, vec![taken]).await;
+                give_back(operator, vec![taken]).await;
                 let of = self.of(name);
                 Ok(Err(format!(
                     "a command of the last leader{of} may live for {}: try again after that",
@@ -189,8 +190,8 @@ impl ForgetFlags {
             }
             Ok(Claim::Refused(holder)) => Ok(Err(self.held(name, &holder))),
             Err(error) => {
-                if error.conclusion == Conclusion::Unknown {
-                    give_back(desk, vec![Taken { candidate, term: Term(0), sent }]).await;
+                if error.kind == ErrorKind::Unknown {
+                    give_back(operator, vec![Taken { candidate, term: Term(0), sent }]).await;
                 }
                 Err(error)
             }
@@ -199,12 +200,12 @@ impl ForgetFlags {
 }
 
 /// What stays as it was. Where that cannot be had, it ends by itself.
-async fn give_back(desk: &Desk<'_>, taken: Vec<Taken>) {
+async fn give_back(operator: &Operator<'_>, taken: Vec<Taken>) {
     for Taken { candidate, term, .. } in taken {
-        if let Err(error) = within(desk.patience, desk.store.release(&candidate, term)).await {
+        if let Err(error) = within(operator.patience, operator.store.release(&candidate, term)).await {
             let (shard, lease) = (&candidate.shard, show_seconds(candidate.lease));
             let message = on_one_line(error.message);
-            screen::say(format_args!(
+            terminal::say(format_args!(
                 "{PROGRAM}: {shard}: nobody may lead for {lease}, for its lease could not be given back: {message}"
             ));
         }

@@ -1,9 +1,10 @@
 //! `leaderctl history`: how the last leaderships of a shard went.
 
 use super::{inspect, printed, rfc3339};
-use crate::history::{self, Chapter};
 use crate::lease::{Shard, Term};
-use crate::store::{Store, StoreError, on_one_line, within};
+use crate::notes::history::{self, Entry};
+use crate::store::{Store, StoreError, within};
+use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -54,7 +55,7 @@ impl HistoryFlags {
         Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
     }
 
-    fn as_json(&self, chapter: &Chapter, ended: Option<&str>) -> String {
+    fn as_json(&self, chapter: &Entry, ended: Option<&str>) -> String {
         let line = Line {
             shard: self.shard.as_str(),
             term: chapter.term.0,
@@ -69,18 +70,18 @@ impl HistoryFlags {
     }
 }
 
-fn ended(chapter: &Chapter, leads: Option<Term>) -> Option<&str> {
+fn ended(chapter: &Entry, leads: Option<Term>) -> Option<&str> {
     let untold = (leads != Some(chapter.term)).then_some(UNTOLD);
     chapter.ended.as_deref().or(untold)
 }
 
-fn as_text(chapter: &Chapter, ended: Option<&str>) -> String {
+fn as_text(chapter: &Entry, ended: Option<&str>) -> String {
     let to = match (chapter.to_millis, ended) {
         (Some(to), _) => rfc3339(to),
         (None, Some(_)) => "?".to_owned(),
         (None, None) => "now".to_owned(),
     };
-    let Chapter { term, owner, host, .. } = chapter;
+    let Entry { term, owner, host, .. } = chapter;
     let (from, how) = (rfc3339(chapter.from_millis), ended.unwrap_or("leads"));
     on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}"))
 }
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_leadership_without_an_end_leads_or_crashed() {
-        let chapter = Chapter {
+        let chapter = Entry {
             term: Term(3),
             owner: "me\n".to_owned(),
             host: "db1".to_owned(),

@@ -6,8 +6,9 @@
 
 use super::{inspect, printed, rfc3339};
 use crate::lease::{JobId, Shard};
-use crate::ledger::{self, Ledger, Run};
-use crate::store::{Report, Store, StoreError, on_one_line, within};
+use crate::notes::jobs::{self, Ledger, Run};
+use crate::store::{Report, Store, StoreError, within};
+use crate::text::on_one_line;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{Write, stdout};
@@ -58,7 +59,7 @@ impl State {
 }
 
 /// # Errors
-/// As [`ledger::of_job`] and [`Store::inspect`].
+/// As [`jobs::of_job`] and [`Store::inspect`].
 pub async fn show(
     store: &dyn Store,
     patience: Duration,
@@ -66,14 +67,14 @@ pub async fn show(
     job: &JobId,
     json: bool,
 ) -> Result<ExitCode, StoreError> {
-    let mut ledger = within(patience, ledger::of_job(store, shard, job)).await?;
+    let mut ledger = within(patience, jobs::of_job(store, shard, job)).await?;
     let report = inspect(store, shard, patience).await?;
     let in_doubt = |ledger: &Ledger| {
         let run = ledger.counting();
         run.to_millis.is_none() && State::of(run, &report) == State::Failed
     };
     if ledger.as_ref().is_some_and(in_doubt) {
-        ledger = within(patience, ledger::of_job(store, shard, job)).await?;
+        ledger = within(patience, jobs::of_job(store, shard, job)).await?;
     }
     let ledger = ledger.as_ref();
     let state = ledger.map_or(State::Never, |ledger| State::of(ledger.counting(), &report));

@@ -5,8 +5,9 @@ use super::list::{as_columns, row};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, rfc3339};
 use crate::lease::Shard;
-use crate::screen;
-use crate::store::{StoreError, on_one_line};
+use crate::observe::terminal;
+use crate::store::StoreError;
+use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, IsTerminal, Write, stdout};
@@ -50,7 +51,7 @@ impl Live {
                 Ok(read) => (list, trouble) = (read, None),
                 Err(error) => {
                     if trouble.is_none() && !self.terminal {
-                        screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone())));
+                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone())));
                     }
                     trouble = Some(on_one_line(error.message));
                 }

@@ -1,11 +1,11 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
-use super::desk::Desk;
+use super::operator::Operator;
 use super::rfc3339;
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, show};
-use crate::orders::{self, PauseOrder};
+use crate::notes::orders::{self, PauseOrder};
 use crate::store::{Store, StoreError, within};
 use clap::Args;
 use std::process::ExitCode;
@@ -80,47 +80,52 @@ impl PauseFlags {
     /// # Errors
     /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
+        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let order = orders::pause(self.reason.clone(), self.keep, self.lasts)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
         let mut other: Option<PauseOrder> = None;
-        desk.change(|orders| {
-            other = orders.pause.clone().filter(|pause| pause.id != order.id);
-            if other.is_some() && !self.force {
-                return false;
-            }
-            orders.pause = Some(order.clone());
-            true
-        })
-        .await?;
+        operator
+            .change(|orders| {
+                other = orders.pause.clone().filter(|pause| pause.id != order.id);
+                if other.is_some() && !self.force {
+                    return false;
+                }
+                orders.pause = Some(order.clone());
+                true
+            })
+            .await?;
         if let Some(other) = other.filter(|_| !self.force) {
             let (by, since) = (&other.by, rfc3339(other.since_millis));
             let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            return Ok(desk.refuse(&format!("paused by {by} since {since} already{reason}; --force takes its place")));
+            return Ok(
+                operator.refuse(&format!("paused by {by} since {since} already{reason}; --force takes its place"))
+            );
         }
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
-        let paused = |error| desk.although(&format!("paused {until}"), error);
-        let leaders = desk.leaders().await.map_err(paused)?;
+        let paused = |error| operator.although(&format!("paused {until}"), error);
+        let leaders = operator.leaders().await.map_err(paused)?;
         // They may run beside whatever the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
         if self.wait.is_none() && leaders.led.is_empty() {
             let nobody = if hidden.is_empty() { "nobody leads" } else { "nobody leads it as a whole" };
-            return desk.done(&format!("paused {until}; {nobody}{hidden}")).await;
+            return operator.done(&format!("paused {until}; {nobody}{hidden}")).await;
         }
         if self.keep {
             let who = leaders.told(&self.shard, "goes on, and nobody follows", "go on, and nobody follows");
-            return desk.done(&format!("paused {until}; {who}{hidden}")).await;
+            return operator.done(&format!("paused {until}; {who}{hidden}")).await;
         }
         let Some(most) = self.wait else {
             let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
-            return desk.done(&format!("paused {until}; {}{hidden}", leaders.told(&self.shard, stop.0, stop.1))).await;
+            return operator
+                .done(&format!("paused {until}; {}{hidden}", leaders.told(&self.shard, stop.0, stop.1)))
+                .await;
         };
-        if !desk.wait_until_free(most, &leaders.led).await.map_err(paused)? {
+        if !operator.wait_until_free(most, &leaders.led).await.map_err(paused)? {
             let who = leaders.told(&self.shard, "has not stopped", "have not all stopped");
-            return Ok(desk.not_yet(most, &who));
+            return Ok(operator.not_yet(most, &who));
         }
         match leaders.hidden {
-            None => desk.done(&format!("paused {until}; nobody leads")).await,
+            None => operator.done(&format!("paused {until}; nobody leads")).await,
             Some(error) => {
                 let message = format!("{}: paused {until}, and the pause stands; {}", self.shard, error.message);
                 Err(StoreError { message, ..error })
@@ -133,9 +138,9 @@ impl ResumeFlags {
     /// # Errors
     /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
+        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let mut ended: Option<PauseOrder> = None;
-        let changed = desk
+        let changed = operator
             .change(|orders| {
                 // Asked again after an answer that was lost, it is gone already.
                 ended = orders.pause.take().or(ended.take());
@@ -143,17 +148,17 @@ impl ResumeFlags {
             })
             .await;
         match changed {
-            Err(error) if self.force && exit::of_store(&error) == exit::CONFIGURATION => {
+            Err(error) if self.force && error.exit_status() == exit::CONFIGURATION => {
                 within(patience * 4, orders::remove(store, &self.shard)).await?;
-                return desk.done("resumed: removed orders that something else wrote").await;
+                return operator.done("resumed: removed orders that something else wrote").await;
             }
             changed => changed?,
         };
         match ended {
             Some(PauseOrder { by, since_millis, .. }) => {
-                desk.done(&format!("resumed; it was paused by {by} since {}", rfc3339(since_millis))).await
+                operator.done(&format!("resumed; it was paused by {by} since {}", rfc3339(since_millis))).await
             }
-            None => desk.done("not paused").await,
+            None => operator.done("not paused").await,
         }
     }
 }

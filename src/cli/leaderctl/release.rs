@@ -10,12 +10,13 @@
 //! watch that shows the lease unrenewed lets it be taken away.
 
 use super::PROGRAM;
-use super::desk::{Desk, LOOK_EVERY};
+use super::operator::{LOOK_EVERY, Operator};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
-use crate::screen;
-use crate::store::{Holder, Release, Report, Store, StoreError, on_one_line, within};
+use crate::observe::terminal;
+use crate::store::{Holder, Release, Report, Store, StoreError, within};
+use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -53,28 +54,28 @@ impl ReleaseFlags {
     /// # Errors
     /// As [`Store::revoke`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
+        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);
-        let holder = match desk.inspect().await?.holder {
-            None => return Ok(desk.refuse("nobody holds the lease")),
+        let holder = match operator.inspect().await?.holder {
+            None => return Ok(operator.refuse("nobody holds the lease")),
             Some(holder) if holder.term != Some(term) => {
-                return Ok(desk.refuse(&format!("{holder} leads, and not term {term}")));
+                return Ok(operator.refuse(&format!("{holder} leads, and not term {term}")));
             }
             Some(holder) => holder,
         };
         if !self.force {
-            match self.watch(&desk, &holder, term).await? {
+            match self.watch(&operator, &holder, term).await? {
                 Verdict::Unrenewed => {}
-                Verdict::Renewed(refusal) => return Ok(desk.refuse(&refusal)),
-                Verdict::Ended => return desk.done(&format!("the lease of term {term} has ended by itself")).await,
+                Verdict::Renewed(refusal) => return Ok(operator.refuse(&refusal)),
+                Verdict::Ended => return operator.done(&format!("the lease of term {term} has ended by itself")).await,
             }
         }
         match within(patience, store.revoke(&self.shard, term)).await? {
-            Release::NotHeld => Ok(desk.refuse(&format!("term {term} had ended already"))),
+            Release::NotHeld => Ok(operator.refuse(&format!("term {term} had ended already"))),
             Release::Released => {
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
                 let left = holder.expires_in.map(show).unwrap_or_default();
-                desk.done(&format!(
+                operator.done(&format!(
                     "the lease of term {term} is ended; if {}{host} is alive it stops COMMAND when it next renews, and \
                      whoever is granted the lease next starts nothing before {left} from now",
                     holder.owner
@@ -84,19 +85,19 @@ impl ReleaseFlags {
         }
     }
 
-    async fn watch(&self, desk: &Desk<'_>, first: &Holder, term: Term) -> Result<Verdict, StoreError> {
+    async fn watch(&self, operator: &Operator<'_>, first: &Holder, term: Term) -> Result<Verdict, StoreError> {
         let begun = Instant::now();
         let Some(left) = first.expires_in else { return Ok(Verdict::Unrenewed) };
         let most = self.watch.unwrap_or(left + UNCERTAINTY);
         if most > SOON {
-            screen::say(format_args!("{PROGRAM}: watching for {} whether {first} renews its lease", show(most)));
+            terminal::say(format_args!("{PROGRAM}: watching for {} whether {first} renews its lease", show(most)));
         }
         // Whoever could not reach the store either could not renew.
         let (mut seen_since, mut away) = (begun, false);
         loop {
             // What an answer shows was so later than this.
             let asked = begun.elapsed();
-            match desk.inspect().await {
+            match operator.inspect().await {
                 Ok(report) => {
                     let verdict = judge(&report, term, left, asked);
                     if verdict != Verdict::Unrenewed || !away && seen_since.elapsed() >= most {
@@ -106,9 +107,9 @@ impl ReleaseFlags {
                         (seen_since, away) = (Instant::now(), false);
                     }
                 }
-                Err(error) if exit::of_store(&error) == exit::UNAVAILABLE && seen_since.elapsed() < most => {
+                Err(error) if error.exit_status() == exit::UNAVAILABLE && seen_since.elapsed() < most => {
                     if !away {
-                        screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
                         away = true;
                     }
                 }

@@ -20,11 +20,12 @@ use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show};
-use crate::presence;
-use crate::screen;
-use crate::signals::Signals;
+use crate::notes::standbys;
+use crate::observe::terminal;
+use crate::runner::signals::Signals;
 use crate::store::url::Secret;
-use crate::store::{Claim, Location, Page, Store, StoreError, on_one_line, within};
+use crate::store::{Claim, Location, Page, Store, StoreError, within};
+use crate::text::on_one_line;
 use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
 use evidence::{Evidence, Trouble, Verdict};
@@ -131,7 +132,7 @@ impl SelftestFlags {
         progress("");
         let store = match tried {
             Ok(store) => store,
-            Err(error) => return Ok(fail(exit::of_store(&error), &error.message)),
+            Err(error) => return Ok(fail(error.exit_status(), &error.message)),
         };
         let scratch = Scratch::new(&candidate.session)?;
         let environment = environment_without_ours();
@@ -248,7 +249,7 @@ impl<'a> Bench<'a> {
         let fleet = self.fleet.take().expect("it was put there above");
         if matches!(verdict, Verdict::Failed(_)) {
             for line in fleet.log_ends() {
-                screen::say(format_args!("{PROGRAM}: {}", on_one_line(line)));
+                terminal::say(format_args!("{PROGRAM}: {}", on_one_line(line)));
             }
         }
         Ok(Row { fault: name, verdict, evidence: Some(evidence) })
@@ -332,7 +333,7 @@ fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String>
     let Some(url) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
         return Ok(None);
     };
-    screen::say(format_args!(
+    terminal::say(format_args!(
         "{PROGRAM}: advisory_lock= is left out: a self-test must not take that lock from whom it is meant for"
     ));
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
@@ -404,7 +405,7 @@ async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patie
 }
 
 async fn remove_notes(store: &dyn Store, shard: &Shard) -> Result<(), StoreError> {
-    let standbys = presence::standbys(store, shard.as_str()).await?;
+    let standbys = standbys::standbys(store, shard.as_str()).await?;
     let standbys = standbys.into_iter().map(|(_, standby)| Page::Standby(standby.session));
     for page in standbys.chain([Page::Orders, Page::History]) {
         if let Some(note) = store.read(shard, &page).await? {

@@ -7,10 +7,12 @@
 
 use super::PROGRAM;
 use crate::lease::{Session, Shard};
-use crate::orders::{self, PauseOrder};
-use crate::presence;
-use crate::screen;
-use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, slotted, within};
+use crate::notes::orders::{self, PauseOrder};
+use crate::notes::standbys;
+use crate::observe::terminal;
+use crate::slots;
+use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
+use crate::text::on_one_line;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -24,11 +26,11 @@ pub struct Slots {
 
 impl Slots {
     /// # Errors
-    /// As [`slotted::inspect`], but for a denied permission.
+    /// As [`slots::inspect`], but for a denied permission.
     pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Result<Self, StoreError> {
-        match within(patience * 4, slotted::inspect(store, shard)).await {
+        match within(patience * 4, slots::inspect(store, shard)).await {
             Ok(known) => Ok(Self { known, hidden: None }),
-            Err(error) if error.conclusion == Conclusion::Denied => {
+            Err(error) if error.kind == ErrorKind::Denied => {
                 let message = format!("whether its slots are led is not known: {}", error.message);
                 Ok(Self { known: Vec::new(), hidden: Some(StoreError { message, ..error }) })
             }
@@ -92,7 +94,7 @@ impl Kin {
             slots => (slots, None),
         };
         let pause = match parent_pause(store, shard, patience).await {
-            Err(error) if error.conclusion == Conclusion::Denied => {
+            Err(error) if error.kind == ErrorKind::Denied => {
                 say(shard, &format!("whether a pause of all slots binds it is not known: {}", error.message));
                 None
             }
@@ -106,7 +108,7 @@ impl Kin {
 }
 
 fn say(shard: &Shard, what: &str) {
-    screen::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned())));
+    terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned())));
 }
 
 /// # Errors
@@ -116,7 +118,7 @@ pub async fn parent_pause(
     shard: &Shard,
     patience: Duration,
 ) -> Result<Option<ParentPause>, StoreError> {
-    let Some((parent, _)) = slotted::parent(shard) else { return Ok(None) };
+    let Some((parent, _)) = slots::parent(shard) else { return Ok(None) };
     let pause = within(patience, orders::read(store, &parent)).await?.pause;
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
@@ -124,26 +126,26 @@ pub async fn parent_pause(
 /// Who waits for shards whose names begin with `prefix`, or for any slot of one where those names are of slots.
 ///
 /// # Errors
-/// As [`presence::standbys`].
+/// As [`standbys::standbys`].
 pub async fn standbys(
     store: &dyn Store,
     prefix: &str,
     patience: Duration,
-) -> Result<Vec<(Shard, presence::Standby)>, StoreError> {
+) -> Result<Vec<(Shard, standbys::Standby)>, StoreError> {
     // The names of `db`'s slots may begin so, and that of `db` does not.
     let above = prefix.rsplit_once('/').filter(|(_, slot)| slot.bytes().all(|byte| byte.is_ascii_digit()));
     let prefix = above.map_or(prefix, |(shard, _)| shard);
-    within(patience * 4, presence::standbys(store, prefix)).await
+    within(patience * 4, standbys::standbys(store, prefix)).await
 }
 
 /// Whether who waits for `of` waits for `shard`: for that itself, or for any slot of the shard that it is one of.
 pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
-    of == shard.as_str() || slotted::parent(shard).is_some_and(|(parent, _)| of == parent.as_str())
+    of == shard.as_str() || slots::parent(shard).is_some_and(|(parent, _)| of == parent.as_str())
 }
 
 /// How many wait for a shard: who leads by now waits no more, whatever it has announced.
-pub fn waiting(standbys: &[(Shard, presence::Standby)], shard: &Shard, leaders: &HashSet<&Session>) -> usize {
-    let waits = |(of, standby): &&(Shard, presence::Standby)| {
+pub fn waiting(standbys: &[(Shard, standbys::Standby)], shard: &Shard, leaders: &HashSet<&Session>) -> usize {
+    let waits = |(of, standby): &&(Shard, standbys::Standby)| {
         is_waited_for(shard, of.as_str()) && !leaders.contains(&standby.session)
     };
     standbys.iter().filter(waits).count()

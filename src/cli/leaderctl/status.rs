@@ -3,9 +3,10 @@
 use super::slots::{self, Kin, Slots};
 use super::{inspect, job, printed, rfc3339};
 use crate::lease::{JobId, Shard, show, show_seconds};
-use crate::ledger::{self, Ledger};
-use crate::orders::{self, Orders};
-use crate::store::{Report, Store, StoreError, on_one_line, within};
+use crate::notes::jobs::{self, Ledger};
+use crate::notes::orders::{self, Orders};
+use crate::store::{Report, Store, StoreError, within};
+use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -182,7 +183,7 @@ impl StatusFlags {
         }
         let report = inspect(store, &self.shard, timeout).await?;
         let orders = within(timeout, orders::read(store, &self.shard)).await?;
-        let ledger = within(timeout, ledger::last(store, &self.shard)).await?;
+        let ledger = within(timeout, jobs::last(store, &self.shard)).await?;
         let kin = Kin::of(store, &self.shard, &report, timeout).await?;
         let standbys = if self.standbys || !store.is_metered() {
             let all = slots::standbys(store, self.shard.as_str(), timeout).await?;

@@ -1,13 +1,14 @@
 //! `leaderctl step-down`: who leads stops COMMAND in order and lets somebody else lead.
 
 use super::PROGRAM;
-use super::desk::Desk;
+use super::operator::Operator;
 use super::slots::Slots;
 use crate::cli::flags;
 use crate::lease::{Shard, Term};
-use crate::orders::{self, HandoverOrder};
-use crate::screen;
-use crate::store::{Holder, Report, Store, StoreError, on_one_line};
+use crate::notes::orders::{self, HandoverOrder};
+use crate::observe::terminal;
+use crate::store::{Holder, Report, Store, StoreError};
+use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -62,24 +63,24 @@ impl StepDownFlags {
     /// # Errors
     /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let desk = Desk { store, patience, shard: &self.shard, json: self.json };
-        let Some(holder) = desk.inspect().await?.holder else {
+        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+        let Some(holder) = operator.inspect().await?.holder else {
             let slots = Slots::of(store, &self.shard, patience).await?;
             let more = slots.advice().or(slots.hidden.map(|hidden| hidden.message));
-            return Ok(desk.refuse(
+            return Ok(operator.refuse(
                 &more.map_or("nobody leads".to_owned(), |more| format!("nobody leads it as a whole; {more}")),
             ));
         };
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),
-            _ => return Ok(desk.refuse(&format!("{holder} leads, which takes no orders: end it where it runs"))),
+            _ => return Ok(operator.refuse(&format!("{holder} leads, which takes no orders: end it where it runs"))),
         };
         if let Some(to) = &self.to {
             if *to == holder.owner || Some(to) == holder.host.as_ref() {
-                return Ok(desk.refuse(&format!("{holder} leads already on {to}: name another owner or host")));
+                return Ok(operator.refuse(&format!("{holder} leads already on {to}: name another owner or host")));
             }
-            if !store.is_metered() && !desk.knows_standby(to).await? {
-                screen::say(format_args!(
+            if !store.is_metered() && !operator.knows_standby(to).await? {
+                terminal::say(format_args!(
                     "{PROGRAM}: {}: no standby is known by the name {}",
                     self.shard,
                     on_one_line(to.clone())
@@ -89,25 +90,26 @@ impl StepDownFlags {
         let order = orders::handover(term, Some(session), self.to.clone(), self.hold)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
         let mut other: Option<HandoverOrder> = None;
-        desk.change(|orders| {
-            other = orders.handover.clone().filter(|handover| handover.term == term && handover.id != order.id);
-            if other.is_some() {
-                return false;
-            }
-            orders.handover = Some(order.clone());
-            true
-        })
-        .await?;
+        operator
+            .change(|orders| {
+                other = orders.handover.clone().filter(|handover| handover.term == term && handover.id != order.id);
+                if other.is_some() {
+                    return false;
+                }
+                orders.handover = Some(order.clone());
+                true
+            })
+            .await?;
         if let Some(HandoverOrder { by, to, .. }) = other {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-            return Ok(desk.refuse(&format!("{holder} was told by {by} to hand over{to} already")));
+            return Ok(operator.refuse(&format!("{holder} was told by {by} to hand over{to} already")));
         }
         let ordered = format!("{holder} steps down when it next renews its lease");
-        let Some(most) = self.wait else { return desk.done(&ordered).await };
-        let told = desk.wait_until(most, |report| successor(report, term)).await;
-        match told.map_err(|error| desk.although(&ordered, error))? {
-            Some(successor) => desk.done(&format!("{holder} stepped down; {successor} leads")).await,
-            None => Ok(desk.not_yet(most, "nobody else leads")),
+        let Some(most) = self.wait else { return operator.done(&ordered).await };
+        let told = operator.wait_until(most, |report| successor(report, term)).await;
+        match told.map_err(|error| operator.although(&ordered, error))? {
+            Some(successor) => operator.done(&format!("{holder} stepped down; {successor} leads")).await,
+            None => Ok(operator.not_yet(most, "nobody else leads")),
         }
     }
 }

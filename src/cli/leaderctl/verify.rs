@@ -2,15 +2,16 @@
 //!
 //! The hazard: an answer is old when it arrives. What is counted here was counted by the candidate to its own kill, or
 //! by the store before it answered; a step that has to be safe after that needs a fencing token. And who answers may
-//! not be the candidate: that is for [`witness::ask_own`] to find out, and then nobody has answered.
+//! not be the candidate: that is for [`query_socket::ask_own`] to find out, and then nobody has answered.
 
 use super::{PROGRAM, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
-use crate::screen;
-use crate::store::{Holder, StoreError, on_one_line};
-use crate::witness::{self, Key, Statement};
+use crate::observe::query_socket::{self, Key, Statement};
+use crate::observe::terminal;
+use crate::store::{Holder, StoreError};
+use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -44,7 +45,7 @@ pub struct Question {
     least: Duration,
     json: bool,
     /// The socket of the candidate that can answer, and by what its answer is known.
-    witness: Option<(String, Option<Key>)>,
+    query_socket: Option<(String, Option<Key>)>,
 }
 
 /// What `verify --json` prints. Fields are added, never renamed or removed.
@@ -75,10 +76,10 @@ impl VerifyFlags {
         let Some(term) = self.term.or(own_term) else {
             return Err(format!("--term is missing: which term of {shard} should be leading?"));
         };
-        let unreadable = || format!("{} is not what leaderrun has set it to", witness::KEY_VARIABLE);
-        let key = own(witness::KEY_VARIABLE).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
-        let witness = own(witness::VARIABLE).filter(|_| own_term == Some(term)).map(|name| (name, key));
-        Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, witness })
+        let unreadable = || format!("{} is not what leaderrun has set it to", query_socket::KEY_VARIABLE);
+        let key = own(query_socket::KEY_VARIABLE).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
+        let query_socket = own(query_socket::VARIABLE).filter(|_| own_term == Some(term)).map(|name| (name, key));
+        Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, query_socket })
     }
 }
 
@@ -88,8 +89,8 @@ impl Question {
     /// # Errors
     /// When nobody answers.
     pub async fn answer(&self, named: NamedStore, timeout: Duration) -> Result<ExitCode, StoreError> {
-        if let Some((witness, key)) = &self.witness {
-            match witness::ask_own(witness, key.as_ref()).await {
+        if let Some((query_socket, key)) = &self.query_socket {
+            match query_socket::ask_own(query_socket, key.as_ref()).await {
                 Ok(statement) => return Ok(self.told_by_candidate(statement)),
                 Err(error) if named.url.is_none() => {
                     return Err(StoreError::unknown(format!(
@@ -139,7 +140,7 @@ impl Question {
     fn no(&self, told_by: &'static str, left: Option<Duration>, why: &str) -> ExitCode {
         if !self.json {
             let verdict = if left.is_some() { "does not lead for long enough" } else { "does not lead" };
-            screen::say(format_args!("{PROGRAM}: term {} of shard {} {verdict}: {why}", self.term, self.shard));
+            terminal::say(format_args!("{PROGRAM}: term {} of shard {} {verdict}: {why}", self.term, self.shard));
         }
         self.say(told_by, false, left)
     }

@@ -9,8 +9,9 @@
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
 use crate::lease::Shard;
-use crate::screen;
-use crate::store::{Delivery, Holder, Report, Store, StoreError, on_one_line};
+use crate::observe::terminal;
+use crate::store::{Delivery, Holder, Report, Store, StoreError};
+use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
 use std::collections::BTreeMap;
@@ -77,7 +78,7 @@ async fn watch_all(store: &dyn Store, json: bool) -> Result<(), StoreError> {
                 Ok(list) => break list,
                 Err(error) if !away => {
                     away = true;
-                    screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
                 }
                 Err(_) => {}
             }
@@ -121,7 +122,7 @@ impl Watch {
                 }
                 Err(error) if !away => {
                     away = true;
-                    screen::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
                     sleep(LOOK_EVERY).await;
                 }
                 Err(_) => sleep(LOOK_EVERY).await,

@@ -8,9 +8,10 @@ use super::status;
 use super::{fail, inspect, printed, rfc3339};
 use crate::exit;
 use crate::lease::{Shard, show};
-use crate::orders::{self, Orders};
-use crate::store::{Conclusion, Holder, Report, Store, StoreError, on_one_line, within};
-use crate::witness::{self, Answer as Told, Statement, Survey};
+use crate::notes::orders::{self, Orders};
+use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
+use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
+use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -105,15 +106,15 @@ impl Known {
 }
 
 fn is_silence<T>(answer: &Result<T, StoreError>) -> bool {
-    answer.as_ref().is_err_and(|error| exit::of_store(error) == exit::UNAVAILABLE)
+    answer.as_ref().is_err_and(|error| error.exit_status() == exit::UNAVAILABLE)
 }
 
 /// Of a store that has told nothing.
 fn trouble(error: &StoreError) -> String {
-    let what = match error.conclusion {
-        Conclusion::NotApplied | Conclusion::Unknown => "the store does not answer here",
-        Conclusion::Denied => "the store denied this",
-        Conclusion::Misconfigured => "the store cannot be used",
+    let what = match error.kind {
+        ErrorKind::NotApplied | ErrorKind::Unknown => "the store does not answer here",
+        ErrorKind::Denied => "the store denied this",
+        ErrorKind::Misconfigured => "the store cannot be used",
     };
     format!("{what}: {}", error.message)
 }
@@ -164,14 +165,14 @@ impl WhyFlags {
                 .and_then(|()| because.iter().try_for_each(|line| writeln!(out, "  {line}")))
         };
         let failed = known.report.err().or(known.slots.and_then(Result::err));
-        failed.map_or_else(|| printed(written), |error| fail(exit::of_store(&error), &error.message))
+        failed.map_or_else(|| printed(written), |error| fail(error.exit_status(), &error.message))
     }
 
     /// Of this host and shard, as far as they answer.
     async fn candidates(&self, patience: Duration) -> Survey {
         // Who waits for a slot waits for any of its shard, and who leads in one leads in no other.
         let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);
-        let mut told = witness::ask_all(patience).await;
+        let mut told = query_socket::ask_all(patience).await;
         told.answers.retain(|Told { statement, .. }| {
             is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant)
         });

@@ -6,17 +6,17 @@
 use super::super::flags::{self, NamedStore};
 use super::super::slots;
 use super::PROGRAM;
-use crate::attendants::Duties;
 use crate::election::{Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::{hooks, hooks::Hooks};
 use crate::lease::{JobId, Shard, Timing, TimingRequest};
-use crate::ledger::{Job as LedgerJob, Slot, Turn};
-use crate::listen;
-use crate::log::Format;
-use crate::notify::Readiness;
-use crate::relinquish::Relinquish;
+use crate::notes::jobs::{Job as LedgerJob, Slot, Turn};
+use crate::observe::http;
+use crate::observe::log::Format;
+use crate::observe::systemd::Readiness;
+use crate::runner::rotation::Relinquish;
+use crate::runner::standby_tasks::Duties;
 use crate::store::Store;
 use crate::time::wall_clock_millis;
 use clap::builder::FalseyValueParser;
@@ -195,7 +195,7 @@ pub struct Flags {
 
     /// Answer probes and Prometheus here, over HTTP
     #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
-    pub(super) listen: Option<listen::Address>,
+    pub(super) listen: Option<http::Address>,
 
     /// Print the timing budget of these flags and exit
     #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]

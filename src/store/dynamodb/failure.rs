@@ -1,7 +1,7 @@
 //! What may be concluded from a failed request, and how to say it in one line.
 //!
 //! The hazard: to call a write "not applied" that was applied is to lead twice or to lose a lease that is held. So
-//! everything is [`Conclusion::Unknown`](crate::store::Conclusion) but what shows by itself that DynamoDB never saw
+//! everything is [`ErrorKind::Unknown`](crate::store::ErrorKind) but what shows by itself that DynamoDB never saw
 //! the request or turned it away.
 
 use crate::store::StoreError;
@@ -173,7 +173,7 @@ fn is_denial(code: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Conclusion;
+    use crate::store::ErrorKind;
 
     const PLACE: Place<'_> = Place {
         table: "locks",
@@ -182,21 +182,21 @@ mod tests {
         wall_clock_error: Some(1),
     };
 
-    fn conclusion(code: &str, status: u16) -> Conclusion {
-        refused(&PLACE, "dynamodb:PutItem", Some(code), Some("some words."), status).conclusion
+    fn kind(code: &str, status: u16) -> ErrorKind {
+        refused(&PLACE, "dynamodb:PutItem", Some(code), Some("some words."), status).kind
     }
 
     #[test]
     fn throttling_was_not_applied() {
         for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"] {
-            assert_eq!(conclusion(code, 400), Conclusion::NotApplied, "{code}");
+            assert_eq!(kind(code, 400), ErrorKind::NotApplied, "{code}");
         }
     }
 
     #[test]
     fn a_server_error_may_have_been_applied() {
         for code in ["InternalServerError", "ServiceUnavailable", ""] {
-            assert_eq!(conclusion(code, 500), Conclusion::Unknown, "{code}");
+            assert_eq!(kind(code, 500), ErrorKind::Unknown, "{code}");
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
             "MissingAuthenticationToken",
             "IncompleteSignatureException",
         ] {
-            assert_eq!(conclusion(code, 400), Conclusion::Denied, "{code}");
+            assert_eq!(kind(code, 400), ErrorKind::Denied, "{code}");
         }
     }
 
@@ -229,14 +229,14 @@ mod tests {
         let error =
             refused(&place, "dynamodb:GetItem", Some("InvalidSignatureException"), Some("Signature expired"), 400);
         assert!(error.message.contains("3600 s behind DynamoDB's"), "{error}");
-        assert_eq!(error.conclusion, Conclusion::Denied);
+        assert_eq!(error.kind, ErrorKind::Denied);
     }
 
     #[test]
     fn a_missing_table_says_how_to_make_it() {
         let error = refused(&PLACE, "dynamodb:GetItem", Some("ResourceNotFoundException"), None, 400);
         assert_eq!(error.message, "no table locks in DynamoDB (eu-west-1): make it with leaderctl store init");
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
     }
 
     #[test]

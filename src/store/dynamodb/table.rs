@@ -1,6 +1,6 @@
 //! The requests: each writes or reads one item, and a failed condition is an outcome and not an error.
 
-use super::client::{self, Watch};
+use super::connection::{self, Watch};
 use super::failure::{self, Place};
 use super::record::{self, Item, LOCK, TERM, millis, n, partition};
 use super::{Address, WallClock};
@@ -107,7 +107,7 @@ impl Table {
         wall_clock: WallClock,
     ) -> Result<Self, StoreError> {
         let watch = Watch::default();
-        let (client, server) = client::connect(network, address, request_timeout, &watch).await?;
+        let (client, server) = connection::connect(network, address, request_timeout, &watch).await?;
         Ok(Self { client, name: address.table.clone(), server, watch, wall_clock })
     }
 

@@ -1,9 +1,9 @@
 //! How a lock is taken, and for whom its new holder has to wait.
 
-use super::link::Connection;
+use super::connection::Connection;
 use super::proto::{TXN, TxnRequest, TxnResponse, is_absent, is_unchanged, put};
 use super::record::{self, Base, Entry, Hold, Last, Lock, View, millis, written};
-use super::strays::Strays;
+use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, Known, Left, MOST_ATTEMPTS, Tenure, YOUTH, with_drift};
 use crate::lease::{Candidate, Term};
 use crate::store::{Claim, Grant, StoreError};
@@ -29,7 +29,7 @@ impl Debt {
 impl Etcd {
     /// Makes the prefix remember from now on. False when it did so already, or somebody was faster.
     pub(super) async fn found(&self, connection: &Arc<Connection>, after: Option<Term>) -> Result<bool, StoreError> {
-        let stray = Strays::new_lease(&self.strays)?;
+        let stray = UnclaimedLeases::new_lease(&self.unclaimed)?;
         self.grant(connection, stray.id, YOUTH).await?;
         let (base, young) = (self.keys.base(), self.keys.young());
         let request = TxnRequest {
@@ -40,7 +40,7 @@ impl Etcd {
             ],
             failure: Vec::new(),
         };
-        let answer: TxnResponse = self.link.call(connection, TXN, request).await?;
+        let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
         if answer.succeeded {
             stray.keep();
         }
@@ -85,7 +85,7 @@ impl Etcd {
         candidate: &Candidate,
     ) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        let mut stray = Strays::new_lease(&self.strays)?;
+        let mut stray = UnclaimedLeases::new_lease(&self.unclaimed)?;
         // At once, for most claims come when the lock is free.
         let (view, granted) =
             tokio::join!(self.look(&connection, shard), self.grant(&connection, stray.id, candidate.lease));
@@ -153,7 +153,7 @@ impl Etcd {
             ],
             failure: self.gets(&candidate.shard),
         };
-        let answer: TxnResponse = self.link.call(connection, TXN, request).await?;
+        let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
         if !answer.succeeded {
             return Ok(Err(View::read(&connection.server, answer)?));
         }

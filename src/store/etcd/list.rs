@@ -39,7 +39,7 @@ pub async fn list(etcd: &Etcd, prefix: &str) -> Result<Vec<(Shard, Report)>, Sto
 
 async fn holder(etcd: &Etcd, lock: Entry<Lock>) -> Result<Holder, StoreError> {
     let lock = &lock;
-    etcd.link.operate(|connection| Box::pin(async move { etcd.holder(&connection, lock).await })).await
+    etcd.client.operate(|connection| Box::pin(async move { etcd.holder(&connection, lock).await })).await
 }
 
 /// What is no name of a shard is nobody's lock.
@@ -55,10 +55,10 @@ pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String
     loop {
         let request = &RangeRequest { key, range_end: range_end.clone(), limit: RANGE_PAGE };
         let (answer, server) = etcd
-            .link
+            .client
             .operate(|connection| {
                 Box::pin(async move {
-                    let answer: RangeResponse = etcd.link.call(&connection, RANGE, request.clone()).await?;
+                    let answer: RangeResponse = etcd.client.call(&connection, RANGE, request.clone()).await?;
                     Ok((answer, connection.server.clone()))
                 })
             })

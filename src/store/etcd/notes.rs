@@ -9,14 +9,14 @@
 //! - etcd counts in whole seconds, and may be a second late to remove what has ended. So a note lasts longer, never
 //!   shorter; a change of etcd's leader gives it its whole time again.
 
-use super::link::Connection;
+use super::connection::Connection;
 use super::list::below;
 use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse, delete, get, is_absent, is_value, put};
 use super::record::{STANDBY_MARK, unreadable, whole_seconds};
-use super::strays::Strays;
+use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS};
 use crate::lease::Shard;
-use crate::store::{Conclusion, Note, Notes, Page, StoreError, many};
+use crate::store::{ErrorKind, Note, Notes, Page, StoreError, many};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl Etcd {
     ) -> Result<bool, StoreError> {
         let mut etcd_lease = 0;
         if let Some(lasts) = draft.and_then(time_to_grant) {
-            let stray = Strays::new_lease(&self.strays)?;
+            let stray = UnclaimedLeases::new_lease(&self.unclaimed)?;
             self.grant(connection, stray.id, lasts).await?;
             etcd_lease = stray.id;
             stray.keep();
@@ -84,10 +84,10 @@ impl Etcd {
             failure: Vec::new(),
         };
         let answer: Result<TxnResponse, StoreError> =
-            self.link.call(connection, TXN, request).await.map_err(StoreError::from);
+            self.client.call(connection, TXN, request).await.map_err(StoreError::from);
         let useless = match &answer {
             Ok(answer) => !answer.succeeded,
-            Err(error) => error.conclusion != Conclusion::Unknown,
+            Err(error) => error.kind != ErrorKind::Unknown,
         };
         if useless {
             self.revoke_later(etcd_lease);
@@ -102,7 +102,7 @@ impl Etcd {
 
     fn revoke_later(&self, etcd_lease: i64) {
         if etcd_lease != 0 {
-            Strays::revoke_later(&self.strays, etcd_lease);
+            UnclaimedLeases::revoke_later(&self.unclaimed, etcd_lease);
         }
     }
 }
@@ -112,7 +112,7 @@ impl Notes for Etcd {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
         let key = self.keys.note(shard, page);
         let read = async |connection| self.read_on(&connection, &key).await;
-        self.link.operate(|connection| Box::pin(read(connection))).await
+        self.client.operate(|connection| Box::pin(read(connection))).await
     }
 
     async fn replace(
@@ -124,7 +124,7 @@ impl Notes for Etcd {
     ) -> Result<bool, StoreError> {
         let key = self.keys.note(shard, page);
         let replace = async |connection| self.replace_on(&connection, &key, expected, draft).await;
-        self.link.operate(|connection| Box::pin(replace(connection))).await
+        self.client.operate(|connection| Box::pin(replace(connection))).await
     }
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
@@ -138,7 +138,7 @@ impl Notes for Etcd {
                     Found::Stands(note) => Ok(Some(note)),
                     Found::Gone => self.read_on(&connection, &kv.key).await,
                 };
-                let note = self.link.operate(|connection| Box::pin(ask(connection))).await?;
+                let note = self.client.operate(|connection| Box::pin(ask(connection))).await?;
                 Ok(note.map(|note| (shard, note)))
             })
         });

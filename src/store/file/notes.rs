@@ -5,13 +5,13 @@
 //! writer of many; reading needs none, for a note is replaced as a whole (rename).
 
 use super::lock::{self, Lock};
-use super::{FileStore, explain, state};
+use super::{FileStore, explain, record};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl FileStore {
     }
 
     fn read_note(path: &Path) -> Result<Option<Note>, StoreError> {
-        let Some(text) = state::read(path)? else { return Ok(None) };
+        let Some(text) = record::read(path)? else { return Ok(None) };
         let foreign = |error: serde_json::Error| {
             let path = path.display();
             StoreError::misconfigured(format!("the note {path} was written by something else ({error}): remove it"))
@@ -86,14 +86,14 @@ impl FileStore {
             let path = entry.path();
             let kind = entry.file_type().ok();
             if let Some(kind) = kind.filter(|kind| kind.is_dir() && path != once) {
-                return Err(state::misplaced(&path, kind));
+                return Err(record::misplaced(&path, kind));
             }
             let removed =
                 if kind.is_some_and(|kind| kind.is_dir()) { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match removed {
                 Ok(()) => {}
                 // Who counts standbys removes notes as well.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(explain("cannot remove", &path, &error)),
             }
         }
@@ -136,12 +136,12 @@ impl Notes for FileStore {
                 let new = self.directory.join(format!("{LOCK}.new"));
                 let text = serde_json::to_vec(&Kept::of(draft)).expect("a note is plain data");
                 let directory = match page {
-                    Page::Once(_) => path.parent().map_or(Ok(()), state::make_folder),
+                    Page::Once(_) => path.parent().map_or(Ok(()), record::make_folder),
                     Page::Orders | Page::History | Page::Standby(_) | Page::Runs => Ok(()),
                 };
-                directory.and_then(|()| state::replace(&path, &new, &text))
+                directory.and_then(|()| record::replace(&path, &new, &text))
             }
-            None => state::remove(&path).map(drop),
+            None => record::remove(&path).map(drop),
         };
         written.map_err(|error: io::Error| explain("cannot write", &path, &error))?;
         Ok(true)
@@ -151,7 +151,7 @@ impl Notes for FileStore {
         let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(unreadable(error)),
         };
         let mut standbys = Vec::new();

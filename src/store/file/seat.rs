@@ -21,8 +21,8 @@
 //! whose path leads to the directory by another mount, once the directory is on another file system; and one who may
 //! not write the new directory, but could the old one.
 
-use super::listeners::{self, Sitter};
-use super::state::is_shared;
+use super::record::is_shared;
+use super::watch::{self, Sitter};
 use crate::lease::{Session, Shard};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -99,7 +99,7 @@ impl Seat {
             Sitter::User(user) => *known.entry(user).or_insert_with(|| self.trusted.has(user)),
             Sitter::Unknown => true,
         };
-        match listeners::any(is_rival, counts) {
+        match watch::any(is_rival, counts) {
             Ok(true) => return Taken::Theirs,
             Ok(false) => {}
             Err(error) => tracing::debug!("cannot see who else leads: {error}"),

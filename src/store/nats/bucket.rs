@@ -5,9 +5,9 @@
 //! shows only ever leads to a write that names the revision it was read at, which the majority decides.
 
 use super::address::{Address, MARKER, SCRATCH};
-use super::link::{Failure, Links};
+use super::connection::{Connections, Failure};
 use crate::store::allowance::{self, MOST_LISTED, MOST_NAMES_OF_NATS, MOST_OF_NATS};
-use crate::store::{Conclusion, StoreError};
+use crate::store::{ErrorKind, StoreError};
 use async_nats::{HeaderMap, Message};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ const NO_REPLICAS: u16 = 10074;
 pub const STREAM_NAME_TAKEN: u16 = 10058;
 
 pub struct Bucket {
-    pub links: Links,
+    pub connections: Connections,
 }
 
 /// What a key holds.
@@ -175,7 +175,7 @@ struct Cluster {
 
 impl Bucket {
     pub fn address(&self) -> &Address {
-        self.links.address()
+        self.connections.address()
     }
 
     /// What the key holds, by the leader of the stream.
@@ -219,7 +219,7 @@ impl Bucket {
         // The subject may be caught by a stream that is no bucket.
         headers.insert("Nats-Expected-Stream", self.address().stream());
         let subject = self.address().target(key);
-        let answer = match self.links.request(&subject, Some(headers), value).await {
+        let answer = match self.connections.request(&subject, Some(headers), value).await {
             Ok(answer) => answer,
             Err(Failure::Error(error)) => return Err(error),
             Err(Failure::NoResponders) => return Err(self.why_nobody_responds().await),
@@ -237,7 +237,7 @@ impl Bucket {
             ))),
             Some((Some(error), _)) => Err(match self.refused(&subject, &error) {
                 // A cluster may say so of what it has begun.
-                error if error.conclusion == Conclusion::NotApplied => StoreError::unknown(error.message),
+                error if error.kind == ErrorKind::NotApplied => StoreError::unknown(error.message),
                 error => error,
             }),
             _ => Err(StoreError::unknown(self.senseless(&subject).message)),
@@ -389,7 +389,8 @@ impl Bucket {
 
     async fn ask_much(&self, name: &str, request: &Value, most: usize) -> Result<Value, Refusal> {
         let payload = if request.is_null() { Vec::new() } else { request.to_string().into_bytes() };
-        let answer: Message = match self.links.request_much(&self.address().api(name), None, payload, most).await {
+        let answer: Message = match self.connections.request_much(&self.address().api(name), None, payload, most).await
+        {
             Ok(answer) => answer,
             Err(Failure::Error(error)) => return Err(error.into()),
             Err(Failure::NoResponders) => return Err(self.without_jetstream().await.into()),
@@ -433,8 +434,8 @@ impl Bucket {
     /// Answers the one case that is for sure: the rest may be a server that has just started.
     async fn without_jetstream(&self) -> StoreError {
         let server = self.address().server();
-        let info = match self.links.link().await {
-            Ok(link) => link.client.server_info(),
+        let info = match self.connections.connection().await {
+            Ok(connection) => connection.client.server_info(),
             Err(error) => return error,
         };
         if let Some(domain) = &self.address().domain {
@@ -458,7 +459,7 @@ impl Bucket {
             )),
             Ok(None) => self.missing(),
             // Whatever came in between, the write was not done.
-            Err(error) if error.conclusion == Conclusion::Unknown => StoreError::not_applied(error.message),
+            Err(error) if error.kind == ErrorKind::Unknown => StoreError::not_applied(error.message),
             Err(error) => error,
         }
     }

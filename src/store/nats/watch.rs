@@ -11,7 +11,7 @@ use super::address::key_of;
 use super::bucket::{Refusal, Stamp, is_deletion};
 use super::record::{Content, Sight};
 use crate::lease::Shard;
-use crate::store::{Conclusion, StoreError};
+use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
 use async_nats::{Message, StatusCode};
 use futures_util::StreamExt;
@@ -38,12 +38,12 @@ pub async fn changed(store: &Nats, shard: &Shard) -> Result<(), StoreError> {
         match listen(store, shard, &mut pause).await {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(error) => match error.conclusion {
-                Conclusion::NotApplied | Conclusion::Unknown => {
+            Err(error) => match error.kind {
+                ErrorKind::NotApplied | ErrorKind::Unknown => {
                     sleep(pause).await;
                     pause = (pause * 2).min(MOST_PAUSE);
                 }
-                Conclusion::Denied | Conclusion::Misconfigured => {
+                ErrorKind::Denied | ErrorKind::Misconfigured => {
                     sleep(MOST_PAUSE).await;
                     return Err(error);
                 }
@@ -54,14 +54,14 @@ pub async fn changed(store: &Nats, shard: &Shard) -> Result<(), StoreError> {
 
 /// Answers false when the consumer has to be made anew.
 async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<bool, StoreError> {
-    let links = &store.bucket.links;
-    let link = links.link().await?;
-    let before = link.denials();
-    let inbox = link.client.new_inbox();
-    let subscribed = link.client.subscribe(inbox.clone()).await;
+    let connections = &store.bucket.connections;
+    let connection = connections.connection().await?;
+    let before = connection.denials();
+    let inbox = connection.client.new_inbox();
+    let subscribed = connection.client.subscribe(inbox.clone()).await;
     let mut messages = subscribed.map_err(|error| {
-        links.discard(&link);
-        StoreError::not_applied(format!("cannot subscribe in {}: {error}", link.server))
+        connections.discard(&connection);
+        StoreError::not_applied(format!("cannot subscribe in {}: {error}", connection.server))
     })?;
     let begun = BootInstant::now();
     consume(store, shard, &inbox).await?;
@@ -84,7 +84,7 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
             biased;
             message = messages.next() => {
                 let Some(message) = message else { return Ok(false) };
-                link.heard();
+                connection.heard();
                 silent_at = Instant::now() + SILENCE;
                 if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
                     if number(&message, "Nats-Last-Consumer").is_some_and(|told| told > last) {
@@ -95,7 +95,7 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
                     store.note(shard, sight, begun);
                 }
             }
-            error = links.trouble(&link, &inbox, before) => return Err(error),
+            error = connections.trouble(&connection, &inbox, before) => return Err(error),
             () = sleep(end.unwrap_or(SILENCE)), if end.is_some() => {}
             () = sleep_until(silent_at) => return Ok(false),
         }

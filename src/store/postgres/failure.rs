@@ -149,7 +149,7 @@ pub fn is_broken(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Conclusion;
+    use crate::store::ErrorKind;
 
     fn rolled_back(code: &str) -> StoreError {
         let site = Site {
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn what_may_work_another_day_was_not_applied() {
         for code in ["40001", "40P01", "53300", "53100", "55P03", "57014", "57P03", "25006", "XX000"] {
-            assert_eq!(rolled_back(code).conclusion, Conclusion::NotApplied, "{code}");
+            assert_eq!(rolled_back(code).kind, ErrorKind::NotApplied, "{code}");
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn a_missing_table_says_how_to_make_it() {
         for code in ["42P01", "3F000"] {
             let error = rolled_back(code);
-            assert_eq!(error.conclusion, Conclusion::Misconfigured);
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
             assert!(error.message.contains("leaderctl store init"), "{error}");
         }
     }
@@ -181,13 +181,13 @@ mod tests {
     fn a_table_of_something_else_is_named() {
         for code in ["42703", "42804", "22P02", "22003", "23502", "42P10", "0A000"] {
             let error = rolled_back(code);
-            assert_eq!(error.conclusion, Conclusion::Misconfigured, "{code}");
+            assert_eq!(error.kind, ErrorKind::Misconfigured, "{code}");
             assert!(error.message.contains("public.leaderrun"), "{error}");
         }
     }
 
     #[test]
     fn a_denial_is_one() {
-        assert_eq!(rolled_back("42501").conclusion, Conclusion::Denied);
+        assert_eq!(rolled_back("42501").kind, ErrorKind::Denied);
     }
 }

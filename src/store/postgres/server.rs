@@ -14,11 +14,11 @@
 use super::address::Address;
 use super::failure::{Site, is_broken};
 use super::grants::{self, Relation};
-use super::listen::Known;
 use super::secure;
 use super::session::{Backend, Login, Parameters, Refusal, Session};
 use super::statement::{self, Statements};
-use crate::store::{Conclusion, StoreError};
+use super::watch::Known;
+use crate::store::{ErrorKind, StoreError};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -256,9 +256,9 @@ impl Server {
             Ok(rows) => Ok(Answer { rows, again: false }),
             Err(Failure::Broken(_)) if reused => {
                 // It may have been applied, whatever becomes of it now.
-                let unknown = |error: StoreError| match error.conclusion {
-                    Conclusion::NotApplied => StoreError::unknown(error.message),
-                    Conclusion::Unknown | Conclusion::Denied | Conclusion::Misconfigured => error,
+                let unknown = |error: StoreError| match error.kind {
+                    ErrorKind::NotApplied => StoreError::unknown(error.message),
+                    ErrorKind::Unknown | ErrorKind::Denied | ErrorKind::Misconfigured => error,
                 };
                 let loan = self.borrow_new(deadline).await.map_err(unknown)?;
                 let text = statement(&loan.session);
@@ -298,9 +298,7 @@ impl Server {
         };
         match other {
             Ok(rows) => Ok(Answer { rows, again: true }),
-            Err(other) if failure.conclusion == Conclusion::Unknown => {
-                Err(StoreError { message: other.message, ..failure })
-            }
+            Err(other) if failure.kind == ErrorKind::Unknown => Err(StoreError { message: other.message, ..failure }),
             Err(other) => Err(other),
         }
     }
@@ -340,7 +338,7 @@ impl Server {
         failure: StoreError,
         deadline: Instant,
     ) -> StoreError {
-        if failure.conclusion != Conclusion::Denied {
+        if failure.kind != ErrorKind::Denied {
             return failure;
         }
         match timeout_at(deadline, grants::missing(session, &site.table)).await {
@@ -387,9 +385,9 @@ pub struct Answer {
 
 /// Of what several hosts said, that which somebody has to mend; all of it where nothing is to be mended.
 fn worst(failures: Vec<StoreError>) -> StoreError {
-    let to_be_mended = |failure: &StoreError| match failure.conclusion {
-        Conclusion::Denied | Conclusion::Misconfigured => true,
-        Conclusion::NotApplied | Conclusion::Unknown => false,
+    let to_be_mended = |failure: &StoreError| match failure.kind {
+        ErrorKind::Denied | ErrorKind::Misconfigured => true,
+        ErrorKind::NotApplied | ErrorKind::Unknown => false,
     };
     // While one host cannot be reached, it may be the one that is right.
     if failures.iter().all(to_be_mended)

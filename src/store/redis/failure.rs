@@ -202,7 +202,7 @@ fn hint(why: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
-    use crate::store::Conclusion;
+    use crate::store::ErrorKind;
     use crate::store::url::Secret;
 
     fn told(code: &str, text: &str) -> StoreError {
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_server_that_repeats_the_password_is_not_repeated() {
         let error = told("ERR", "unknown command 'AUTH', with args beginning with: 'me' 'hunter2' ");
-        assert_eq!(error.conclusion, Conclusion::Misconfigured);
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
         assert!(!error.message.contains("hunter2"), "{error}");
         let error = told("ERR", "what is hunter2?\r\nand why");
         assert_eq!(error.message, "redis at h:6379 answered with an error: ERR what is (secret)? and why");
@@ -245,23 +245,23 @@ mod tests {
             let error = told(source.of::<&str>(&codes), &text);
             fuzz::assert_is_one_line(&error.message);
             assert!(!error.message.contains("hunter2") && error.message.contains("redis at h:6379"), "{error}");
-            if error.conclusion == Conclusion::Unknown { Fate::Refused } else { Fate::Accepted }
+            if error.kind == ErrorKind::Unknown { Fate::Refused } else { Fate::Accepted }
         });
     }
 
     #[test]
     fn a_request_that_the_server_turned_away_was_not_applied() {
         for code in ["READONLY", "LOADING", "MASTERDOWN", "BUSY", "OOM", "MISCONF", "NOREPLICAS"] {
-            assert_eq!(told(code, "why").conclusion, Conclusion::NotApplied, "{code}");
+            assert_eq!(told(code, "why").kind, ErrorKind::NotApplied, "{code}");
         }
-        assert_eq!(told("ERR", "max number of clients reached").conclusion, Conclusion::NotApplied);
-        assert_eq!(told("NOPERM", "why").conclusion, Conclusion::Denied);
+        assert_eq!(told("ERR", "max number of clients reached").kind, ErrorKind::NotApplied);
+        assert_eq!(told("NOPERM", "why").kind, ErrorKind::Denied);
         assert_eq!(
             told("WRONGPASS", "why").message,
             "redis at h:6379 does not accept this password of user me: see USER:PASSWORD@ in the store URL"
         );
-        assert_eq!(told("MOVED", "1 h:1").conclusion, Conclusion::Misconfigured);
-        assert_eq!(told("ERR", "who knows").conclusion, Conclusion::Unknown);
+        assert_eq!(told("MOVED", "1 h:1").kind, ErrorKind::Misconfigured);
+        assert_eq!(told("ERR", "who knows").kind, ErrorKind::Unknown);
     }
 
     #[test]

@@ -56,12 +56,12 @@ pub async fn notes(store: &Redis, shard: &Shard) -> Result<Vec<String>, StoreErr
 
 /// All that match, each once.
 async fn keys(store: &Redis, pattern: &str) -> Result<BTreeSet<String>, StoreError> {
-    let mut talk = store.link.talk(store.link.deadline()).await?;
+    let mut talk = store.client.talk(store.client.deadline()).await?;
     let mut found = BTreeSet::new();
     let mut cursor = b"0".to_vec();
     loop {
         let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
-        let answer = answer.map_err(|failure| failure.conclude(store.link.about(talk.place(), &[])))?;
+        let answer = answer.map_err(|failure| failure.conclude(store.client.about(talk.place(), &[])))?;
         let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
         found.extend(keys);
         if found.len() > MOST_LISTED {

@@ -37,7 +37,7 @@ impl Redis {
 
     async fn read_note(&self, key: String) -> Result<Option<Note>, StoreError> {
         let keys = [key];
-        let reply = script::run(&self.link, &self.scripts.read_note, &keys, &[], None).await?;
+        let reply = script::run(&self.client, &self.scripts.read_note, &keys, &[], None).await?;
         match reply.kind() {
             "nothing" => Ok(None),
             "text" if reply.garbled => Err(written_by_something_else(&keys[0], &reply.place)),
@@ -70,7 +70,7 @@ impl Notes for Redis {
         let lasts = draft.and_then(|draft| draft.lasts).map(lasts).unwrap_or_default();
         let arguments = [expected.unwrap_or_default(), text, &lasts];
         let keys = [self.note_key(shard, page)];
-        let reply = script::run(&self.link, &self.scripts.replace_note, &keys, &arguments, None).await?;
+        let reply = script::run(&self.client, &self.scripts.replace_note, &keys, &arguments, None).await?;
         match reply.kind() {
             "replaced" => Ok(true),
             "other" => Ok(false),

@@ -6,8 +6,8 @@
 //! A script is sent whole the first time on a connection, and by its hash from then on: where round trips are slow, a
 //! renewal that is told first that the server does not know its script comes too late.
 
+use super::connection::{Client, Talk};
 use super::failure::Failure;
-use super::link::{Link, Talk};
 use crate::store::StoreError;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
@@ -110,14 +110,14 @@ pub type Counts = fn(&Reply) -> bool;
 
 /// Runs a script; if its answer counts only with so many replicas, waits for them.
 pub async fn run(
-    link: &Link,
+    client: &Client,
     script: &Script,
     keys: &[String],
     arguments: &[&str],
     replicas: Option<(u32, Counts)>,
 ) -> Result<Reply, StoreError> {
-    let (talk, answer) = attempt(link, script, keys, arguments).await?;
-    let about = link.about(talk.place(), keys);
+    let (talk, answer) = attempt(client, script, keys, arguments).await?;
+    let about = client.about(talk.place(), keys);
     let answer = answer.map_err(|failure| failure.conclude(about))?;
     let mut reply = Reply::read(answer, talk.place())?;
     if let Some((_, counts)) = replicas
@@ -134,33 +134,33 @@ pub async fn run(
 
 /// Runs a script that only reads. None where something else wrote one of its keys.
 pub async fn read(
-    link: &Link,
+    client: &Client,
     script: &Script,
     keys: &[String],
     arguments: &[&str],
 ) -> Result<Option<Reply>, StoreError> {
-    let (talk, answer) = attempt(link, script, keys, arguments).await?;
+    let (talk, answer) = attempt(client, script, keys, arguments).await?;
     match answer {
         Ok(answer) => Reply::read(answer, talk.place()).map(Some),
         Err(failure) if failure.is_of_a_foreign_key() => Ok(None),
-        Err(failure) => Err(failure.conclude(link.about(talk.place(), keys))),
+        Err(failure) => Err(failure.conclude(client.about(talk.place(), keys))),
     }
 }
 
 /// Once more, on a new connection, when a used one proves to be broken.
 async fn attempt<'a>(
-    link: &'a Link,
+    client: &'a Client,
     script: &Script,
     keys: &[String],
     arguments: &[&str],
 ) -> Result<(Talk<'a>, Result<Value, Failure>), StoreError> {
-    let deadline = link.deadline();
-    let mut talk = link.talk(deadline).await?;
+    let deadline = client.deadline();
+    let mut talk = client.talk(deadline).await?;
     let mut answer = evaluate(&talk, script, keys, arguments).await;
     if talk.used && matches!(answer, Err(Failure::Broken(_))) {
         // It may have been applied before the connection broke.
         let in_doubt = |error: StoreError| StoreError::unknown(error.message);
-        talk = link.new_talk(deadline).await.map_err(in_doubt)?;
+        talk = client.new_talk(deadline).await.map_err(in_doubt)?;
         answer = evaluate(&talk, script, keys, arguments).await;
     }
     Ok((talk, answer))

@@ -4,9 +4,9 @@
 //! answer in good time the one counts that has seen the latest failover.
 
 use super::address::Login;
-use super::link::Link;
+use super::connection::Client;
 use crate::store::url::Host;
-use crate::store::{Conclusion, StoreError};
+use crate::store::{ErrorKind, StoreError};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::{Value, cmd};
 use std::time::Duration;
@@ -22,8 +22,9 @@ struct Sighting {
 }
 
 /// Not bounded in time when nobody answers: the caller sees to that.
-pub async fn find(link: &Link, sentinels: &[Host], master: &str, login: &Login) -> Result<Host, StoreError> {
-    let mut asked: FuturesUnordered<_> = sentinels.iter().map(|sentinel| ask(link, sentinel, master, login)).collect();
+pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Login) -> Result<Host, StoreError> {
+    let mut asked: FuturesUnordered<_> =
+        sentinels.iter().map(|sentinel| ask(client, sentinel, master, login)).collect();
     let mut best: Option<Sighting> = None;
     let mut failure: Option<StoreError> = None;
     while best.is_none() {
@@ -31,7 +32,7 @@ pub async fn find(link: &Link, sentinels: &[Host], master: &str, login: &Login) 
             Some(Ok(sighting)) => best = Some(sighting),
             Some(Err(error)) => {
                 // Something that has to be mended says more than an outage.
-                let outage = |error: &StoreError| error.conclusion == Conclusion::NotApplied;
+                let outage = |error: &StoreError| error.kind == ErrorKind::NotApplied;
                 if failure.as_ref().is_none_or(|known| outage(known) && !outage(&error)) {
                     failure = Some(error);
                 }
@@ -54,13 +55,13 @@ pub async fn find(link: &Link, sentinels: &[Host], master: &str, login: &Login) 
     Ok(best.host)
 }
 
-async fn ask(link: &Link, sentinel: &Host, master: &str, login: &Login) -> Result<Sighting, StoreError> {
+async fn ask(client: &Client, sentinel: &Host, master: &str, login: &Login) -> Result<Sighting, StoreError> {
     let place = sentinel.with_port(super::address::SENTINEL_PORT);
-    let answer = link.ask_sentinel(sentinel, login, cmd("SENTINEL").arg("MASTER").arg(master)).await;
+    let answer = client.ask_sentinel(sentinel, login, cmd("SENTINEL").arg("MASTER").arg(master)).await;
     let answer = answer.map_err(|error| {
         if error.message.contains("No such master") {
             StoreError::misconfigured(format!("the Sentinel at {place} knows no master called {master}: name another after the last / of the store URL"))
-        } else if error.conclusion == Conclusion::Unknown {
+        } else if error.kind == ErrorKind::Unknown {
             // Nothing was sent to the master.
             StoreError::not_applied(error.message)
         } else {

@@ -6,7 +6,7 @@
 use super::evidence::Trouble;
 use super::fleet::Fleet;
 use super::programs::{DAEMON, STUBBORN};
-use super::proxy::Weather;
+use super::proxy::NetworkFault;
 use crate::lease::Timing;
 use crate::time::BootInstant;
 use clap::ValueEnum;
@@ -139,9 +139,9 @@ async fn every_answer_is_slow(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
     let Timing { lease, request_timeout, .. } = fleet.setting.timing;
     let leader = fleet.leader().await?;
     // A quarter of the lease, where one request may take that and as much again: some stores ask twice.
-    fleet.set_all(Weather::Slow((lease / 4).min(request_timeout / 2)));
+    fleet.set_all(NetworkFault::Slow((lease / 4).min(request_timeout / 2)));
     sleep(lease * 2).await;
-    fleet.set_all(Weather::Fair);
+    fleet.set_all(NetworkFault::Fair);
     sleep(lease / 2).await;
     fleet.undisturbed(&leader).await
 }
@@ -149,10 +149,10 @@ async fn every_answer_is_slow(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
 async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
     let timing = fleet.setting.timing;
     let leader = fleet.leader().await?;
-    fleet.set(&leader.owner, Weather::Partition);
+    fleet.set(&leader.owner, NetworkFault::Partition);
     // Half of what is left of a lease when a renewal is due that is the first one to be held.
     sleep((timing.lease / 3).min((timing.term_after() - timing.renew_interval) / 2)).await;
-    fleet.set(&leader.owner, Weather::Fair);
+    fleet.set(&leader.owner, NetworkFault::Fair);
     sleep(timing.lease).await;
     fleet.undisturbed(&leader).await
 }
@@ -160,7 +160,7 @@ async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Tro
 async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
     let leader = fleet.leader().await?;
     let begun = BootInstant::now();
-    fleet.set(&leader.owner, Weather::Partition);
+    fleet.set(&leader.owner, NetworkFault::Partition);
     let next = match fleet.successor(&leader).await {
         // Had its tree outlived its lease, another one would have started, and be seen beside it.
         Err(Trouble::Failed(_)) if fleet.undisturbed(&leader).await.is_ok() => {
@@ -169,7 +169,7 @@ async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
         next => next?,
     };
     longer_than_the_lease(begun, fleet).await;
-    fleet.set(&leader.owner, Weather::Fair);
+    fleet.set(&leader.owner, NetworkFault::Fair);
     sleep(fleet.setting.timing.lease / 3).await;
     fleet.still(&next).await
 }

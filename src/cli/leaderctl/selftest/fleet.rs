@@ -6,7 +6,7 @@
 
 use super::evidence::{Life, Stamps, Trouble};
 use super::programs;
-use super::proxy::{Proxy, Weather};
+use super::proxy::{NetworkFault, Proxy};
 use crate::guard::contain::Contain;
 use crate::guard::tree::{Tree, strangers};
 use crate::guard::walk::Walk;
@@ -152,14 +152,14 @@ impl<'a> Fleet<'a> {
         fs::rename(beside, self.clock_file(owner))
     }
 
-    pub fn set(&self, owner: &str, weather: Weather) {
+    pub fn set(&self, owner: &str, fault: NetworkFault) {
         if let Some(way) = self.ways.get(owner) {
-            way.set(weather);
+            way.set(fault);
         }
     }
 
-    pub fn set_all(&self, weather: Weather) {
-        self.ways.values().for_each(|way| way.set(weather));
+    pub fn set_all(&self, fault: NetworkFault) {
+        self.ways.values().for_each(|way| way.set(fault));
     }
 
     /// To a candidate, or to none where it has ended.
@@ -249,7 +249,7 @@ impl<'a> Fleet<'a> {
     /// Ends everything and answers how many processes of trees had outlived their candidates. Nothing is left then.
     pub async fn end(&mut self) -> usize {
         let grace = self.setting.timing.stop_grace;
-        self.set_all(Weather::Fair);
+        self.set_all(NetworkFault::Fair);
         for owner in self.candidates.keys() {
             // What is frozen cannot obey.
             self.signal(owner, Signal::SIGCONT);

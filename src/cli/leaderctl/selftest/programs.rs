@@ -6,9 +6,10 @@
 //! too late, should all of them be killed at once.
 
 use crate::cli::leaderrun;
+use crate::guard::orphan_release;
 use crate::sys::SingleThread;
 use crate::time::{self, BootInstant};
-use crate::{guard, sys, will};
+use crate::{guard, sys};
 use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, getppid, setsid};
@@ -48,7 +49,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     if name == COMMAND && arguments.next().is_some_and(|first| first == COMMAND_NAME) {
         return Some(ended(be_command(arguments)));
     }
-    guard::run_if_respawned().or_else(will::run_if_respawned)
+    guard::run_if_respawned().or_else(orphan_release::run_if_respawned)
 }
 
 /// The way of the real program, from its flags on.

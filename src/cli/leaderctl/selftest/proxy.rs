@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weather {
+pub enum NetworkFault {
     Fair,
     /// An answer comes so much later: each direction takes half of it.
     Slow(Duration),
@@ -26,7 +26,7 @@ pub enum Weather {
 #[derive(Debug)]
 pub struct Proxy {
     pub address: SocketAddr,
-    weather: watch::Sender<Weather>,
+    fault: watch::Sender<NetworkFault>,
     accepting: AbortHandle,
 }
 
@@ -36,13 +36,13 @@ impl Proxy {
     pub async fn to(host: &str, port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let (weather, seen) = watch::channel(Weather::Fair);
+        let (fault, seen) = watch::channel(NetworkFault::Fair);
         let accepting = tokio::spawn(accept(listener, (host.to_owned(), port), seen)).abort_handle();
-        Ok(Self { address, weather, accepting })
+        Ok(Self { address, fault, accepting })
     }
 
-    pub fn set(&self, weather: Weather) {
-        self.weather.send_replace(weather);
+    pub fn set(&self, fault: NetworkFault) {
+        self.fault.send_replace(fault);
     }
 }
 
@@ -52,12 +52,12 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, target: (String, u16), weather: watch::Receiver<Weather>) {
+async fn accept(listener: TcpListener, target: (String, u16), fault: watch::Receiver<NetworkFault>) {
     let mut connections = JoinSet::new();
     loop {
         match listener.accept().await {
             Ok((client, _)) => {
-                connections.spawn(serve(client, target.clone(), weather.clone()));
+                connections.spawn(serve(client, target.clone(), fault.clone()));
             }
             // Out of descriptors, say.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -66,31 +66,31 @@ async fn accept(listener: TcpListener, target: (String, u16), weather: watch::Re
     }
 }
 
-async fn serve(client: TcpStream, target: (String, u16), mut weather: watch::Receiver<Weather>) -> io::Result<()> {
-    over(&mut weather).await?;
+async fn serve(client: TcpStream, target: (String, u16), mut fault: watch::Receiver<NetworkFault>) -> io::Result<()> {
+    over(&mut fault).await?;
     let server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-    tokio::try_join!(pump(from_client, to_server, weather.clone()), pump(from_server, to_client, weather))?;
+    tokio::try_join!(pump(from_client, to_server, fault.clone()), pump(from_server, to_client, fault))?;
     Ok(())
 }
 
 /// Returns once there is no partition; with an error when the proxy is gone.
-async fn over(weather: &mut watch::Receiver<Weather>) -> io::Result<()> {
-    let fair = weather.wait_for(|&weather| weather != Weather::Partition).await;
+async fn over(fault: &mut watch::Receiver<NetworkFault>) -> io::Result<()> {
+    let fair = fault.wait_for(|&fault| fault != NetworkFault::Partition).await;
     fair.map(drop).map_err(io::Error::other)
 }
 
-async fn pump(from: OwnedReadHalf, mut to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>) -> io::Result<()> {
+async fn pump(from: OwnedReadHalf, mut to: OwnedWriteHalf, mut fault: watch::Receiver<NetworkFault>) -> io::Result<()> {
     let (arrived, mut arrivals) = mpsc::channel::<(Instant, Vec<u8>)>(64);
     let writing = async {
         while let Some((at, chunk)) = arrivals.recv().await {
-            let seen = *weather.borrow();
-            if let Weather::Slow(latency) = seen {
+            let seen = *fault.borrow();
+            if let NetworkFault::Slow(latency) = seen {
                 sleep_until(at + latency / 2).await;
             }
-            over(&mut weather).await?;
+            over(&mut fault).await?;
             to.write_all(&chunk).await?;
         }
         to.shutdown().await
@@ -144,13 +144,13 @@ mod tests {
         let proxy = Proxy::to(&target.ip().to_string(), target.port()).await.unwrap();
         let mut old = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(ask(&mut old).await, b'x');
-        proxy.set(Weather::Partition);
+        proxy.set(NetworkFault::Partition);
         let mut new = TcpStream::connect(proxy.address).await.expect("nobody is told");
         old.write_all(b"y").await.unwrap();
         new.write_all(b"z").await.unwrap();
         assert!(timeout(SOON, old.read_u8()).await.is_err());
         assert!(timeout(SOON, new.read_u8()).await.is_err());
-        proxy.set(Weather::Fair);
+        proxy.set(NetworkFault::Fair);
         assert_eq!((old.read_u8().await.unwrap(), new.read_u8().await.unwrap()), (b'y', b'z'));
     }
 
@@ -159,7 +159,7 @@ mod tests {
         let target = echo().await;
         let proxy = Proxy::to(&target.ip().to_string(), target.port()).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address).await.unwrap();
-        proxy.set(Weather::Slow(SOON));
+        proxy.set(NetworkFault::Slow(SOON));
         let begun = Instant::now();
         assert_eq!(ask(&mut stream).await, b'x');
         assert!(begun.elapsed() >= SOON, "{:?}", begun.elapsed());

@@ -1,7 +1,7 @@
 //! The table of evidence: a row for each fault, printed as it is done.
 
 use super::evidence::{Evidence, Verdict, millis};
-use crate::store::on_one_line;
+use crate::text::on_one_line;
 use serde::Serialize;
 
 /// What became of a fault.

@@ -1,0 +1,175 @@
+//! What the verbs share that change something: a store, how long to wait for it, and how an outcome is told.
+//!
+//! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one note,
+//! in one step, and what follows is waiting and telling; run again, it finds its work done.
+
+use super::slots::{Kin, Slots};
+use super::status::{self, Shown};
+use super::{PROGRAM, fail, inspect, printed};
+use crate::exit;
+use crate::lease::{Shard, show};
+use crate::notes::jobs;
+use crate::notes::orders::{self, Orders};
+use crate::notes::standbys;
+use crate::observe::terminal;
+use crate::slots;
+use crate::store::{Holder, Report, Store, StoreError, within};
+use crate::text::on_one_line;
+use std::cell::RefCell;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// From one look to the next while a verb waits.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+pub struct Operator<'a> {
+    pub store: &'a dyn Store,
+    pub patience: Duration,
+    pub shard: &'a Shard,
+    pub json: bool,
+}
+
+/// Of a shard, or of slots of it.
+pub struct Leaders {
+    pub led: Vec<(Shard, Holder)>,
+    /// Why there may be others.
+    pub hidden: Option<StoreError>,
+}
+
+impl Leaders {
+    /// What they are about to do, of one and of several.
+    pub fn told(&self, shard: &Shard, one: &str, several: &str) -> String {
+        let named = self.led.iter().map(|(led, holder)| match led {
+            whole if whole == shard => holder.to_string(),
+            slot => format!("{holder} of {slot}"),
+        });
+        let does = if self.led.len() == 1 { one } else { several };
+        format!("{} {does}", named.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Operator<'_> {
+    pub async fn inspect(&self) -> Result<Report, StoreError> {
+        inspect(self.store, self.shard, self.patience).await
+    }
+
+    /// Who leads the shard, or a slot of it.
+    pub async fn leaders(&self) -> Result<Leaders, StoreError> {
+        let whole = self.inspect().await?.holder.map(|holder| (self.shard.clone(), holder));
+        let slots = Slots::of(self.store, self.shard, self.patience).await?;
+        let led = slots.led().map(|(slot, holder)| (slot.clone(), holder.clone()));
+        Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden })
+    }
+
+    /// Waits until nobody leads any of these. False when that takes longer than `most`.
+    pub async fn wait_until_free(&self, most: Option<Duration>, led: &[(Shard, Holder)]) -> Result<bool, StoreError> {
+        // What is free by now is not looked at again.
+        let left = RefCell::new(led.iter().map(|(shard, _)| shard).collect::<Vec<_>>());
+        let look = async || {
+            loop {
+                let Some(shard) = left.borrow().last().copied() else { return Ok(true) };
+                if inspect(self.store, shard, self.patience).await?.holder.is_some() {
+                    return Ok(false);
+                }
+                left.borrow_mut().pop();
+            }
+        };
+        Ok(self.look_until(most, look, |free| free.then_some(())).await?.is_some())
+    }
+
+    pub async fn orders(&self) -> Result<Orders, StoreError> {
+        within(self.patience, orders::read(self.store, self.shard)).await
+    }
+
+    /// As [`orders::change`]; it takes some requests.
+    pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Result<Orders, StoreError> {
+        within(self.patience * 4, orders::change(self.store, self.shard, edit)).await
+    }
+
+    /// Looks again and again until `found` finds what is waited for. None when that takes longer than `most`.
+    ///
+    /// A store that is away meanwhile is said once.
+    pub async fn wait_until<T>(
+        &self,
+        most: Option<Duration>,
+        found: impl FnMut(&Report) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        self.look_until(most, async || self.inspect().await, found).await
+    }
+
+    /// The same, of what `look` shows.
+    async fn look_until<S, T>(
+        &self,
+        most: Option<Duration>,
+        look: impl AsyncFn() -> Result<S, StoreError>,
+        mut found: impl FnMut(&S) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        let begun = Instant::now();
+        let mut away = false;
+        loop {
+            match look().await {
+                Ok(seen) => {
+                    if let Some(found) = found(&seen) {
+                        return Ok(Some(found));
+                    }
+                }
+                Err(error) if error.exit_status() == exit::UNAVAILABLE => {
+                    if !away {
+                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                    }
+                    away = true;
+                }
+                Err(error) => return Err(error),
+            }
+            if most.is_some_and(|most| begun.elapsed() >= most) {
+                return Ok(None);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Tells what was done, in a sentence or as the state that the shard is in now.
+    pub async fn done(&self, sentence: &str) -> Result<ExitCode, StoreError> {
+        if !self.json {
+            return Ok(printed(writeln!(stdout(), "{}: {}", self.shard, on_one_line(sentence.to_owned()))));
+        }
+        let state = async {
+            let (report, orders) = (self.inspect().await?, self.orders().await?);
+            let ledger = within(self.patience, jobs::last(self.store, self.shard)).await?;
+            let kin = Kin::of(self.store, self.shard, &report, self.patience).await?;
+            Ok(Shown { report, orders: Some(orders), ledger, kin, standbys: None })
+        };
+        let shown = state.await.map_err(|error| self.although(sentence, error))?;
+        Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
+    }
+
+    /// What was done stands, whatever went wrong after it: an operator who is told of the trouble alone would do it again.
+    pub fn although(&self, sentence: &str, mut error: StoreError) -> StoreError {
+        error.message = format!("{}: {sentence}; but then: {}", self.shard, error.message);
+        error
+    }
+
+    /// Nothing was changed, for this reason.
+    pub fn refuse(&self, why: &str) -> ExitCode {
+        fail(exit::NOT_ACQUIRED, &format!("{}: {why}", self.shard))
+    }
+
+    /// What was ordered stands, but it has not come about in time.
+    pub fn not_yet(&self, most: Option<Duration>, what: &str) -> ExitCode {
+        let most = most.map(show).unwrap_or_default();
+        fail(exit::NOT_ACQUIRED, &format!("{}: {what} after {most}; what was ordered stands", self.shard))
+    }
+
+    /// Whether somebody who waits for the shard is called so, as far as the store knows.
+    pub async fn knows_standby(&self, name: &str) -> Result<bool, StoreError> {
+        // Who waits for a slot waits for any of its shard.
+        let parent = slots::parent(self.shard).map(|(parent, _)| parent);
+        let prefix = parent.as_ref().unwrap_or(self.shard).as_str();
+        let standbys = within(self.patience, standbys::standbys(self.store, prefix)).await?;
+        let named = |standby: &standbys::Standby| standby.owner == name || standby.host == name;
+        let waits = |shard: &Shard| shard == self.shard || Some(shard) == parent.as_ref();
+        Ok(standbys.iter().any(|(shard, standby)| waits(shard) && named(standby)))
+    }
+}

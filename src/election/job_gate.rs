@@ -1,0 +1,123 @@
+//! What a candidate does about the ledger of a job that is to run once.
+//!
+//! The hazard: COMMAND may run only when its run is entered, so that nobody repeats it who leads next; and whoever leads
+//! next reads the ledger at once. So the entry is made *after* the grant and the orders and before the start, and it is
+//! settled, or withdrawn where nothing started, *before* the release.
+
+use super::state::{Leadership, State, Then, Tree};
+use super::{Action, Booking, Election, Notice, Outcome, TROUBLE_EVERY};
+use crate::lease::Term;
+use crate::store::{ErrorKind, StoreError};
+use crate::time::BootInstant;
+
+/// The entry of one leadership.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    pub in_flight: bool,
+    /// When to make it, at the earliest.
+    pub next: BootInstant,
+    failures: u32,
+    /// When it was told last that it cannot be made.
+    said: Option<BootInstant>,
+    /// It was asked for, so it may stand there.
+    pub begun: bool,
+    /// It stands there, or none is needed.
+    pub stands: bool,
+}
+
+impl Entry {
+    pub fn due_at(now: BootInstant, needed: bool) -> Self {
+        Self { in_flight: false, next: now, failures: 0, said: None, begun: false, stands: !needed }
+    }
+}
+
+impl Election {
+    pub(super) fn booked(
+        &mut self,
+        now: BootInstant,
+        term: Term,
+        answer: Result<Booking, StoreError>,
+        actions: &mut Vec<Action>,
+    ) {
+        let timing = self.settings.timing;
+        match &mut self.state {
+            State::Leading(leadership) if leadership.term == term && leadership.entry.in_flight => {
+                leadership.entry.in_flight = false;
+                match answer {
+                    Ok(Booking::Booked) => leadership.entry.stands = true,
+                    Ok(Booking::Done(said)) => {
+                        leadership.entry.begun = false;
+                        self.give_back(now, Then::End(Outcome::Done(said)), actions);
+                    }
+                    Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                        self.give_back(now, Then::End(Outcome::Refused(error)), actions);
+                    }
+                    Err(error) => {
+                        leadership.entry.failures += 1;
+                        let most = leadership.pause(timing, now, 4);
+                        leadership.entry.next = now.plus(self.random.backoff(leadership.entry.failures, most));
+                        let entry = &mut leadership.entry;
+                        if entry.failures > 1 && entry.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY) {
+                            entry.said = Some(now);
+                            actions.push(Action::Say(Notice::NotEntered(error.message)));
+                        }
+                    }
+                }
+            }
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    pub(super) fn settled(
+        &mut self,
+        now: BootInstant,
+        term: Term,
+        answer: Result<(), StoreError>,
+        actions: &mut Vec<Action>,
+    ) {
+        match &mut self.state {
+            State::Releasing(releasing) if releasing.term == Some(term) && releasing.settling.is_some() => {
+                releasing.in_flight = false;
+                match answer {
+                    Ok(()) => self.release_settled(now, actions),
+                    Err(error) => match error.kind {
+                        ErrorKind::NotApplied | ErrorKind::Unknown => {
+                            releasing.failures += 1;
+                            let most = self.settings.timing.retry_interval;
+                            releasing.next = now.plus(self.random.backoff(releasing.failures, most));
+                            self.in_trouble(now, error.message, true, actions);
+                        }
+                        ErrorKind::Denied | ErrorKind::Misconfigured => self.unsettled(now, error.message, actions),
+                    },
+                }
+            }
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+        }
+    }
+
+    /// The entry stays as it is.
+    pub(super) fn unsettled(&mut self, now: BootInstant, why: String, actions: &mut Vec<Action>) {
+        actions.push(Action::Say(Notice::NotSettled(why)));
+        self.release_settled(now, actions);
+    }
+
+    fn release_settled(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+        let State::Releasing(releasing) = &mut self.state else { unreachable!("who settles goes on to release") };
+        releasing.settling = None;
+        releasing.in_flight = false;
+        releasing.failures = 0;
+        releasing.next = now;
+        if !releasing.ours {
+            let then = releasing.then.clone();
+            self.go_on(now, then, actions);
+        }
+    }
+}
+
+impl Leadership {
+    pub(super) fn entry_due(&self) -> BootInstant {
+        let may_start = matches!(self.tree, Tree::Idle { not_before: None }) && self.reading.cleared;
+        let due = may_start && !self.entry.stands && !self.entry.in_flight;
+        if due { self.entry.next } else { BootInstant::NEVER }
+    }
+}

@@ -1,0 +1,187 @@
+//! The last will: when its candidate is gone and the tree is shown to be dead, a backstop becomes this, and gives the
+//! lease back at once instead of leaving it to expire.
+//!
+//! The hazard: a release while anything of the tree lives lets a second one start. So only a backstop that has no
+//! descendant left gets here; and the release names the session, so that it is of no effect on a successor's lease.
+
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::notes::history;
+use crate::observe::terminal;
+use crate::store::url::Secret;
+use crate::store::{ErrorKind, Location, Release, Store};
+use crate::sys;
+use crate::time::BootInstant;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What a process finds as its name when it is to execute a last will.
+const WILL_NAME: &str = "lr-release";
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// All that a release needs to know. It may hold a password, so it travels through memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OrphanRelease {
+    store_url: Secret,
+    shard: String,
+    owner: String,
+    session: Session,
+    host: String,
+    pid: u32,
+    lease: Duration,
+    term: Term,
+}
+
+impl OrphanRelease {
+    #[must_use]
+    pub fn new(store_url: &Secret, candidate: &Candidate, term: Term) -> Self {
+        Self {
+            store_url: store_url.clone(),
+            shard: candidate.shard.to_string(),
+            owner: candidate.owner.clone(),
+            session: candidate.session.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            lease: candidate.lease,
+            term,
+        }
+    }
+
+    /// Turns this process into one that executes the will. The tree must be dead.
+    ///
+    /// # Errors
+    /// The kernel's; the lease then ends by itself.
+    pub fn execute(&self) -> io::Result<Infallible> {
+        let mut file = File::from(memfd_create(c"leaderrun will", MFdFlags::empty())?);
+        file.write_all(&serde_json::to_vec(self).map_err(io::Error::other)?)?;
+        file.rewind()?;
+        let number = file.as_raw_fd().to_string();
+        Err(Command::new("/proc/self/exe").arg0(WILL_NAME).args([&self.shard, &number]).exec())
+    }
+
+    async fn release(&self) -> Result<(), String> {
+        let candidate = Candidate {
+            shard: Shard::from_str(&self.shard)?,
+            owner: self.owner.clone(),
+            session: self.session.clone(),
+            host: self.host.clone(),
+            pid: self.pid,
+            lease: self.lease,
+        };
+        let store =
+            Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
+        give_back(&*store, &candidate, self.term).await?;
+        // For people, and of no consequence.
+        let closed = history::close(&*store, &candidate.shard, self.term, "leaderrun was killed");
+        let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
+        Ok(())
+    }
+}
+
+/// Releases the lease, and asks until the store answers, or the lease has ended by itself. The tree must be dead.
+///
+/// # Errors
+/// Why it will have to end by itself.
+pub async fn give_back(store: &dyn Store, candidate: &Candidate, term: Term) -> Result<(), String> {
+    let give_up = BootInstant::now().plus(candidate.lease);
+    loop {
+        let message = match tokio::time::timeout(REQUEST_TIMEOUT, store.release(candidate, term)).await {
+            Ok(Ok(Release::Released | Release::NotHeld)) => return Ok(()),
+            Ok(Err(error)) => match error.kind {
+                ErrorKind::NotApplied | ErrorKind::Unknown => error.message,
+                ErrorKind::Denied | ErrorKind::Misconfigured => return Err(error.message),
+            },
+            Err(_) => "the store did not answer".to_owned(),
+        };
+        if BootInstant::now() >= give_up {
+            return Err(message);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Executes a last will if this process was made for that.
+#[must_use]
+pub fn run_if_respawned() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    if arguments.next()? != WILL_NAME {
+        return None;
+    }
+    let done = arguments
+        .nth(1)
+        .and_then(|number| number.to_str()?.parse().ok())
+        .ok_or_else(|| "no will: this program is started by leaderrun alone".to_owned())
+        .and_then(|number| read(number).map_err(|error| format!("{error}: this program is started by leaderrun alone")))
+        .and_then(|will| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| error.to_string())?;
+            let released = runtime.block_on(will.release());
+            // A look-up of a name may hang for long, and has nobody to tell.
+            runtime.shutdown_background();
+            released.map(|()| will)
+        });
+    Some(match done {
+        Ok(will) => {
+            let OrphanRelease { shard, owner, term, .. } = will;
+            terminal::say_last(format_args!(
+                "leaderrun: released after it was killed shard={shard:?} term={term} owner={owner:?}"
+            ));
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            terminal::say_last(format_args!("leaderrun: not released after it was killed: {message}"));
+            ExitCode::from(crate::exit::UNAVAILABLE)
+        }
+    })
+}
+
+fn read(number: i32) -> io::Result<OrphanRelease> {
+    let mut text = Vec::new();
+    File::from(sys::adopt(number)?).read_to_end(&mut text)?;
+    serde_json::from_slice(&text).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn a_million_wills_are_read_as_they_were_written_or_refused_and_print_no_password() {
+        let candidate = Candidate {
+            shard: "db/main".parse().unwrap(),
+            owner: "me".to_owned(),
+            session: Session::from_record("s-1"),
+            host: "host".to_owned(),
+            pid: 7,
+            lease: Duration::from_millis(15_500),
+        };
+        let url = Secret::from("redis://u:hunter2@h:1/0".to_owned());
+        let ours = serde_json::to_vec(&OrphanRelease::new(&url, &candidate, Term(u64::MAX))).unwrap();
+        fuzz::bent("last will", &[&ours], |text, source| {
+            let read = serde_json::from_slice::<OrphanRelease>(text);
+            match &read {
+                Ok(will) => {
+                    let written = serde_json::to_vec(will).unwrap();
+                    let again: OrphanRelease = serde_json::from_slice(&written).unwrap();
+                    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+                    assert!(!format!("{:?}", will.store_url).contains("hunter2"));
+                    let _ = BootInstant::from_nanos(source.number()).plus(will.lease);
+                    if let Err(message) = Shard::from_str(&will.shard) {
+                        fuzz::assert_is_one_line(&message);
+                    }
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+            (&read).into()
+        });
+    }
+}

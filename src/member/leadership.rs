@@ -1,0 +1,518 @@
+//! What a member knows of its own leadership, and what ends it when the work does not.
+//!
+//! The hazard: the work is code of this very process. It may block the runtime that would have told it to stop, forget
+//! to look at the time, or be frozen together with all that could kill it. So nothing here waits to be polled:
+//!
+//! - Every question (`is_valid`, `remaining`) is answered from the deadline and the clock at that moment.
+//! - A thread of its own, the keeper, sleeps on a `CLOCK_BOOTTIME` timer. It says when the work has to end, and aborts the
+//!   process at `kill_at` while somebody holds a [`Leadership`].
+//! - Should the keeper not get to run (the process was stopped, or no processor is free) the kernel kills the process at
+//!   `backstop_at`, by a timer that it was told beforehand. That ends a stopped process as well. PID 1 of a PID namespace
+//!   gets no such signal from within (`pid_namespaces(7)`): there the keeper is alone, and after a freeze late.
+//!
+//! Whether a leadership may go on is decided by [`Policy`], the guard's own machine. The lease is released after
+//! [`TreeEvent::Dead`], which is said when the last [`Leadership`] is dropped after the end was called out.
+
+use super::words::{Ending, Error, Leader, Overrun, Role};
+use crate::election::Role as Standing;
+use crate::election::{Event, Loss, Obstacle, Stop, TreeEvent, View};
+use crate::guard::policy::{Effect, Input, Order, Policy};
+use crate::lease::{Candidate, Deadline, Term, show};
+use crate::store::Store;
+use crate::sys::KillTimer;
+use crate::text::on_one_line;
+use crate::time::{BootInstant, boot_timer, set_boot_timer};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::timerfd::TimerFd;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc as threads};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+/// What the threads of a member share.
+pub(super) struct Shared {
+    pub(super) candidate: Candidate,
+    grace: Duration,
+    overrun: Overrun,
+    /// Wakes the keeper.
+    alarm: TimerFd,
+    state: Mutex<State>,
+    /// To the election.
+    events: mpsc::UnboundedSender<Event>,
+    /// As [`State::role`] has it, for whoever waits for a change.
+    roles: watch::Sender<Role>,
+    /// Hears of each end, once.
+    endings: Option<threads::Sender<(u64, Ending)>>,
+    /// Set once the store is open.
+    pub(super) inquiries: OnceLock<Inquiries>,
+}
+
+/// How to ask the store something beside the election.
+pub(super) struct Inquiries {
+    /// The election's own: a store's connections live there.
+    pub(super) runtime: Handle,
+    /// Nobody but the election keeps it open.
+    pub(super) store: Weak<dyn Store>,
+    pub(super) timeout: Duration,
+}
+
+struct State {
+    /// Some while the tree, as the election calls it, is alive: from its start until [`TreeEvent::Dead`] is said.
+    tenure: Option<Tenure>,
+    /// None where the work may overrun, and for PID 1.
+    kill_timer: Option<KillTimer>,
+    leader: Option<Leader>,
+    waiting_for: Option<String>,
+    trouble: Option<String>,
+    /// The election was asked to end.
+    asked: bool,
+    /// The next orderly stop is an operator's.
+    ordered: bool,
+    /// The loss that comes is that of an end which is too near.
+    late: bool,
+    /// Work under this term overran, and nobody was told yet.
+    overran: Option<Term>,
+    /// The last release did not succeed.
+    not_released: Option<String>,
+    /// Some once the election is over.
+    farewell: Option<Result<(), Error>>,
+}
+
+struct Tenure {
+    term: Term,
+    policy: Policy,
+    /// Some once the work was told to end.
+    ending: Option<Ending>,
+    /// Whoever wants to hear of it was told.
+    told: bool,
+    /// How many [`Leadership`]s there are.
+    handles: usize,
+    /// A store whose leases do not expire keeps this one for as long as it is open.
+    _store: Arc<dyn Store>,
+}
+
+impl Tenure {
+    /// The work may begin, or begin something new.
+    fn goes_on(&self, now: BootInstant) -> bool {
+        self.ending.is_none() && now < self.policy.wake_at()
+    }
+
+    /// How much longer the lease is held for certain.
+    fn remaining(&self, now: BootInstant) -> Duration {
+        match self.policy.ends_at().0 {
+            _ if self.ending == Some(Ending::Lost) => Duration::ZERO,
+            BootInstant::NEVER => Duration::MAX,
+            kill_at => kill_at.since(now),
+        }
+    }
+}
+
+impl State {
+    fn role(&self) -> Role {
+        match &self.tenure {
+            Some(Tenure { term, ending: Some(why), .. }) => Role::Ending { term: term.0, why: *why },
+            _ if self.farewell.is_some() => Role::Stopped,
+            Some(Tenure { term, ending: None, .. }) => Role::Leading { term: term.0 },
+            None => Role::Standby { leader: self.leader.clone(), waiting_for: self.waiting_for.clone() },
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        candidate: Candidate,
+        grace: Duration,
+        overrun: Overrun,
+        endings: Option<threads::Sender<(u64, Ending)>>,
+    ) -> io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Event>)> {
+        let (events, received) = mpsc::unbounded_channel();
+        let is_init = nix::unistd::getpid().as_raw() == 1;
+        let kill_timer = match overrun {
+            Overrun::Abort if !is_init => Some(KillTimer::new()?),
+            Overrun::Abort | Overrun::Warn => None,
+        };
+        let state = State {
+            tenure: None,
+            kill_timer,
+            leader: None,
+            waiting_for: None,
+            trouble: None,
+            asked: false,
+            ordered: false,
+            late: false,
+            overran: None,
+            not_released: None,
+            farewell: None,
+        };
+        let roles = watch::Sender::new(state.role());
+        let state = Mutex::new(state);
+        let shared = Self {
+            candidate,
+            grace,
+            overrun,
+            alarm: boot_timer()?,
+            state,
+            events,
+            roles,
+            endings,
+            inquiries: OnceLock::new(),
+        };
+        Ok((Arc::new(shared), received))
+    }
+
+    /// Nobody panics while holding it; and if somebody did, the facts in it would stand.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, sets both timers by it, and tells everybody.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let changed = change(&mut state);
+        if let Some(Tenure { term, ending: Some(why), told, .. }) = &mut state.tenure
+            && !std::mem::replace(told, true)
+            && let Some(endings) = &self.endings
+        {
+            let _ = endings.send((term.0, *why));
+        }
+        if let Some(Tenure { ending: Some(_), handles: 0, .. }) = state.tenure {
+            state.tenure = None;
+            self.tell(TreeEvent::Dead);
+        }
+        let tenure = state.tenure.as_ref();
+        let wake_at = tenure.map_or(BootInstant::NEVER, |tenure| tenure.policy.wake_at());
+        // Nobody is there to overrun while nobody holds it.
+        let held = tenure.filter(|tenure| tenure.handles > 0);
+        let backstop_at = held.map_or(BootInstant::NEVER, |tenure| tenure.policy.ends_at().1);
+        let over = state.farewell.is_some() && tenure.is_none();
+        if let Some(kill_timer) = &mut state.kill_timer {
+            kill_timer.set(backstop_at.since_boot()).expect("a timer that exists can be set");
+        }
+        // The keeper ends as well once there is nothing left to keep.
+        let wake_at = if over { BootInstant::from_nanos(0) } else { wake_at };
+        set_boot_timer(&self.alarm, wake_at).expect("a timer that exists can be set");
+        let overran = state.overran.take();
+        drop(state);
+        self.publish();
+        if let Some(term) = overran {
+            // Not before: where log lines go is the program's, and it may ask us something, or block.
+            let shard = self.candidate.shard.as_str();
+            tracing::error!(shard, term = term.0, "the lease is about to end, and the work under it goes on");
+        }
+        changed
+    }
+
+    /// Whoever publishes last says what is true last: the truth is read while nobody else can publish.
+    fn publish(&self) {
+        self.roles.send_if_modified(|role| {
+            let now = self.state().role();
+            let changed = *role != now;
+            *role = now;
+            changed
+        });
+    }
+
+    fn tell(&self, event: TreeEvent) {
+        // Nobody hears it any more where the election has failed.
+        let _ = self.events.send(Event::Tree(event));
+    }
+
+    /// Feeds the policy and does what it says.
+    fn feed(&self, state: &mut State, input: Input, why: Ending) {
+        let Some(tenure) = &mut state.tenure else { return };
+        for effect in tenure.policy.handle(BootInstant::now(), input) {
+            match effect {
+                Effect::AskTree => {
+                    tenure.ending.get_or_insert(why);
+                }
+                Effect::ReportDeadline => {
+                    tenure.ending.get_or_insert(Ending::Late);
+                    self.tell(TreeEvent::DeadlineReached);
+                }
+                Effect::KillTree => {
+                    if tenure.handles > 0 {
+                        match self.overrun {
+                            Overrun::Abort => self.abort(tenure.term),
+                            Overrun::Warn => state.overran = Some(tenure.term),
+                        }
+                    }
+                    if tenure.ending.is_none() {
+                        tenure.ending = Some(Ending::Late);
+                        self.tell(TreeEvent::DeadlineReached);
+                    }
+                }
+                // There are no hooks, and nobody stops the work at a terminal.
+                Effect::Start
+                | Effect::ReportUnready(_)
+                | Effect::RunLosing
+                | Effect::RunLost
+                | Effect::KillHook
+                | Effect::Finish
+                | Effect::Signal(_)
+                | Effect::Continue => {}
+            }
+        }
+        if why == Ending::Lost {
+            tenure.ending = Some(Ending::Lost);
+        }
+    }
+
+    fn abort(&self, term: Term) -> ! {
+        let shard = &self.candidate.shard;
+        let line =
+            format!("leaderrun: the lease on {shard} is about to end, and work under term {term} is not: aborting\n");
+        // A pipe that nobody reads must not keep us alive.
+        let stderr = io::stderr();
+        let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+        if poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
+            let _ = nix::unistd::write(&stderr, line.as_bytes());
+        }
+        std::process::abort();
+    }
+
+    /// The work may begin.
+    pub(super) fn begin(&self, term: Term, deadline: Deadline, store: &Arc<dyn Store>) {
+        let policy = Policy::new(deadline, self.grace);
+        self.change(|state| {
+            state.ordered = false;
+            state.late = false;
+            state.not_released = None;
+            state.tenure =
+                Some(Tenure { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
+            // It may have taken long to get here.
+            self.feed(state, Input::Tick, Ending::Late);
+        });
+    }
+
+    pub(super) fn extend(&self, deadline: Deadline) {
+        self.change(|state| {
+            // Who looked at the clock meanwhile was told of an end, and that is not taken back.
+            self.feed(state, Input::Tick, Ending::Late);
+            self.feed(state, Input::Order(Order::Extend(deadline)), Ending::Late);
+        });
+    }
+
+    pub(super) fn stop(&self, stop: Stop) {
+        self.change(|state| {
+            let orderly = if state.ordered { Ending::Ordered } else { Ending::Asked };
+            let (order, why) = match stop {
+                Stop::Orderly { kill_after } => (Order::Stop { kill_after }, orderly),
+                Stop::Losing if state.late => (Order::Lose, Ending::Late),
+                Stop::Losing => (Order::Lose, Ending::Lost),
+                Stop::Kill => (Order::Kill, orderly),
+            };
+            self.feed(state, Input::Order(order), why);
+        });
+    }
+
+    /// Why the next stop comes that is not orderly. A loss that is certain may follow one that only comes too near.
+    pub(super) fn losing(&self, loss: &Loss) {
+        self.state().late = *loss == Loss::DeadlinePassed;
+    }
+
+    /// The orderly stop that follows is an operator's.
+    pub(super) fn ordered(&self) {
+        self.state().ordered = true;
+    }
+
+    pub(super) fn not_released(&self, why: Option<String>) {
+        self.state().not_released = why;
+    }
+
+    pub(super) fn show(&self, view: View) {
+        let mut state = self.state();
+        match view.role {
+            Standing::Standby(obstacle) => {
+                state.waiting_for = obstacle.as_ref().map(|obstacle| on_one_line(obstacle.to_string()));
+                state.leader = match &obstacle {
+                    Some(Obstacle::Holder(holder)) => Some(holder.into()),
+                    Some(Obstacle::Hold(_)) | None => None,
+                };
+            }
+            Standing::Leader(_) | Standing::Restarting { .. } | Standing::Leaving => {
+                state.waiting_for = None;
+                state.leader = None;
+            }
+        }
+        state.trouble = view.trouble.map(|(message, _)| message);
+        drop(state);
+        self.publish();
+    }
+
+    /// Asks the election to end. A second time it would not wait for the work.
+    pub(super) fn ask(&self) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.asked, true) {
+            let _ = self.events.send(Event::Asked { signal: Signal::SIGTERM as i32 });
+        }
+    }
+
+    /// The election is over. Only one that failed leaves work behind.
+    pub(super) fn over(&self, farewell: Result<(), Error>) {
+        self.change(|state| {
+            let not_released = state.not_released.take().map(Error::NotReleased);
+            state.farewell = Some(farewell.and_then(|()| not_released.map_or(Ok(()), Err)));
+            self.feed(state, Input::Order(Order::Lose), Ending::Lost);
+        });
+    }
+
+    pub(super) fn farewell(&self) -> Option<Result<(), Error>> {
+        let state = self.state();
+        state.farewell.clone().filter(|_| state.tenure.is_none())
+    }
+
+    pub(super) fn is_leader(&self) -> bool {
+        let state = self.state();
+        let now = BootInstant::now();
+        state.farewell.is_none() && state.tenure.as_ref().is_some_and(|tenure| tenure.goes_on(now))
+    }
+
+    pub(super) fn leader(&self) -> Option<Leader> {
+        let state = self.state();
+        let Some(tenure) = state.tenure.as_ref().filter(|tenure| !tenure.remaining(BootInstant::now()).is_zero())
+        else {
+            return state.leader.clone();
+        };
+        let Candidate { owner, host, pid, .. } = &self.candidate;
+        Some(Leader { owner: owner.clone(), host: Some(host.clone()), pid: Some(*pid), term: Some(tenure.term.0) })
+    }
+
+    pub(super) async fn find_leader(&self) -> Result<Option<Leader>, Error> {
+        let inquiries = self.inquiries.get().ok_or(Error::Stopped)?;
+        let store = inquiries.store.upgrade().ok_or(Error::Stopped)?;
+        let (shard, timeout) = (self.candidate.shard.clone(), inquiries.timeout);
+        let asked = async move { tokio::time::timeout(timeout, store.inspect(&shard)).await };
+        // It is cancelled where the election ends meanwhile.
+        let answer = inquiries.runtime.spawn(asked).await.map_err(|_| Error::Stopped)?;
+        let silent = |_| Error::Unreachable(format!("the store did not answer within {}", show(timeout)));
+        Ok(answer.map_err(silent)??.holder.as_ref().map(Leader::from))
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.state().trouble.clone()
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Role> {
+        self.roles.subscribe()
+    }
+
+    /// A hold on the leadership that goes on, if one does.
+    pub(super) fn hold(self: &Arc<Self>) -> Option<Leadership> {
+        self.change(|state| {
+            let open = state.farewell.is_none();
+            let tenure = state.tenure.as_mut().filter(|tenure| open && tenure.goes_on(BootInstant::now()))?;
+            tenure.handles += 1;
+            Some(Leadership { shared: Arc::clone(self), term: tenure.term })
+        })
+    }
+
+    /// The keeper's whole life.
+    pub(super) fn keep(&self) {
+        loop {
+            let mut alarm = [PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN)];
+            // A signal that interrupts it, or an error, only means to look sooner.
+            let _ = poll(&mut alarm, PollTimeout::NONE);
+            let over = self.change(|state| {
+                self.feed(state, Input::Tick, Ending::Late);
+                state.farewell.is_some() && state.tenure.is_none()
+            });
+            if over {
+                return;
+            }
+        }
+    }
+}
+
+/// A hold on a leadership: proof, for as long as it [`is_valid`](Leadership::is_valid), that no other member leads.
+///
+/// The lease is not given back before every `Leadership` of it has been dropped, so whatever works on its strength should
+/// own one: give each task and thread a clone. **Work that holds none is waited for by nobody.** And do not keep one that
+/// works no more: at the deadline the process is aborted for it (see [`Overrun`]).
+pub struct Leadership {
+    shared: Arc<Shared>,
+    term: Term,
+}
+
+impl Leadership {
+    /// The fencing token: it rises with every leadership of the shard. Send it along with whatever you do, and have the
+    /// other side refuse a lower one than it has seen: that alone closes the gap between looking at the lease and acting.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.term.0
+    }
+
+    /// True while no other member can lead, by the clock at this moment and without a request. It stays true for a while
+    /// after the work was told to end, so that it can end in order.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// How long it stays valid if the lease is not renewed any more: what may be begun now has to end in that time. Never
+    /// more than the lease; zero when it is not valid; [`Duration::MAX`] on a store whose leases do not expire (`file:`).
+    ///
+    /// Counted on `CLOCK_BOOTTIME`, which goes on while the machine is suspended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let now = BootInstant::now();
+        self.shared.state().tenure.as_ref().map_or(Duration::ZERO, |tenure| tenure.remaining(now))
+    }
+
+    /// Some once the work has to end, and why. For work that does not await.
+    #[must_use]
+    pub fn is_ending(&self) -> Option<Ending> {
+        let now = BootInstant::now();
+        match &self.shared.state().tenure {
+            Some(tenure) if tenure.goes_on(now) => None,
+            Some(tenure) => Some(tenure.ending.unwrap_or(Ending::Late)),
+            None => Some(Ending::Lost),
+        }
+    }
+
+    /// Returns when the work has to end, and says why. From then on there is at least the grace (see
+    /// [`Builder::grace`](crate::Builder::grace)) to end it and to drop this.
+    pub async fn ending(&self) -> Ending {
+        let mut roles = self.shared.watch();
+        loop {
+            roles.borrow_and_update();
+            if let Some(why) = self.is_ending() {
+                return why;
+            }
+            if roles.changed().await.is_err() {
+                return Ending::Lost;
+            }
+        }
+    }
+}
+
+impl Clone for Leadership {
+    fn clone(&self) -> Self {
+        if let Some(tenure) = &mut self.shared.state().tenure {
+            tenure.handles += 1;
+        }
+        Self { shared: Arc::clone(&self.shared), term: self.term }
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        self.shared.change(|state| {
+            if let Some(tenure) = &mut state.tenure {
+                tenure.handles -= 1;
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leadership").field("term", &self.term()).field("remaining", &self.remaining()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,577 @@
+//! Which runs of a job there were: at most one that succeeds for each slot of time, or for each name. A note beside the
+//! lease, written before COMMAND starts and again when it has ended, by who holds the lease.
+//!
+//! The hazards:
+//!
+//! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. So a slot is not what begins
+//!   at a multiple of its length but what has one in its middle (see [`Slot::at`]).
+//! - A host may die while COMMAND runs, or not be able to say how it ended. So a run is entered before it starts, and one
+//!   without an end counts as one that failed: it may have done its work, and is repeated only for who says that it may.
+//! - To enter a run takes a request whose answer may be lost. An entry names the session that made it, so who asks
+//!   again knows its own; and an entry of which nothing came is withdrawn, or it would stand for a run that failed.
+//! - The lease is what keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
+
+use crate::election::{Booking, CommandEnd, Ended, Ran, Skipped};
+use crate::exit;
+use crate::lease::{Candidate, JobId, Session, Shard, Term, show};
+use crate::store::{Note, Notes, Page, StoreError};
+use crate::text::on_one_line;
+use crate::time::{rfc3339, wall_clock_millis};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// Only who holds the lease enters runs, but a leader before may still be writing down how its own ended.
+const MOST_ATTEMPTS: usize = 5;
+/// Letters of how a run ended, at most.
+const LONGEST_END: usize = 100;
+/// Of two clocks that cron runs by, none is this wrong.
+const SHORTEST_SLOT: Duration = Duration::from_secs(1);
+const LONGEST_SLOT: Duration = Duration::from_hours(24 * 366);
+
+/// What is to run, and how often it may fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub turn: Turn,
+    /// How many more runs there may be after one that failed.
+    pub retry_failed: u32,
+}
+
+/// What one run that succeeds is enough for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    Slot(Slot),
+    Once(JobId),
+}
+
+/// A stretch of time, by wall clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    every_millis: u64,
+    /// A multiple of that since 1970: when the job is due.
+    due_millis: u64,
+}
+
+impl Slot {
+    /// The slot of a job that is started at `now_millis`: the one whose due time is nearest.
+    ///
+    /// A job that is due at `t` is started by a host whose clock is off by `e`, or by a cron that is that late, when other
+    /// clocks show `t + e`. The multiple of `every` nearest to that is `t` exactly while `-every / 2 <= e < every / 2`. Had
+    /// slots begun at `t`, a host whose clock is a second early would be in the slot before, and run the job once more.
+    ///
+    /// # Errors
+    /// A fragment that says what `every` may be.
+    pub fn at(now_millis: u64, every: Duration) -> Result<Self, String> {
+        if !(SHORTEST_SLOT..=LONGEST_SLOT).contains(&every) || !every.subsec_nanos().is_multiple_of(1_000_000) {
+            return Err("write a duration from 1s to 366 days, in whole milliseconds".to_owned());
+        }
+        let every_millis = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
+        let number = now_millis.saturating_add(every_millis / 2) / every_millis;
+        Ok(Self { every_millis, due_millis: number.saturating_mul(every_millis) })
+    }
+
+    /// Some where a job that is started then is so near to the edge of its slot that clocks may disagree about it.
+    #[must_use]
+    pub fn doubt(self, now_millis: u64) -> Option<String> {
+        let off = now_millis.abs_diff(self.due_millis);
+        (off > self.every_millis / 8 * 3).then(|| {
+            format!(
+                "started {} from when it is due: hosts whose clocks differ may take this for two slots; start it near a \
+                 multiple of {} since 1970 in UTC",
+                show(Duration::from_millis(off)),
+                show(Duration::from_millis(self.every_millis))
+            )
+        })
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&rfc3339(self.due_millis))
+    }
+}
+
+impl Turn {
+    fn page(&self) -> Page {
+        match self {
+            Self::Slot(_) => Page::Runs,
+            Self::Once(job) => Page::Once(job.clone()),
+        }
+    }
+
+    /// What COMMAND is told of it.
+    #[must_use]
+    pub fn variable(&self) -> (&'static str, String) {
+        match self {
+            Self::Slot(slot) => ("LEADERRUN_DUE", slot.to_string()),
+            // Not the variable of the option, by which a leaderrun within COMMAND would take its own job for done.
+            Self::Once(job) => ("LEADERRUN_JOB", job.to_string()),
+        }
+    }
+}
+
+/// What stands in the note. Fields are added, never renamed or removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// When the slot was due; None for a job that runs once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_millis: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_millis: Option<u64>,
+    /// How many runs there were in this slot.
+    pub attempts: u32,
+    /// The last of them.
+    pub run: Run,
+    /// One before it that was given up for failed, and succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succeeded: Option<Run>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub owner: String,
+    pub host: String,
+    pub session: Session,
+    pub term: Term,
+    /// Milliseconds since 1970, by its host's own clock.
+    pub from_millis: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_millis: Option<u64>,
+    /// As a shell has it; 0 is success. None while it lasts, and where nobody could say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+}
+
+impl Run {
+    fn of(candidate: &Candidate, term: Term) -> Self {
+        Self {
+            owner: candidate.owner.clone(),
+            host: candidate.host.clone(),
+            session: candidate.session.clone(),
+            term,
+            from_millis: wall_clock_millis(),
+            to_millis: None,
+            status: None,
+            ended: None,
+        }
+    }
+
+    fn settled(&self, ran: &Ran) -> Self {
+        let status = match (&ran.how, ran.end) {
+            // With these it ends whatever COMMAND says.
+            (Ended::Overran, _) => Some(exit::OVERRAN),
+            (Ended::Lost(_), _) => Some(exit::LOST),
+            (_, Some(CommandEnd::Exited(status))) => Some(status.to_le_bytes()[0]),
+            (_, Some(CommandEnd::Signalled(signal))) => Some(exit::SIGNALLED.wrapping_add(signal.to_le_bytes()[0])),
+            (Ended::NotStarted(error), None) => Some(error.exit_status()),
+            (_, None) => None,
+        };
+        let ended = on_one_line(ran.how.to_string()).chars().take(LONGEST_END).collect();
+        Self { to_millis: Some(wall_clock_millis()), status, ended: Some(ended), ..self.clone() }
+    }
+
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        self.status == Some(0)
+    }
+
+    /// How it ended, as far as anybody knows.
+    #[must_use]
+    pub fn end(&self) -> &str {
+        self.ended.as_deref().unwrap_or("nobody wrote down how it ended")
+    }
+
+    /// When it ended, or else began.
+    fn when(&self) -> String {
+        rfc3339(self.to_millis.unwrap_or(self.from_millis))
+    }
+}
+
+impl Ledger {
+    /// The run that counts: one that succeeded, or else the last.
+    #[must_use]
+    pub fn counting(&self) -> &Run {
+        self.succeeded.as_ref().unwrap_or(&self.run)
+    }
+
+    fn read(text: Option<&str>, shard: &Shard) -> Result<Option<Self>, StoreError> {
+        text.map(serde_json::from_str).transpose().map_err(|error| {
+            StoreError::misconfigured(format!(
+                "the ledger of runs of shard {shard} was written by something else ({error}): use another shard"
+            ))
+        })
+    }
+
+    fn text(&self) -> String {
+        serde_json::to_string(self).expect("a ledger is plain data")
+    }
+
+    /// Whether it tells of the same turn.
+    fn is_of(&self, turn: &Turn) -> bool {
+        match turn {
+            Turn::Slot(slot) => self.due_millis == Some(slot.due_millis),
+            Turn::Once(_) => true,
+        }
+    }
+}
+
+/// The last run of a job that runs once a slot. None where there was none.
+///
+/// # Errors
+/// As [`Notes::read`]; misconfigured where something else wrote it.
+pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
+    let note = store.read(shard, &Page::Runs).await?;
+    Ledger::read(note.as_ref().map(|note| note.text.as_str()), shard)
+}
+
+/// What there is of a job that runs once. None where it never ran.
+///
+/// # Errors
+/// As [`last`].
+pub async fn of_job<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) -> Result<Option<Ledger>, StoreError> {
+    let note = store.read(shard, &Page::Once(job.clone())).await?;
+    Ledger::read(note.as_ref().map(|note| note.text.as_str()), shard)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// This is to be the run of that number.
+    Run(u32),
+    /// Our own entry stands there, and has not been run.
+    Ours,
+    Skip(Skipped),
+}
+
+impl Job {
+    /// That of the ledger's slots, where ours are not as long.
+    fn other_length(&self, ledger: &Ledger) -> Option<u64> {
+        match &self.turn {
+            Turn::Slot(slot) => ledger.every_millis.filter(|&every| every != slot.every_millis),
+            Turn::Once(_) => None,
+        }
+    }
+
+    fn judge(&self, ledger: Option<&Ledger>, session: &Session) -> Verdict {
+        let Some(ledger) = ledger else { return Verdict::Run(1) };
+        let run = ledger.counting();
+        if let (Turn::Slot(slot), Some(due)) = (&self.turn, ledger.due_millis) {
+            if due > slot.due_millis {
+                let (due, at) = (rfc3339(due), run.when());
+                let said = format!("the later slot {due} was run already by {} at {at}", run.host);
+                return Verdict::Skip(Skipped { said, status: 0 });
+            }
+            if due < slot.due_millis {
+                return Verdict::Run(1);
+            }
+        }
+        if run.is_success() {
+            let said = format!("done already by {} at {}", run.host, run.when());
+            return Verdict::Skip(Skipped { said, status: 0 });
+        }
+        if run.session == *session && run.to_millis.is_none() {
+            return Verdict::Ours;
+        }
+        if ledger.attempts > self.retry_failed {
+            let said = format!("failed already on {} at {}: {}", run.host, run.when(), run.end());
+            let status = match &self.turn {
+                // Its host has complained, and the next slot is another chance.
+                Turn::Slot(_) => 0,
+                // There is none, and what is not done must not look done.
+                Turn::Once(_) => run.status.unwrap_or(exit::NOT_ACQUIRED),
+            };
+            return Verdict::Skip(Skipped { said, status });
+        }
+        Verdict::Run(ledger.attempts.saturating_add(1))
+    }
+}
+
+/// Enters one candidate's run.
+#[derive(Debug)]
+pub struct JobGate {
+    job: Job,
+    /// Locked by whoever writes.
+    entry: Mutex<Option<Entry>>,
+}
+
+/// What we entered, or may have.
+#[derive(Clone, Debug)]
+struct Entry {
+    ledger: Ledger,
+    /// What stood there before.
+    before: Option<String>,
+}
+
+impl JobGate {
+    #[must_use]
+    pub fn new(job: Job) -> Self {
+        Self { job, entry: Mutex::new(None) }
+    }
+
+    /// Enters a run that is about to start, unless the job is done. By who holds the lease; again where that is in doubt.
+    ///
+    /// # Errors
+    /// As [`Notes::replace`].
+    pub async fn book<S: Notes + ?Sized>(
+        &self,
+        store: &S,
+        candidate: &Candidate,
+        term: Term,
+    ) -> Result<Booking, StoreError> {
+        let (shard, page) = (&candidate.shard, self.job.turn.page());
+        let mut entry = self.entry.lock().await;
+        for _ in 0..MOST_ATTEMPTS {
+            let standing = store.read(shard, &page).await?.map(|note| note.text);
+            let ledger = Ledger::read(standing.as_deref(), shard)?;
+            if let Some(other) = ledger.as_ref().and_then(|ledger| self.job.other_length(ledger)) {
+                let last = show(Duration::from_millis(other));
+                tracing::warn!("the last run in {shard} was of a job every {last}: two jobs need two shards");
+            }
+            let (attempts, before) = match self.job.judge(ledger.as_ref(), &candidate.session) {
+                Verdict::Skip(Skipped { said, status }) => {
+                    return Ok(Booking::Done(Skipped { said: on_one_line(said), status }));
+                }
+                Verdict::Run(attempts) => (attempts, standing.clone()),
+                Verdict::Ours => {
+                    let ours = ledger.expect("it was judged");
+                    if ours.run.term == term && entry.is_some() {
+                        return Ok(Booking::Booked);
+                    }
+                    (ours.attempts, entry.take().and_then(|entry| entry.before))
+                }
+            };
+            let (due_millis, every_millis) = match &self.job.turn {
+                Turn::Slot(slot) => (Some(slot.due_millis), Some(slot.every_millis)),
+                Turn::Once(_) => (None, None),
+            };
+            let run = Run::of(candidate, term);
+            let ledger = Ledger { due_millis, every_millis, attempts, run, succeeded: None };
+            let draft = Note::for_ever(ledger.text());
+            // Known before it is sent: the answer may be lost.
+            *entry = Some(Entry { ledger, before });
+            if store.replace(shard, &page, standing.as_deref(), Some(&draft)).await? {
+                return Ok(Booking::Booked);
+            }
+        }
+        Err(StoreError::not_applied(format!("others keep changing the ledger of shard {shard}")))
+    }
+
+    /// Writes down how the run ended, or (None) that it never began.
+    ///
+    /// # Errors
+    /// As [`Notes::replace`].
+    pub async fn settle<S: Notes + ?Sized>(
+        &self,
+        store: &S,
+        shard: &Shard,
+        ran: Option<&Ran>,
+    ) -> Result<(), StoreError> {
+        let entry = self.entry.lock().await;
+        let Some(Entry { ledger: ours, before }) = &*entry else { return Ok(()) };
+        let page = self.job.turn.page();
+        let after = |mut standing: Ledger| -> Option<Option<String>> {
+            // A later slot is not ours to change.
+            let same = standing.is_of(&self.job.turn);
+            let first = same && standing.run.session == ours.run.session && standing.run.term == ours.run.term;
+            match ran {
+                Some(ran) if first => standing.run = ours.run.settled(ran),
+                Some(ran) if same && ours.run.settled(ran).is_success() => {
+                    standing.succeeded = Some(ours.run.settled(ran));
+                }
+                None if first => {
+                    // What another run had to tell meanwhile stays.
+                    let Some(run) = standing.succeeded.take() else { return Some(before.clone()) };
+                    (standing.run, standing.attempts) = (run, standing.attempts.saturating_sub(1));
+                }
+                Some(_) | None => return None,
+            }
+            Some(Some(standing.text()))
+        };
+        // Most likely nobody wrote since.
+        let mut standing = Some(ours.text());
+        for _ in 0..MOST_ATTEMPTS {
+            let Some(ledger) = Ledger::read(standing.as_deref(), shard)? else { return Ok(()) };
+            let Some(text) = after(ledger) else { return Ok(()) };
+            let draft = text.map(Note::for_ever);
+            if store.replace(shard, &page, standing.as_deref(), draft.as_ref()).await? {
+                return Ok(());
+            }
+            standing = store.read(shard, &page).await?.map(|note| note.text);
+            // What was written by an attempt whose answer was lost.
+            let told = Ledger::read(standing.as_deref(), shard)?;
+            let settled =
+                |run: &Run| run.session == ours.run.session && run.term == ours.run.term && run.to_millis.is_some();
+            if told.is_some_and(|told| settled(&told.run) || told.succeeded.as_ref().is_some_and(settled)) {
+                return Ok(());
+            }
+        }
+        Err(StoreError::not_applied(format!("others keep changing the ledger of shard {shard}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+    use crate::store::memory::Memory;
+    use crate::store::notes;
+
+    const MINUTE: u64 = 60_000;
+
+    fn slot(now_millis: u64) -> Slot {
+        Slot::at(now_millis, Duration::from_mins(5)).unwrap()
+    }
+
+    #[test]
+    fn a_job_that_is_started_early_or_late_is_in_the_slot_that_it_is_due_in() {
+        let due = 5_929_000 * 5 * MINUTE;
+        let half = 5 * MINUTE / 2;
+        for started in [due, due - 1000, due + 1000, due - half, due + half - 1] {
+            assert_eq!(slot(started), Slot { every_millis: 5 * MINUTE, due_millis: due }, "{started}");
+        }
+        assert_eq!(slot(due - half - 1).due_millis, due - 5 * MINUTE);
+        assert_eq!(slot(due + half).due_millis, due + 5 * MINUTE);
+        assert_eq!(slot(due + 1).doubt(due + 1000), None);
+        assert!(slot(due + half - 1).doubt(due + half - 1).is_some());
+        assert_eq!(slot(0).due_millis, 0);
+        assert_eq!(slot(1_800_000_000_000).to_string(), "2027-01-15T08:00:00.000Z");
+    }
+
+    #[test]
+    fn slots_of_no_use_are_refused() {
+        for bad in [0, 1, 999, 1000 * 86_400 * 367] {
+            assert!(Slot::at(7, Duration::from_millis(bad)).is_err(), "{bad}");
+        }
+        assert!(Slot::at(7, Duration::from_nanos(1_000_000_001)).is_err());
+        assert!(Slot::at(u64::MAX, Duration::from_millis(1500)).is_ok());
+    }
+
+    fn run(session: &str, status: Option<u8>) -> Run {
+        Run {
+            owner: "\"".repeat(256),
+            host: "h".repeat(64),
+            session: Session::from_record(session),
+            term: Term(u64::MAX),
+            from_millis: u64::MAX,
+            to_millis: status.map(|_| u64::MAX),
+            status,
+            ended: status.map(|_| "\u{10ffff}".repeat(LONGEST_END)),
+        }
+    }
+
+    fn ledger(due_millis: u64, attempts: u32, status: Option<u8>) -> Ledger {
+        let every_millis = Some(5 * MINUTE);
+        Ledger { due_millis: Some(due_millis), every_millis, attempts, run: run("a", status), succeeded: None }
+    }
+
+    #[test]
+    fn the_longest_ledger_is_no_longer_than_a_note_may_be() {
+        let ledger = Ledger { succeeded: Some(run(&"s".repeat(36), Some(0))), ..ledger(u64::MAX, u32::MAX, Some(1)) };
+        assert!(ledger.text().len() <= notes::LONGEST, "{}", ledger.text().len());
+    }
+
+    #[test]
+    fn a_slot_is_run_until_it_succeeds_or_has_failed_as_often_as_it_may() {
+        let due = 100 * 5 * MINUTE;
+        let job = |retry_failed| Job { turn: Turn::Slot(slot(due)), retry_failed };
+        let judge = |job: Job, ledger: &Ledger| job.judge(Some(ledger), &Session::from_record("b"));
+        let skipped = |verdict: Verdict, word: &str| matches!(verdict, Verdict::Skip(why) if why.said.contains(word));
+        assert_eq!(job(0).judge(None, &Session::from_record("b")), Verdict::Run(1));
+        assert_eq!(judge(job(0), &ledger(due - 5 * MINUTE, 9, Some(0))), Verdict::Run(1));
+        assert!(skipped(judge(job(9), &ledger(due + 5 * MINUTE, 1, Some(1))), "later slot"));
+        assert!(skipped(judge(job(9), &ledger(due, 1, Some(0))), "done already"));
+        for status in [Some(1), None] {
+            assert!(skipped(judge(job(0), &ledger(due, 1, status)), "failed already"));
+            assert_eq!(judge(job(1), &ledger(due, 1, status)), Verdict::Run(2));
+            assert!(skipped(judge(job(1), &ledger(due, 2, status)), "failed already"));
+        }
+        let late = Ledger { succeeded: Some(run("c", Some(0))), ..ledger(due, 2, Some(1)) };
+        assert!(skipped(judge(job(9), &late), "done already"));
+        let own = |status| job(0).judge(Some(&ledger(due, 1, status)), &Session::from_record("a"));
+        assert_eq!(own(None), Verdict::Ours);
+        assert!(skipped(own(Some(3)), "failed already"));
+    }
+
+    fn candidate(session: &str) -> Candidate {
+        Candidate {
+            shard: "db".parse().unwrap(),
+            owner: session.to_owned(),
+            session: Session::from_record(session),
+            host: format!("host of {session}"),
+            pid: 1,
+            lease: Duration::from_secs(15),
+        }
+    }
+
+    fn ended(status: i32) -> Ran {
+        let end = CommandEnd::Exited(status);
+        Ran { how: Ended::ByItself(end), end: Some(end) }
+    }
+
+    #[tokio::test]
+    async fn an_entry_of_which_nothing_came_leaves_what_stood_there_before() {
+        let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
+        let job_gate = |retry_failed| JobGate::new(Job { turn: Turn::Slot(slot(0)), retry_failed });
+        let (first, second) = (job_gate(0), job_gate(1));
+        assert_eq!(first.book(&store, &candidate("a"), Term(1)).await, Ok(Booking::Booked));
+        // Again, as after an answer that was lost, and in another term.
+        assert_eq!(first.book(&store, &candidate("a"), Term(1)).await, Ok(Booking::Booked));
+        assert_eq!(first.book(&store, &candidate("a"), Term(2)).await, Ok(Booking::Booked));
+        assert_eq!(last(&store, &shard).await.unwrap().unwrap().attempts, 1);
+        assert_eq!(first.settle(&store, &shard, None).await, Ok(()));
+        assert_eq!(last(&store, &shard).await, Ok(None));
+        assert_eq!(first.settle(&store, &shard, None).await, Ok(()), "also twice");
+
+        assert_eq!(first.book(&store, &candidate("a"), Term(3)).await, Ok(Booking::Booked));
+        let before = last(&store, &shard).await;
+        assert_eq!(second.book(&store, &candidate("b"), Term(4)).await, Ok(Booking::Booked));
+        assert_eq!(second.settle(&store, &shard, None).await, Ok(()));
+        assert_eq!(last(&store, &shard).await, before);
+        assert!(matches!(job_gate(0).book(&store, &candidate("c"), Term(5)).await, Ok(Booking::Done(_))));
+    }
+
+    #[tokio::test]
+    async fn a_run_that_was_given_up_and_succeeds_is_the_one_that_counts() {
+        let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
+        let job_gate = || JobGate::new(Job { turn: Turn::Once("a".parse().unwrap()), retry_failed: 1 });
+        for withdrawn in [false, true] {
+            let (first, second) = (job_gate(), job_gate());
+            assert_eq!(first.book(&store, &candidate("a"), Term(1)).await, Ok(Booking::Booked));
+            assert_eq!(second.book(&store, &candidate("b"), Term(2)).await, Ok(Booking::Booked));
+            assert_eq!(first.settle(&store, &shard, Some(&ended(0))).await, Ok(()));
+            assert_eq!(first.settle(&store, &shard, Some(&ended(0))).await, Ok(()), "also twice");
+            let failed = ended(1);
+            assert_eq!(second.settle(&store, &shard, Some(&failed).filter(|_| !withdrawn)).await, Ok(()));
+            let third = job_gate().book(&store, &candidate("c"), Term(3)).await;
+            assert!(matches!(third, Ok(Booking::Done(skipped)) if skipped.said.contains("done already by host of a")));
+            let page = Page::Once("a".parse().unwrap());
+            let note = store.read(&shard, &page).await.unwrap().unwrap();
+            assert_eq!(store.replace(&shard, &page, Some(&note.text), None).await, Ok(true));
+        }
+        assert_eq!(last(&store, &shard).await, Ok(None), "it has no slots");
+    }
+
+    #[test]
+    fn a_million_notes_are_a_ledger_or_refused() {
+        let short = |run: Run| Run { owner: "me".to_owned(), ended: Some("exited with 0".to_owned()), ..run };
+        let one = Ledger { run: short(run("a", None)), ..ledger(0, 1, None) };
+        let two = Ledger { succeeded: Some(short(run("b", Some(0)))), attempts: 2, ..one.clone() };
+        let (one, two) = (one.text(), two.text());
+        let shard: Shard = "a".parse().unwrap();
+        fuzz::bent_text("ledger of runs", &[&one, &two], |text, _| {
+            let read = Ledger::read(Some(text), &shard);
+            match &read {
+                Ok(ledger) => {
+                    let ledger = ledger.as_ref().expect("there is one");
+                    assert_eq!(Ledger::read(Some(&ledger.text()), &shard).unwrap().as_ref(), Some(ledger));
+                    let job = Job { turn: Turn::Slot(slot(5 * MINUTE)), retry_failed: 1 };
+                    let _ = job.judge(Some(ledger), &Session::from_record("a"));
+                }
+                Err(error) => fuzz::assert_is_one_line(&error.message),
+            }
+            (&read).into()
+        });
+    }
+}

@@ -1,0 +1,323 @@
+//! What operators order of a shard's candidates: a pause, or that a term ends and others lead.
+//!
+//! The hazard: an order reaches candidates that are started later, too, and it may be obeyed a second time. So a handover
+//! names the term that it ends, and bars nobody from following a later one; a pause ends by the store's clock, and a
+//! host whose own clock is wrong keeps to it all the same.
+//!
+//! Orders are not what keeps two trees from running: that is the lease's business. A store that forgets them forgets the
+//! pause with them.
+
+use crate::election::{Directives, Handover, Pause};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
+use crate::text::on_one_line;
+use crate::time::wall_clock_millis;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Two operators who write at once, each again and again, are told so.
+const MOST_ATTEMPTS: usize = 10;
+/// A handover that nobody completed is forgotten so long after it was ordered, at the latest.
+const HANDOVER_LASTS: Duration = Duration::from_mins(10);
+
+/// The note on [`Page::Orders`]. Fields are added, never renamed or removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orders {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PauseOrder>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<HandoverOrder>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseOrder {
+    /// Another one in each order, so that its writer knows it again.
+    pub id: Session,
+    /// Who ordered it.
+    pub by: String,
+    /// By the clock of whoever ordered it, for people.
+    pub since_millis: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Who leads goes on.
+    #[serde(default)]
+    pub keep: bool,
+    /// None: until it is ended. As the store tells: no part of the text.
+    #[serde(skip)]
+    pub left: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandoverOrder {
+    pub id: Session,
+    pub by: String,
+    pub since_millis: u64,
+    /// What has to end.
+    pub term: Term,
+    /// Who led it: that one does not follow itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Session>,
+    /// The owner or host that may follow. None: anybody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// How long the others wait.
+    pub hold_millis: u64,
+}
+
+impl PauseOrder {
+    fn said(&self) -> String {
+        let reason = self.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        on_one_line(format!("by {}{reason}", self.by))
+    }
+}
+
+impl HandoverOrder {
+    fn said(&self) -> String {
+        let to = self.to.as_ref().map(|to| format!("to {to} ")).unwrap_or_default();
+        on_one_line(format!("{to}by {}", self.by))
+    }
+
+    fn welcomes(&self, candidate: &Candidate) -> bool {
+        match &self.to {
+            Some(to) => *to == candidate.owner || *to == candidate.host,
+            None => self.from.as_ref() != Some(&candidate.session),
+        }
+    }
+}
+
+impl Orders {
+    /// What they mean for one candidate.
+    #[must_use]
+    pub fn directives(&self, candidate: &Candidate) -> Directives {
+        Directives {
+            pause: self.pause.as_ref().map(|pause| Pause { keep: pause.keep, left: pause.left, said: pause.said() }),
+            handover: self.handover.as_ref().map(|handover| Handover {
+                term: handover.term,
+                welcome: handover.welcomes(candidate),
+                hold: Duration::from_millis(handover.hold_millis),
+                said: handover.said(),
+            }),
+        }
+    }
+
+    fn read(note: Option<&Note>, shard: &Shard) -> Result<Self, StoreError> {
+        let Some(note) = note else { return Ok(Self::default()) };
+        let mut orders: Self = serde_json::from_str(&note.text).map_err(|error| {
+            StoreError::misconfigured(format!(
+                "the orders of shard {shard} were written by something else ({error}): leaderctl resume {shard} --force \
+                 removes them"
+            ))
+        })?;
+        if let Some(pause) = &mut orders.pause {
+            pause.left = note.lasts;
+        }
+        Ok(orders)
+    }
+
+    /// None when there is nothing to be ordered.
+    fn note(&self) -> Option<Note> {
+        let lasts = match (&self.pause, &self.handover) {
+            (Some(pause), _) => pause.left,
+            (None, Some(handover)) => Some(HANDOVER_LASTS + Duration::from_millis(handover.hold_millis)),
+            (None, None) => return None,
+        };
+        Some(Note::lasting(serde_json::to_string(self).expect("orders are plain data"), lasts))
+    }
+}
+
+/// # Errors
+/// As [`Notes::read`]; misconfigured where something else wrote them.
+pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Orders, StoreError> {
+    Orders::read(store.read(shard, &Page::Orders).await?.as_ref(), shard)
+}
+
+/// Changes what is ordered, beside others who do the same. `edit` is asked again whenever somebody was faster; it answers
+/// with false where nothing is to be changed. Answers with the orders as they stand now.
+///
+/// # Errors
+/// As [`Notes::replace`]. After an unknown outcome it was looked whether it was applied.
+pub async fn change<S: Notes + ?Sized>(
+    store: &S,
+    shard: &Shard,
+    mut edit: impl FnMut(&mut Orders) -> bool,
+) -> Result<Orders, StoreError> {
+    let mut doubt = None;
+    for _ in 0..MOST_ATTEMPTS {
+        let standing = store.read(shard, &Page::Orders).await?;
+        let before = Orders::read(standing.as_ref(), shard)?;
+        let mut after = before.clone();
+        // After a write in doubt: if it was applied, there is nothing left to be changed.
+        if !edit(&mut after) || after == before {
+            return Ok(before);
+        }
+        let expected = standing.as_ref().map(|note| note.text.as_str());
+        match store.replace(shard, &Page::Orders, expected, after.note().as_ref()).await {
+            Ok(true) => return Ok(after),
+            Ok(false) => {}
+            Err(error) if error.kind == ErrorKind::Unknown => doubt = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(doubt.unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the orders of shard {shard}"))))
+}
+
+/// Removes what stands there, whatever it is.
+///
+/// # Errors
+/// As [`Notes::replace`].
+pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), StoreError> {
+    for _ in 0..MOST_ATTEMPTS {
+        let Some(note) = store.read(shard, &Page::Orders).await? else { return Ok(()) };
+        if store.replace(shard, &Page::Orders, Some(&note.text), None).await? {
+            return Ok(());
+        }
+    }
+    Err(StoreError::not_applied(format!("others keep changing the orders of shard {shard}")))
+}
+
+/// A handover of `term` is done.
+///
+/// # Errors
+/// As [`change`].
+pub async fn forget_handover<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term) -> Result<(), StoreError> {
+    let edit = |orders: &mut Orders| orders.handover.take_if(|handover| handover.term <= term).is_some();
+    change(store, shard, edit).await.map(drop)
+}
+
+/// By this operator, on this host.
+#[must_use]
+pub fn operator() -> String {
+    let user = nix::unistd::getuid();
+    let named = || nix::unistd::User::from_uid(user).ok().flatten().map(|user| user.name);
+    let name = std::env::var("SUDO_USER").ok().filter(|name| !name.is_empty()).or_else(named);
+    let name = name.unwrap_or_else(|| format!("uid {user}"));
+    let host = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
+    on_one_line(format!("{name}@{host}"))
+}
+
+/// # Errors
+/// When the kernel gives no random bytes.
+pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> std::io::Result<PauseOrder> {
+    let (id, since_millis) = (Session::random()?, wall_clock_millis());
+    Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, left: lasts })
+}
+
+/// # Errors
+/// When the kernel gives no random bytes.
+pub fn handover(
+    term: Term,
+    from: Option<Session>,
+    to: Option<String>,
+    hold: Duration,
+) -> std::io::Result<HandoverOrder> {
+    let hold_millis = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+    Ok(HandoverOrder {
+        id: Session::random()?,
+        by: operator(),
+        since_millis: wall_clock_millis(),
+        term,
+        from,
+        to,
+        hold_millis,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+    use crate::store::memory::Memory;
+
+    fn candidate(owner: &str, host: &str, session: &str) -> Candidate {
+        Candidate {
+            shard: "db".parse().unwrap(),
+            owner: owner.to_owned(),
+            session: Session::from_record(session),
+            host: host.to_owned(),
+            pid: 7,
+            lease: Duration::from_secs(15),
+        }
+    }
+
+    fn all() -> Orders {
+        let id = || Session::from_record("s-9");
+        let by = || "me@here".to_owned();
+        let pause = PauseOrder {
+            id: id(),
+            by: by(),
+            since_millis: 5,
+            reason: Some("why\nnot".to_owned()),
+            keep: true,
+            left: Some(Duration::from_mins(1)),
+        };
+        let handover = HandoverOrder {
+            id: id(),
+            by: by(),
+            since_millis: 5,
+            term: Term(7),
+            from: Some(Session::from_record("s-1")),
+            to: None,
+            hold_millis: 30_000,
+        };
+        Orders { pause: Some(pause), handover: Some(handover) }
+    }
+
+    #[test]
+    fn a_handover_welcomes_whom_it_names_or_anybody_but_who_led() {
+        let mut orders = all();
+        let welcome = |orders: &Orders, who: &Candidate| orders.directives(who).handover.unwrap().welcome;
+        let (leader, other) = (candidate("a", "h1", "s-1"), candidate("b", "h2", "s-2"));
+        assert_eq!((welcome(&orders, &leader), welcome(&orders, &other)), (false, true));
+        for to in ["b", "h2"] {
+            orders.handover.as_mut().unwrap().to = Some(to.to_owned());
+            assert_eq!((welcome(&orders, &leader), welcome(&orders, &other)), (false, true));
+        }
+        orders.handover.as_mut().unwrap().to = Some("h3".to_owned());
+        assert!(!welcome(&orders, &other));
+        assert_eq!(orders.directives(&other).pause.unwrap().said, "by me@here: why not");
+    }
+
+    #[tokio::test]
+    async fn orders_are_changed_in_one_step_and_what_a_pause_has_left_is_kept() {
+        let (store, shard) = (Memory::default(), "db".parse().unwrap());
+        let orders = all();
+        let written = change(&store, &shard, |now| std::mem::replace(now, orders.clone()) != orders).await.unwrap();
+        assert_eq!(written, orders);
+        forget_handover(&store, &shard, Term(6)).await.unwrap();
+        assert!(read(&store, &shard).await.unwrap().handover.is_some(), "it is of a later term");
+        forget_handover(&store, &shard, Term(7)).await.unwrap();
+        let now = read(&store, &shard).await.unwrap();
+        let left = now.pause.unwrap().left.unwrap();
+        assert!(now.handover.is_none() && left <= Duration::from_mins(1) && left > Duration::from_secs(30), "{left:?}");
+        change(&store, &shard, |now| now.pause.take().is_some()).await.unwrap();
+        assert_eq!(store.read(&shard, &Page::Orders).await, Ok(None));
+    }
+
+    #[test]
+    fn a_million_notes_are_orders_or_refused_in_one_line() {
+        let shard: Shard = "db".parse().unwrap();
+        let ours = serde_json::to_string(&all()).unwrap();
+        fuzz::bent_text("orders", &[&ours, "{}", "null"], |text, _| {
+            let read = Orders::read(Some(&Note::for_ever(text)), &shard);
+            match &read {
+                Ok(orders) => {
+                    let again = orders.note().map(|note| Orders::read(Some(&note), &shard).unwrap());
+                    let timeless = |orders: &Orders| serde_json::to_string(orders).unwrap();
+                    assert_eq!(timeless(&again.unwrap_or_default()), timeless(orders));
+                    let directives = orders.directives(&candidate("a", "h", "s"));
+                    for said in [directives.pause.map(|it| it.said), directives.handover.map(|it| it.said)]
+                        .into_iter()
+                        .flatten()
+                    {
+                        fuzz::assert_is_one_line(&said);
+                    }
+                }
+                Err(error) => {
+                    fuzz::assert_is_one_line(&error.message);
+                    assert_eq!(error.kind, ErrorKind::Misconfigured);
+                }
+            }
+            (&read).into()
+        });
+    }
+}

@@ -1,0 +1,270 @@
+//! `--listen`: how things stand with this candidate, over HTTP, for probes, load balancers and Prometheus.
+//!
+//! The hazard: whoever connects shares the one thread of the event loop that renews the lease, and may be anybody. So
+//! nobody gets much of it: one request a connection, within five seconds, a thousand connections a second, and
+//! 32 of them at once. When there are more the oldest is dropped: whoever is slow loses its place to the next
+//! probe, and not the other way round. Nothing is read but a request's head, and nothing can be changed by one.
+
+use crate::observe::metrics::Metrics;
+use crate::time::BootInstant;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// Connections at once.
+const MOST: usize = 32;
+/// From a connection to its end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// From one connection to the next.
+const PACE: Duration = Duration::from_millis(1);
+/// Without descriptors, say: whoever asks waits, and the election goes on.
+const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
+/// Of a request's head, in bytes: what hyper needs at least.
+const LONGEST_HEAD: usize = 8192;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    /// Every address of this machine.
+    Everywhere(u16),
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let path = text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text));
+        if let Some(path) = path {
+            // The kernel's bound on a path, and no NUL.
+            return match std::os::unix::net::SocketAddr::from_pathname(path) {
+                Ok(_) if !path.is_empty() => Ok(Self::Unix(PathBuf::from(path))),
+                _ => Err("the path of a socket has 1 to 107 bytes".to_owned()),
+            };
+        }
+        let everywhere = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::Everywhere);
+        everywhere.or_else(|| text.parse().ok().map(Self::Tcp)).ok_or_else(|| {
+            "write an address like 127.0.0.1:9100, [::1]:9100, :9100 or unix:/run/worker.sock".to_owned()
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Everywhere(port) => write!(f, ":{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Answers until it is dropped.
+pub struct Listening {
+    task: JoinHandle<()>,
+    /// Some while there is a socket in the file system that is ours to remove: its path, device and number.
+    socket: Option<(PathBuf, u64, u64)>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Some((path, device, inode)) = &self.socket {
+            let ours = fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (*device, *inode));
+            if ours {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Binds `address`, and has whoever connects from now on answered from `board`.
+///
+/// # Errors
+/// The kernel's: the address is in use, or not ours.
+pub async fn begin(address: &Address, metrics: Arc<Metrics>) -> io::Result<Listening> {
+    let (listener, socket) = match address {
+        Address::Tcp(address) => (Listener::Tcp(TcpListener::bind(address).await?), None),
+        Address::Everywhere(port) => (Listener::Tcp(bind_everywhere(*port).await?), None),
+        Address::Unix(path) => {
+            let listener = bind_unix(path).await?;
+            let found = fs::symlink_metadata(path)?;
+            (Listener::Unix(listener), Some((path.clone(), found.dev(), found.ino())))
+        }
+    };
+    match &listener {
+        Listener::Tcp(tcp) => tracing::info!("listening on {}", tcp.local_addr()?),
+        Listener::Unix(_) => tracing::info!("listening on {address}"),
+    }
+    Ok(Listening { task: tokio::spawn(serve(listener, metrics)), socket })
+}
+
+async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        // This machine knows no IPv6.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
+        }
+        bound => bound,
+    }
+}
+
+/// The kernel does not remove a socket from the file system when its process ends. One that nobody listens on is
+/// replaced; and of two who find the same one, the second must not remove what the first has just made.
+async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let refused = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => error,
+        bound => return bound,
+    };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = File::open(directory)?;
+    // Held for a moment by another candidate that begins. Whoever else holds it must not hold us up.
+    if directory.try_lock().is_err() {
+        return Err(refused);
+    }
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        return Err(io::Error::new(ErrorKind::AddrInUse, "there is something else than a socket"));
+    }
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        Ok(_) | Err(_) => Err(refused),
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Waits for somebody, and answers in a task of its own.
+    async fn attend(&self, metrics: &Arc<Metrics>) -> io::Result<AbortHandle> {
+        let metrics = Arc::clone(metrics);
+        let task = match self {
+            Self::Tcp(listener) => tokio::spawn(converse(listener.accept().await?.0, metrics)),
+            Self::Unix(listener) => tokio::spawn(converse(listener.accept().await?.0, metrics)),
+        };
+        Ok(task.abort_handle())
+    }
+}
+
+async fn serve(listener: Listener, metrics: Arc<Metrics>) {
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        match listener.attend(&metrics).await {
+            Ok(task) => open.push_back(task),
+            Err(error) => {
+                tracing::debug!("nobody can be answered: {error}");
+                tokio::time::sleep(AFTER_AN_ERROR).await;
+            }
+        }
+        open.retain(|task| !task.is_finished());
+        if open.len() > MOST
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+/// One request, and its answer.
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) {
+    let mut http = http1::Builder::new();
+    // The time for all of it is ours to bound; without keep-alive, so is the number of requests.
+    http.keep_alive(false).header_read_timeout(None).max_buf_size(LONGEST_HEAD);
+    let service = service_fn(async |request: Request<Incoming>| {
+        Ok::<_, Infallible>(answer(request.method(), request.uri().path(), &metrics, BootInstant::now()))
+    });
+    // Whoever breaks off, or speaks something else, gets no line in the log: they could fill it.
+    let _ = tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
+}
+
+fn answer(method: &Method, path: &str, metrics: &Metrics, now: BootInstant) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    let unless = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let (status, kind, mut body) = match path {
+        "/livez" => (StatusCode::OK, TEXT, "alive\n".to_owned()),
+        "/readyz" => match metrics.readiness(now) {
+            Ok(role) => (StatusCode::OK, TEXT, format!("{role}\n")),
+            Err(reason) => (unless(false), TEXT, format!("not ready: {reason}\n")),
+        },
+        "/leader" => {
+            let leads = metrics.leads(now);
+            let json = serde_json::to_string(&leads).expect("a statement is plain data");
+            (unless(leads.leader), "application/json", format!("{json}\n"))
+        }
+        "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics.text(now)),
+        _ => (StatusCode::NOT_FOUND, TEXT, "there are /livez, /readyz, /leader and /metrics\n".to_owned()),
+    };
+    let known = status != StatusCode::NOT_FOUND;
+    let refused = known && method != Method::GET && method != Method::HEAD;
+    if refused {
+        "GET and HEAD alone\n".clone_into(&mut body);
+    }
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = if refused { StatusCode::METHOD_NOT_ALLOWED } else { status };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(if refused { TEXT } else { kind }));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if refused {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn addresses_are_read_as_they_are_shown() {
+        for (text, shown) in [
+            ("127.0.0.1:9100", "127.0.0.1:9100"),
+            ("[::1]:9100", "[::1]:9100"),
+            (":9100", ":9100"),
+            ("unix:/run/a.sock", "unix:/run/a.sock"),
+            ("/run/a.sock", "unix:/run/a.sock"),
+            ("unix:a.sock", "unix:a.sock"),
+            ("./a.sock", "unix:./a.sock"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown, "{text}");
+        }
+        let long = format!("/{}", "x".repeat(107));
+        for bad in
+            ["", "unix:", ":", ":http", ":65536", "9100", "localhost", "localhost:9100", "127.0.0.1", "::1", &long]
+        {
+            fuzz::assert_is_one_line(&bad.parse::<Address>().unwrap_err());
+        }
+    }
+
+    #[test]
+    fn every_address_of_this_machine_is_one_that_can_be_listened_on() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let bound = runtime.block_on(bind_everywhere(0)).unwrap();
+        assert!(bound.local_addr().unwrap().ip().is_unspecified());
+    }
+}

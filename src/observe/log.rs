@@ -1,0 +1,159 @@
+//! Log lines on standard error: text for people and journald, or JSON, an object a line.
+//!
+//! Where standard error is journald's, a line begins with its priority, as sd-daemon(3) has it, and journald takes that
+//! off.
+
+use crate::observe::terminal;
+use clap::ValueEnum;
+use nix::sys::stat::fstat;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt;
+use std::io::{IsTerminal, stderr, stdout};
+use std::sync::LazyLock;
+use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::fmt::format::{DefaultFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::registry::LookupSpan;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+/// Begins logging for this process, under the name `program`.
+pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
+    let level = match (quiet, verbose) {
+        (true, _) => Level::ERROR,
+        (false, 0) => Level::INFO,
+        (false, 1) => Level::DEBUG,
+        (false, _) => Level::TRACE,
+    };
+    // Libraries speak of their own affairs, and some of them of secrets.
+    let ours = tracing_subscriber::filter::filter_fn(|metadata| metadata.target().starts_with("leaderrun"));
+    terminal::begin(move |lost| told_of_dropped(program, format, lost));
+    let lines = tracing_subscriber::fmt::layer().with_writer(terminal::Lines);
+    let registry = tracing_subscriber::registry();
+    let level = LevelFilter::from_level(level);
+    // A second call is a second election in one process: the first one's log goes on.
+    let _ = match format {
+        Format::Text => registry
+            .with(
+                lines
+                    .fmt_fields(DefaultFields::new())
+                    .event_format(Graded(Text { program }))
+                    .with_filter(level)
+                    .with_filter(ours),
+            )
+            .try_init(),
+        Format::Json => registry
+            .with(
+                lines
+                    .json()
+                    .flatten_event(true)
+                    .with_target(false)
+                    .map_event_format(Graded)
+                    .with_filter(level)
+                    .with_filter(ours),
+            )
+            .try_init(),
+    };
+}
+
+/// Whether somebody looks at a terminal that shows lines for people and obeys their cursor.
+///
+/// Not where standard output is a pipe: what reads it, a pager for one, may have the terminal for itself.
+#[must_use]
+pub(crate) fn is_live(format: Format, quiet: bool) -> bool {
+    let obeys = std::env::var_os("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb");
+    let piped = fstat(stdout()).is_ok_and(|file| file.st_mode & libc::S_IFMT == libc::S_IFIFO);
+    format == Format::Text && !quiet && obeys && !piped && stderr().is_terminal()
+}
+
+/// Has a panic in any thread end this process, after one line that tells of it.
+///
+/// The guard acts once its candidate is gone. A thread that died alone, or that waited for somebody to read its last words,
+/// would leave COMMAND with a candidate that only seems to be there.
+pub fn end_on_panic(program: &'static str) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let what = panic.payload_as_str().unwrap_or_default().replace(['\n', '\r'], " ");
+        let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
+        terminal::say_last(format_args!("{}{program}: this is a bug: {what}{place}", priority(Level::ERROR)));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            terminal::say_last(trace);
+        }
+        std::process::abort();
+    }));
+}
+
+/// In the log's own format, for the log may not be asked while a line of it is written.
+fn told_of_dropped(program: &str, format: Format, lost: usize) -> String {
+    let message = terminal::dropped(lost);
+    match format {
+        Format::Text => format!("{}{program}: {message}\n", priority(Level::WARN)),
+        Format::Json => {
+            let mut timestamp = String::new();
+            let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+            let line = serde_json::json!({ "timestamp": timestamp, "level": "WARN", "message": message });
+            format!("{}{line}\n", priority(Level::WARN))
+        }
+    }
+}
+
+/// What a line on standard error begins with: `<3>` and the like where that is journald's, else nothing.
+#[must_use]
+pub fn priority(level: Level) -> &'static str {
+    static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
+    match level {
+        _ if !*IS_JOURNAL => "",
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+/// The variable is inherited also by those whose standard error has gone elsewhere, so it says which file is meant,
+/// systemd.exec(5).
+fn is_journal(stream: Option<&str>) -> bool {
+    let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
+    fstat(stderr()).is_ok_and(|file| device.parse() == Ok(file.st_dev) && inode.parse() == Ok(file.st_ino))
+}
+
+/// A line with its priority before it.
+struct Graded<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Graded<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        writer.write_str(priority(*event.metadata().level()))?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+/// `leaderrun: message shard=a term=3 owner=b`.
+struct Text {
+    program: &'static str,
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, DefaultFields> for Text {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, DefaultFields>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "{}: ", self.program)?;
+        let mut line = String::new();
+        context.format_fields(Writer::new(&mut line), event)?;
+        // One event is one line, whatever a store put into its message.
+        writeln!(writer, "{}", line.replace(['\n', '\r'], " "))
+    }
+}

@@ -1,0 +1,612 @@
+//! What a candidate knows of itself, in numbers: for probes and for Prometheus (see [`listen`](crate::observe::http)).
+//!
+//! The hazard: a number that says "leads" a moment too long sends work to a COMMAND that is being stopped. So the board
+//! sees each event before the machine does, and each action before it is carried out; and whether the lease still leaves
+//! COMMAND any time is counted anew whenever somebody asks.
+
+use crate::election::{Action, Ended, Event, Loss, Notice, Obstacle, Role, Stop, TreeEvent, View};
+use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
+use crate::store::{ErrorKind, StoreError};
+use crate::time::rfc3339;
+use crate::time::{BootInstant, wall_clock_millis};
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+use serde::Serialize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Why a COMMAND was started, or its leadership ended.
+const CAUSES: [&str; 14] = [
+    "started",
+    "ended",
+    "not_started",
+    "unready",
+    "asked",
+    "paused",
+    "stepped_down",
+    "overran",
+    "gave_up",
+    "relinquished",
+    "taken",
+    "record_gone",
+    "deadline",
+    "guard_failed",
+];
+const CONCLUSIONS: [&str; 4] = ["not_applied", "unknown", "denied", "misconfigured"];
+/// Seconds. A store in the same building answers within the first few of them, one that is overloaded in the last.
+const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// What stands with one candidate.
+pub struct Metrics {
+    candidate: Candidate,
+    now: Mutex<Now>,
+    series: Series,
+}
+
+#[derive(Default)]
+struct Now {
+    view: Option<View>,
+    /// The store has answered.
+    heard: bool,
+    /// Since the first request after the last answer that came to nothing.
+    silent_since: Option<BootInstant>,
+    /// Some while we hold the lease and COMMAND was ordered.
+    leadership: Option<Leadership>,
+}
+
+struct Leadership {
+    term: Term,
+    deadline: Deadline,
+    run: Run,
+    /// Where the shard has slots.
+    slot: Option<u32>,
+    /// Whose term it is: the slot's, where there is one.
+    shard: Shard,
+    /// COMMAND has run in it before.
+    again: bool,
+}
+
+enum Run {
+    Starting,
+    /// Milliseconds since 1970: since when.
+    Running(u64),
+    /// COMMAND has ended, or is made to end because the lease is lost.
+    Over,
+    /// The tree is dead: the leadership ends, or COMMAND is started again.
+    Dead,
+}
+
+/// What `/leader` says.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Leads {
+    pub leader: bool,
+    pub shard: String,
+    pub owner: String,
+    pub host: String,
+    pub slot: Option<u32>,
+    pub term: Option<Term>,
+    pub since: Option<String>,
+}
+
+impl Metrics {
+    #[must_use]
+    pub fn new(candidate: &Candidate) -> Self {
+        Self { candidate: candidate.clone(), now: Mutex::default(), series: Series::new(candidate.shard.as_str()) }
+    }
+
+    /// An event that the machine is about to be told.
+    pub fn saw(&self, now: BootInstant, event: &Event) {
+        match event {
+            Event::Tick
+            | Event::Doubted
+            | Event::Dismissed
+            | Event::TurnOver
+            | Event::Asked { .. }
+            | Event::Counted { answer: Ok(None) }
+            | Event::Tree(TreeEvent::Started) => {}
+            // Silence is counted from when they were sent.
+            Event::Claimed { sent, answer } => self.answered(*sent, answer),
+            Event::Observed { answer } => self.answered(now, answer),
+            Event::Changed(answer) | Event::Settled { answer, .. } => self.answered(now, answer),
+            Event::Released { answer } => self.answered(now, answer),
+            Event::Ordered { answer } => self.answered(now, answer),
+            Event::Counted { answer } => self.answered(now, answer),
+            Event::Booked { answer, .. } => self.answered(now, answer),
+            Event::Renewed { sent, answer } => {
+                self.answered(*sent, answer);
+                match answer {
+                    Ok(_) => self.series.renewals.observe(now.since(*sent).as_secs_f64()),
+                    Err(error) => {
+                        self.series.renew_failures.with_label_values(&[word(error.kind)]).inc();
+                    }
+                }
+            }
+            Event::Tree(
+                TreeEvent::NotStarted(_)
+                | TreeEvent::Unready(_)
+                | TreeEvent::Ended(_)
+                | TreeEvent::DeadlineReached
+                | TreeEvent::GuardFailed,
+            ) => self.over(Run::Over),
+            Event::Tree(TreeEvent::Dead) => self.over(Run::Dead),
+        }
+    }
+
+    fn answered<T>(&self, asked: BootInstant, answer: &Result<T, StoreError>) {
+        let mut known = self.now();
+        if answer.is_ok() {
+            known.heard = true;
+            known.silent_since = None;
+        } else {
+            known.silent_since.get_or_insert(asked);
+        }
+    }
+
+    /// An action that is about to be carried out.
+    pub fn did(&self, action: &Action) {
+        match action {
+            Action::Start { term, deadline } => {
+                let mut known = self.now();
+                let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
+                let (term, deadline) = (*term, *deadline);
+                let shard = self.candidate.shard.clone();
+                known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, shard, again });
+            }
+            Action::Extend(deadline) => {
+                if let Some(leadership) = &mut self.now().leadership {
+                    leadership.deadline = *deadline;
+                }
+            }
+            Action::Stop(Stop::Losing | Stop::Kill) | Action::Seize | Action::Say(Notice::Lost(_)) => {
+                self.over(Run::Over);
+            }
+            Action::Ended { how, .. } => {
+                self.now().leadership = None;
+                self.series.transitions.with_label_values(&[cause(how)]).inc();
+            }
+            // The lease is renewed while COMMAND drains.
+            Action::Stop(Stop::Orderly { .. })
+            | Action::Claim
+            | Action::Observe
+            | Action::Renew { .. }
+            | Action::Release { .. }
+            | Action::ReadOrders
+            | Action::CountStandbys
+            | Action::Book { .. }
+            | Action::Settle { .. }
+            | Action::ForgetHandover { .. }
+            | Action::ForgetRenewals
+            | Action::Attend
+            | Action::Dismiss(_)
+            | Action::SeizeStandbyTasks
+            | Action::LeaderChanged(_)
+            | Action::Say(_)
+            | Action::End(_) => {}
+        }
+    }
+
+    /// COMMAND is about to be started under a lease of `shard`: a slot of the candidate's, where that has some.
+    pub fn began(&self, shard: &Shard, slot: Option<u32>) {
+        if let Some(leadership) = &mut self.now().leadership {
+            leadership.shard = shard.clone();
+            leadership.slot = slot;
+        }
+    }
+
+    /// COMMAND was started.
+    pub fn started(&self) {
+        self.series.transitions.with_label_values(&["started"]).inc();
+        if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.now().leadership {
+            leadership.run = Run::Running(wall_clock_millis());
+            self.series.restarts.inc_by(leadership.again.into());
+        }
+    }
+
+    pub fn show(&self, view: View) {
+        self.now().view = Some(view);
+    }
+
+    fn over(&self, run: Run) {
+        if let Some(leadership) = self.now().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
+            leadership.run = run;
+        }
+    }
+
+    /// Whether COMMAND runs under a lease that is not lost, and since when.
+    #[must_use]
+    pub fn leads(&self, now: BootInstant) -> Leads {
+        let known = self.now();
+        let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now));
+        let Candidate { shard, owner, host, .. } = &self.candidate;
+        Leads {
+            leader: leading.is_some(),
+            // Beside a term stands the name by which that is checked.
+            shard: leading.map_or(shard, |leadership| &leadership.shard).to_string(),
+            owner: owner.clone(),
+            host: host.clone(),
+            slot: leading.and_then(|leadership| leadership.slot),
+            term: leading.map(|leadership| leadership.term),
+            since: leading.and_then(Leadership::since),
+        }
+    }
+
+    /// Whether it takes part: could lead, or leads.
+    ///
+    /// # Errors
+    /// Why not, in one line. What the store said stays in the log, for operators: whoever asks may be anybody.
+    pub fn readiness(&self, now: BootInstant) -> Result<&'static str, String> {
+        let known = self.now();
+        let silence = known.silent_since.map_or(Duration::ZERO, |since| now.since(since));
+        match known.view.as_ref().map(|view| &view.role) {
+            Some(Role::Leaving) => Err("it is leaving, or about to stand by again".to_owned()),
+            None | Some(Role::Standby(_) | Role::Leader(_) | Role::Restarting { .. }) if !known.heard => {
+                Err("the store has not answered yet".to_owned())
+            }
+            _ if silence > self.candidate.lease => {
+                Err(format!("the store has not answered for {}", show_seconds(silence)))
+            }
+            Some(Role::Leader(_) | Role::Restarting { .. }) => Ok("leader"),
+            None | Some(Role::Standby(_)) => Ok("standby"),
+        }
+    }
+
+    /// In the text format of Prometheus, version 0.0.4.
+    #[must_use]
+    pub fn text(&self, now: BootInstant) -> String {
+        self.reckon(now);
+        // It fails on a family without a name or samples alone, and the registry leaves those out.
+        TextEncoder::new().encode_to_string(&self.series.registry.gather()).unwrap_or_default()
+    }
+
+    /// Brings up to date what is not counted as it happens.
+    fn reckon(&self, now: BootInstant) {
+        let (known, series) = (self.now(), &self.series);
+        let leadership = known.leadership.as_ref();
+        series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now)).into());
+        series.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
+        series.slot.set(leadership.and_then(|leadership| leadership.slot).map_or(0, i64::from));
+        series.silence.set(known.silent_since.map_or(0.0, |since| now.since(since).as_secs_f64()));
+        series.deadline.reset();
+        let with_tree = leadership.filter(|leadership| leadership.has_tree());
+        if let Some(Deadline { term_at, kill_at, .. }) = with_tree.map(|leadership| leadership.deadline)
+            && kill_at != BootInstant::NEVER
+        {
+            for (signal, at) in [("stop", term_at), ("kill", kill_at)] {
+                series.deadline.with_label_values(&[signal]).set(at.since(now).as_secs_f64());
+            }
+        }
+        series.observed.reset();
+        let role = known.view.as_ref().map(|view| &view.role);
+        if let Some(Role::Standby(Some(Obstacle::Holder(holder)))) = role {
+            let labels = [holder.owner.as_str(), holder.host.as_deref().unwrap_or_default()];
+            series.observed.with_label_values(&labels).set(holder.term.map_or(0, integer));
+        }
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Leadership {
+    fn is_leading(&self, now: BootInstant) -> bool {
+        match self.run {
+            // The guard has the tree stopped from then on, whether or not we were told already.
+            Run::Running(_) => now < self.deadline.term_at,
+            Run::Starting | Run::Over | Run::Dead => false,
+        }
+    }
+
+    fn since(&self) -> Option<String> {
+        match self.run {
+            Run::Running(since) => Some(rfc3339(since)),
+            Run::Starting | Run::Over | Run::Dead => None,
+        }
+    }
+
+    fn has_tree(&self) -> bool {
+        !matches!(self.run, Run::Dead)
+    }
+}
+
+struct Series {
+    registry: Registry,
+    is_leader: IntGauge,
+    term: IntGauge,
+    slot: IntGauge,
+    transitions: IntCounterVec,
+    renewals: Histogram,
+    renew_failures: IntCounterVec,
+    deadline: GaugeVec,
+    observed: IntGaugeVec,
+    restarts: IntCounter,
+    silence: Gauge,
+}
+
+/// Names and labels are ours and fixed, so none is refused.
+const SOUND: &str = "a sound name that is registered once";
+
+impl Series {
+    fn new(shard: &str) -> Self {
+        let labels = [("shard".to_owned(), shard.to_owned())].into();
+        let registry = Registry::new_custom(Some("leaderrun".to_owned()), Some(labels)).expect(SOUND);
+        let gauge = |name, help| IntGauge::new(name, help).expect(SOUND);
+        let counters = |name, help, label, values: &[&str]| {
+            let counters = IntCounterVec::new(Opts::new(name, help), &[label]).expect(SOUND);
+            // From the beginning, so that the first rise is seen as one.
+            for value in values {
+                counters.with_label_values(&[value]).reset();
+            }
+            counters
+        };
+        let latency = HistogramOpts::new("renew_seconds", "From sending a renewal to the store's answer.");
+        let deadline = Opts::new("deadline_seconds", "Until COMMAND is stopped or killed if the lease is not renewed.");
+        let observed = Opts::new("observed_leader_term", "The term of the leader that a standby waits for.");
+        let series = Self {
+            is_leader: gauge("is_leader", "1 while COMMAND runs and the lease is not lost, else 0."),
+            term: gauge("term", "The term of this candidate's leadership, 0 while it has none."),
+            slot: gauge("slot", "The slot of this candidate's leadership, 0 while it has none, or the shard no slots."),
+            transitions: counters(
+                "transitions_total",
+                "Starts of COMMAND, and ends of leaderships by their causes.",
+                "cause",
+                &CAUSES,
+            ),
+            renewals: Histogram::with_opts(latency.buckets(LATENCIES.to_vec())).expect(SOUND),
+            renew_failures: counters(
+                "renew_failures_total",
+                "Renewals that failed, by what is known of them.",
+                "conclusion",
+                &CONCLUSIONS,
+            ),
+            deadline: GaugeVec::new(deadline, &["action"]).expect(SOUND),
+            observed: IntGaugeVec::new(observed, &["owner", "host"]).expect(SOUND),
+            restarts: IntCounter::new("command_restarts_total", "Starts of COMMAND after the first of its leadership.")
+                .expect(SOUND),
+            silence: Gauge::new("store_trouble_seconds", "For how long the store has given errors alone.")
+                .expect(SOUND),
+            registry,
+        };
+        series.register([
+            Box::new(series.is_leader.clone()),
+            Box::new(series.term.clone()),
+            Box::new(series.slot.clone()),
+            Box::new(series.transitions.clone()),
+            Box::new(series.renewals.clone()),
+            Box::new(series.renew_failures.clone()),
+            Box::new(series.deadline.clone()),
+            Box::new(series.observed.clone()),
+            Box::new(series.restarts.clone()),
+            Box::new(series.silence.clone()),
+        ]);
+        series
+    }
+
+    fn register(&self, collectors: [Box<dyn Collector>; 10]) {
+        for collector in collectors {
+            self.registry.register(collector).expect(SOUND);
+        }
+    }
+}
+
+fn word(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotApplied => CONCLUSIONS[0],
+        ErrorKind::Unknown => CONCLUSIONS[1],
+        ErrorKind::Denied => CONCLUSIONS[2],
+        ErrorKind::Misconfigured => CONCLUSIONS[3],
+    }
+}
+
+fn cause(how: &Ended) -> &'static str {
+    match how {
+        Ended::ByItself(_) => "ended",
+        Ended::NotStarted(_) => "not_started",
+        Ended::Unready(_) => "unready",
+        Ended::Asked(_) => "asked",
+        Ended::Paused => "paused",
+        Ended::SteppedDown => "stepped_down",
+        Ended::Overran => "overran",
+        Ended::GaveUp { .. } => "gave_up",
+        Ended::Relinquished => "relinquished",
+        Ended::Lost(Loss::TakenBy(_)) => "taken",
+        Ended::Lost(Loss::RecordGone) => "record_gone",
+        Ended::Lost(Loss::DeadlinePassed) => "deadline",
+        Ended::Lost(Loss::GuardFailed) => "guard_failed",
+    }
+}
+
+fn integer(term: Term) -> i64 {
+    i64::try_from(term.0).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Session, Shard};
+    use crate::store::{Holder, Observation, Renewal};
+    use std::collections::BTreeMap;
+
+    fn metrics() -> Metrics {
+        Metrics::new(&Candidate {
+            shard: "jobs/a".parse::<Shard>().unwrap(),
+            owner: "me".to_owned(),
+            session: Session::from_record("s"),
+            host: "db1".to_owned(),
+            pid: 7,
+            lease: Duration::from_secs(15),
+        })
+    }
+
+    fn at(seconds: u64) -> BootInstant {
+        BootInstant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn until(term_at: u64) -> Deadline {
+        Deadline { term_at: at(term_at), kill_at: at(term_at + 5), backstop_at: at(term_at + 6) }
+    }
+
+    fn leading(deadline: Deadline) -> Metrics {
+        let metrics = metrics();
+        metrics.did(&Action::Start { term: Term(1_763_700_000_001), deadline });
+        assert!(!metrics.leads(at(1)).leader, "COMMAND was not started yet");
+        metrics.started();
+        assert!(metrics.leads(at(1)).leader);
+        metrics
+    }
+
+    fn lost() -> Action {
+        Action::Say(Notice::Lost(Loss::RecordGone))
+    }
+
+    fn standby(obstacle: Option<Obstacle>) -> View {
+        View { role: Role::Standby(obstacle), trouble: None, hindrance: None }
+    }
+
+    fn samples(metrics: &Metrics, now: BootInstant) -> BTreeMap<String, f64> {
+        let text = metrics.text(now);
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines
+            .map(|line| line.rsplit_once(' ').map(|(name, value)| (name.to_owned(), value.parse().unwrap())).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn it_leads_until_the_stop_that_a_loss_begins_and_no_longer() {
+        for end in [lost(), Action::Stop(Stop::Losing), Action::Stop(Stop::Kill), Action::Seize] {
+            let metrics = leading(until(10));
+            metrics.did(&Action::Stop(Stop::Orderly { kill_after: None }));
+            assert!(metrics.leads(at(9)).leader, "it is renewed while it drains");
+            metrics.did(&end);
+            assert!(!metrics.leads(at(9)).leader, "{end:?}");
+        }
+        for end in [TreeEvent::DeadlineReached, TreeEvent::GuardFailed, TreeEvent::Dead] {
+            let metrics = leading(until(10));
+            metrics.saw(at(2), &Event::Tree(end.clone()));
+            assert!(!metrics.leads(at(2)).leader, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_has_come_counts_before_anybody_told_of_it() {
+        let metrics = leading(until(10));
+        assert!(metrics.leads(at(9)).leader && !metrics.leads(at(10)).leader);
+        metrics.did(&Action::Extend(until(20)));
+        assert!(metrics.leads(at(19)).leader && !metrics.leads(at(20)).leader);
+        assert!(leading(Deadline::NONE).leads(at(1_000_000)).leader);
+    }
+
+    #[test]
+    fn it_is_ready_once_the_store_has_answered_and_until_it_is_silent_for_a_lease() {
+        let metrics = metrics();
+        assert_eq!(metrics.readiness(at(1)).unwrap_err(), "the store has not answered yet");
+        metrics.show(standby(None));
+        let failed = || Event::Observed { answer: Err(StoreError::unknown("no answer from 10.0.0.5".to_owned())) };
+        metrics.saw(at(1), &failed());
+        assert!(metrics.readiness(at(1)).is_err());
+        metrics.saw(at(2), &Event::Observed { answer: Ok(Observation::Free) });
+        assert_eq!(metrics.readiness(at(100)), Ok("standby"));
+        metrics.saw(at(101), &failed());
+        metrics.saw(at(110), &failed());
+        assert_eq!(metrics.readiness(at(116)), Ok("standby"));
+        assert_eq!(metrics.readiness(at(117)).unwrap_err(), "the store has not answered for 16s");
+        assert!((samples(&metrics, at(117))["leaderrun_store_trouble_seconds{shard=\"jobs/a\"}"] - 16.0).abs() < 1e-9);
+        metrics.saw(at(118), &Event::Changed(Ok(())));
+        assert_eq!(metrics.readiness(at(118)), Ok("standby"));
+        metrics.show(View { role: Role::Leaving, trouble: None, hindrance: None });
+        assert!(metrics.readiness(at(118)).is_err());
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "they are counts, and whole seconds")]
+    fn every_number_is_that_of_what_happened() {
+        let metrics = leading(until(10));
+        let renewed = |answer| Event::Renewed { sent: at(2), answer };
+        metrics.saw(at(3), &renewed(Ok(Renewal::Renewed)));
+        metrics.saw(at(3), &renewed(Err(StoreError::unknown("no answer".to_owned()))));
+        let seen = samples(&metrics, at(4));
+        let own = |name: &str| seen[&format!("leaderrun_{name}{{shard=\"jobs/a\"}}")];
+        let of = |name: &str, label: &str| seen[&format!("leaderrun_{name}{{{label},shard=\"jobs/a\"}}")];
+        assert_eq!((own("is_leader"), own("term"), own("slot")), (1.0, 1_763_700_000_001.0, 0.0));
+        assert_eq!((own("renew_seconds_count"), own("renew_seconds_sum")), (1.0, 1.0));
+        assert_eq!(of("renew_failures_total", "conclusion=\"unknown\""), 1.0);
+        assert_eq!(of("renew_failures_total", "conclusion=\"denied\""), 0.0);
+        assert_eq!(of("deadline_seconds", "action=\"stop\""), 6.0);
+        assert_eq!(of("deadline_seconds", "action=\"kill\""), 11.0);
+        assert_eq!(of("transitions_total", "cause=\"started\""), 1.0);
+
+        metrics.did(&Action::Ended { term: Term(1), how: Ended::Lost(Loss::DeadlinePassed) });
+        metrics.did(&Action::Start { term: Term(2), deadline: Deadline::NONE });
+        metrics.started();
+        let seen = samples(&metrics, at(20));
+        assert_eq!(seen["leaderrun_transitions_total{cause=\"deadline\",shard=\"jobs/a\"}"], 1.0);
+        assert_eq!(seen["leaderrun_command_restarts_total{shard=\"jobs/a\"}"], 0.0, "another leadership");
+        assert!(!seen.keys().any(|name| name.contains("deadline_seconds")), "a lease without an end has none");
+    }
+
+    #[test]
+    fn between_two_runs_it_has_its_term_and_neither_leads_nor_has_a_deadline() {
+        let metrics = leading(until(10));
+        metrics.saw(at(2), &Event::Tree(TreeEvent::Ended(crate::election::CommandEnd::Exited(3))));
+        assert!(samples(&metrics, at(2)).keys().any(|name| name.contains("deadline_seconds")), "what it left is there");
+        metrics.saw(at(2), &Event::Tree(TreeEvent::Dead));
+        let own = |name: &str| samples(&metrics, at(3)).get(&format!("leaderrun_{name}{{shard=\"jobs/a\"}}")).copied();
+        assert!(!metrics.leads(at(3)).leader);
+        assert_eq!((own("is_leader"), own("term")), (Some(0.0), Some(1_763_700_000_001.0)));
+        assert!(!samples(&metrics, at(3)).keys().any(|name| name.contains("deadline_seconds")));
+        metrics.did(&Action::Start { term: Term(1_763_700_000_001), deadline: until(20) });
+        metrics.started();
+        assert!(metrics.leads(at(4)).leader);
+        assert_eq!((own("is_leader"), own("command_restarts_total")), (Some(1.0), Some(1.0)));
+    }
+
+    #[test]
+    fn a_slot_is_told_of_for_as_long_as_its_leadership() {
+        let metrics = leading(until(10));
+        let line = |slot: u32| format!("leaderrun_slot{{shard=\"jobs/a\"}} {slot}\n");
+        metrics.began(&"jobs/a/2".parse().unwrap(), Some(2));
+        let leads = metrics.leads(at(1));
+        assert_eq!((leads.shard.as_str(), leads.slot), ("jobs/a/2", Some(2)));
+        assert!(metrics.text(at(1)).contains(&line(2)), "{}", metrics.text(at(1)));
+        metrics.did(&Action::Ended { term: Term(1_763_700_000_001), how: Ended::Lost(Loss::DeadlinePassed) });
+        let leads = metrics.leads(at(1));
+        assert_eq!((leads.shard.as_str(), leads.slot), ("jobs/a", None));
+        assert!(metrics.text(at(1)).contains(&line(0)), "{}", metrics.text(at(1)));
+    }
+
+    #[test]
+    fn a_standby_tells_of_the_leader_whatever_its_name_is() {
+        let metrics = metrics();
+        let holder = |owner: &str| Holder { owner: owner.to_owned(), term: Some(Term(5)), ..Holder::default() };
+        metrics.show(standby(Some(Obstacle::Holder(holder("old")))));
+        assert!(metrics.text(at(1)).contains("old"));
+        metrics.show(standby(Some(Obstacle::Holder(holder("a \"b\" \\ \n c")))));
+        let text = metrics.text(at(1));
+        let wanted = r#"leaderrun_observed_leader_term{host="",owner="a \"b\" \\ \n c",shard="jobs/a"} 5"#;
+        assert!(text.lines().any(|line| line == wanted) && !text.contains("old"), "{text}");
+    }
+
+    #[test]
+    fn each_cause_is_counted_under_a_name_that_is_there_from_the_beginning() {
+        let ends = [
+            Ended::ByItself(crate::election::CommandEnd::Exited(0)),
+            Ended::NotStarted(crate::election::StartError(2)),
+            Ended::Unready(crate::election::HookEnd::TimedOut),
+            Ended::Asked(15),
+            Ended::Paused,
+            Ended::SteppedDown,
+            Ended::Overran,
+            Ended::GaveUp { end: crate::election::CommandEnd::Exited(3), restarts: 5 },
+            Ended::Relinquished,
+            Ended::Lost(Loss::TakenBy(Holder::default())),
+            Ended::Lost(Loss::RecordGone),
+            Ended::Lost(Loss::DeadlinePassed),
+            Ended::Lost(Loss::GuardFailed),
+        ];
+        let causes: Vec<&str> = ["started"].into_iter().chain(ends.iter().map(cause)).collect();
+        assert_eq!(causes, CAUSES);
+    }
+}

@@ -1,0 +1,194 @@
+//! What a standby shows at a terminal while it waits: one line, new each second.
+//!
+//! The hazard: what it knows of the holder is as old as its last look, and it looks seldom where the store tells of
+//! changes. So what was left of a lease is counted down from when it was heard, and the line says that it may be renewed.
+
+use crate::election::{Event, Hold, Obstacle, Role, View};
+use crate::lease::{Candidate, show, show_seconds};
+use crate::observe::terminal;
+use crate::store::{Claim, Observation};
+use crate::text::on_one_line;
+use crate::time::BootInstant;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Erased when it is dropped.
+pub(crate) struct StatusLine {
+    program: &'static str,
+    shard: String,
+    /// Some while we wait: what for, and since when.
+    waits: Option<(View, BootInstant)>,
+    /// When the holder was heard of last, and what operators want.
+    heard: Heard,
+    /// When to draw it again.
+    next: Instant,
+}
+
+#[derive(Clone, Copy)]
+struct Heard {
+    holder: BootInstant,
+    orders: BootInstant,
+}
+
+impl StatusLine {
+    pub(crate) fn new(program: &'static str, candidate: &Candidate) -> Self {
+        let now = BootInstant::now();
+        Self {
+            program,
+            shard: candidate.shard.to_string(),
+            waits: None,
+            heard: Heard { holder: now, orders: now },
+            next: Instant::now() + EVERY,
+        }
+    }
+
+    pub(crate) fn saw(&mut self, event: &Event) {
+        match event {
+            Event::Claimed { answer: Ok(Claim::Refused(_)), .. }
+            | Event::Observed { answer: Ok(Observation::Held(_)) } => self.heard.holder = BootInstant::now(),
+            Event::Ordered { answer: Ok(_) } => self.heard.orders = BootInstant::now(),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn show(&mut self, view: &View) {
+        match (&view.role, &mut self.waits) {
+            (Role::Standby(_), Some((shown, _))) => shown.clone_from(view),
+            (Role::Standby(_), None) => {
+                self.waits = Some((view.clone(), BootInstant::now()));
+                // Who need not wait shall not see it flash.
+                self.next = Instant::now() + EVERY;
+            }
+            (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
+        }
+    }
+
+    pub(crate) fn hide(&mut self) {
+        if self.waits.take().is_some() {
+            terminal::erase();
+        }
+    }
+
+    /// Returns when it is time to [`StatusLine::attend`] to it. Cancelling it loses nothing.
+    pub(crate) async fn due(&self) {
+        if self.waits.is_none() {
+            std::future::pending::<()>().await;
+        }
+        sleep_until(self.next).await;
+    }
+
+    pub(crate) fn attend(&mut self) {
+        let now = BootInstant::now();
+        self.next = Instant::now() + EVERY;
+        if let Some((view, since)) = &self.waits {
+            terminal::draw(&format!("{}: {}: {}", self.program, self.shard, line(view, *since, self.heard, now)));
+        }
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        terminal::erase();
+    }
+}
+
+/// The most telling first: a narrow terminal cuts off what comes last.
+fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> String {
+    let waited = show(Duration::from_secs(now.since(since).as_secs()));
+    let obstacle = match &view.role {
+        Role::Standby(Some(obstacle)) => obstacle_at(obstacle, since, heard, now),
+        Role::Standby(None) | Role::Leader(_) | Role::Restarting { .. } | Role::Leaving => {
+            "nobody has said who leads".to_owned()
+        }
+    };
+    let why = match &view.trouble {
+        Some((message, since)) => {
+            let lasting = show(Duration::from_secs(now.since(*since).as_secs()));
+            format!("trouble with the store for {lasting}: {message}; before that {obstacle}")
+        }
+        None => obstacle,
+    };
+    let hindrance = view.hindrance.as_ref().map(|hindrance| format!("; {hindrance}")).unwrap_or_default();
+    on_one_line(format!("waiting {waited}: {why}{hindrance}"))
+}
+
+/// What was left when it was heard is less by now.
+fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootInstant) -> String {
+    let by_now = |left: Duration, heard| left.saturating_sub(now.since(heard));
+    match obstacle {
+        Obstacle::Holder(holder) => match holder.expires_in {
+            Some(left) => {
+                format!("{holder} leads for another {} unless it renews", show_seconds(by_now(left, heard.holder)))
+            }
+            None => format!("{holder} leads"),
+        },
+        Obstacle::Hold(Hold::Paused { said, left }) => {
+            let left = left.map(|left| by_now(left, heard.orders));
+            Hold::Paused { said: said.clone(), left }.to_string()
+        }
+        Obstacle::Hold(Hold::HandedOver { term, said, left }) => {
+            Hold::HandedOver { term: *term, said: said.clone(), left: by_now(*left, heard.orders) }.to_string()
+        }
+        // That is where the wait began.
+        Obstacle::Hold(Hold::StandingBack { term, said, left }) => {
+            Hold::StandingBack { term: *term, said: said.clone(), left: by_now(*left, since) }.to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Term;
+    use crate::store::Holder;
+
+    fn at(seconds: u64) -> BootInstant {
+        BootInstant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn shown(obstacle: Option<Obstacle>, trouble: Option<(String, BootInstant)>) -> String {
+        let view = View { role: Role::Standby(obstacle), trouble, hindrance: None };
+        line(&view, at(100), Heard { holder: at(160), orders: at(162) }, at(165))
+    }
+
+    fn holder(owner: &str, expires_in: Option<u64>) -> Obstacle {
+        let expires_in = expires_in.map(Duration::from_secs);
+        Obstacle::Holder(Holder { owner: owner.to_owned(), term: Some(Term(7)), expires_in, ..Holder::default() })
+    }
+
+    #[test]
+    fn what_is_left_of_a_lease_is_counted_down_from_when_it_was_heard() {
+        assert_eq!(
+            shown(Some(holder("db3", Some(12))), None),
+            "waiting 1m 5s: db3 (term 7) leads for another 7s unless it renews"
+        );
+        assert_eq!(
+            shown(Some(holder("db3", Some(2))), None),
+            "waiting 1m 5s: db3 (term 7) leads for another 0s unless it renews"
+        );
+        assert_eq!(shown(Some(holder("db3", None)), None), "waiting 1m 5s: db3 (term 7) leads");
+        assert_eq!(shown(None, None), "waiting 1m 5s: nobody has said who leads");
+    }
+
+    #[test]
+    fn a_pause_is_told_with_what_is_left_of_it() {
+        let paused = |left| Obstacle::Hold(Hold::Paused { said: "by root@vm (deploy)".to_owned(), left });
+        assert_eq!(
+            shown(Some(paused(Some(Duration::from_mins(1)))), None),
+            "waiting 1m 5s: paused by root@vm (deploy), for another 57s"
+        );
+        assert_eq!(shown(Some(paused(None)), None), "waiting 1m 5s: paused by root@vm (deploy)");
+    }
+
+    #[test]
+    fn trouble_with_the_store_comes_first_and_nothing_in_it_moves_the_cursor() {
+        let trouble = ("cannot reach redis at 10.0.0.5:6379:\u{1b}[2J\nrefused".to_owned(), at(150));
+        assert_eq!(
+            shown(Some(holder("db\r3", None)), Some(trouble)),
+            "waiting 1m 5s: trouble with the store for 15s: cannot reach redis at 10.0.0.5:6379: [2J refused; \
+             before that db 3 (term 7) leads"
+        );
+    }
+}

@@ -1,0 +1,481 @@
+//! The candidate's event loop. It carries the machine's actions out and their answers in, and decides nothing.
+//!
+//! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is
+//! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
+
+use crate::election::{
+    Action, CommandEnd, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View,
+};
+use crate::lease::{Candidate, Deadline, Shard, Term};
+use crate::notes::history::History;
+use crate::notes::jobs::{Job, JobGate};
+use crate::notes::{orders, standbys};
+use crate::runner::rotation::Schedule;
+use crate::slots::Campaign;
+use crate::store::{Holder, StoreError, within};
+use crate::time::BootInstant;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{JoinError, JoinSet};
+
+/// The least from one doubt of the store to the next.
+const DOUBTS_APART: Duration = Duration::from_millis(100);
+
+/// How long a candidate that has nothing else to do any more waits for its notes to be written.
+const LAST_NOTES: Duration = Duration::from_secs(1);
+
+/// A COMMAND that has ended before is written down once, and not twice.
+const BEGINS_AFTER: Duration = Duration::from_secs(1);
+
+/// The machine that a candidate runs on, as far as an election needs it: something that wakes it, people who ask it to
+/// stop, and its tree.
+pub trait Host {
+    /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`], [`Event::Tree`] or
+    /// [`Event::Dismissed`]. Cancelling it loses none.
+    ///
+    /// # Errors
+    /// When the operating system refuses what every candidate needs.
+    fn next(&mut self, wake_at: BootInstant) -> impl Future<Output = io::Result<Event>>;
+
+    /// Starts the guard, which starts COMMAND and is told `deadline`. `campaign` has what must stay open meanwhile.
+    ///
+    /// # Errors
+    /// Why nothing was started.
+    fn start(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        campaign: &Campaign,
+    ) -> Result<(), StartError>;
+
+    /// Tells the guard a later deadline.
+    fn extend(&mut self, deadline: Deadline);
+
+    /// Has the guard stop the tree.
+    fn stop(&mut self, stop: Stop);
+
+    /// Kills the tree past the guard.
+    fn seize(&mut self);
+
+    /// We are a standby: starts what runs beside one.
+    fn attend(&mut self) {}
+
+    /// Has that stopped; [`Event::Dismissed`] follows.
+    fn dismiss(&mut self, stop: Stop) {
+        let _ = stop;
+    }
+
+    /// Kills it past its guards.
+    fn seize_standby_tasks(&mut self) {}
+
+    /// Tells it who leads; None where nobody does.
+    fn leader_changed(&mut self, leader: Option<Holder>) {
+        let _ = leader;
+    }
+
+    /// Shows people an event before the machine is told.
+    fn saw(&mut self, event: &Event) {
+        let _ = event;
+    }
+
+    /// Shows people an action before it is carried out.
+    fn did(&mut self, action: &Action) {
+        let _ = action;
+    }
+
+    /// Shows people how things stand.
+    fn show(&mut self, view: View) {
+        let _ = view;
+    }
+}
+
+/// What a candidate does beside the election.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Tells the store that it waits.
+    pub announces: bool,
+    /// What COMMAND is, where its runs are counted.
+    pub job: Option<Job>,
+    /// When to hand over of itself, by the wall clock.
+    pub schedule: Option<Schedule>,
+}
+
+/// Has `candidate` take part in the election of its shard until it leaves, and answers how it went.
+///
+/// # Errors
+/// As [`Host::next`].
+pub async fn run(
+    settings: Settings,
+    candidate: Candidate,
+    campaign: Campaign,
+    mut host: impl Host,
+    options: Options,
+    seed: u64,
+) -> io::Result<Outcome> {
+    assert_eq!(settings.job_gate, options.job.is_some(), "a job's runs are counted, and nothing else's");
+    let job_gate = options.job.clone().map(|job| Arc::new(JobGate::new(job)));
+    let led = candidate.shard.clone();
+    let mut driver = Driver {
+        election: Election::new(settings, BootInstant::now(), seed),
+        requests: Requests {
+            campaign: Arc::new(campaign),
+            candidate: Arc::new(candidate),
+            timeout: settings.timing.request_timeout,
+            job_gate,
+        },
+        asked: JoinSet::new(),
+        renewals: JoinSet::new(),
+        entries: JoinSet::new(),
+        news: JoinSet::new(),
+        doubts: JoinSet::new(),
+        turns: JoinSet::new(),
+        notes: JoinSet::new(),
+        beginnings: JoinSet::new(),
+        chronicle: Arc::default(),
+        presence: JoinSet::new(),
+        options,
+        term: None,
+        led,
+        events: VecDeque::from([Event::Tick]),
+        outcome: None,
+    };
+    loop {
+        driver.settle(&mut host);
+        if let Some(outcome) = driver.outcome {
+            // No longer than this: they matter to nobody's safety.
+            let written = async { while driver.notes.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(LAST_NOTES, written).await;
+            return Ok(outcome);
+        }
+        let wake_at = driver.election.wake_at();
+        // In this order, so that a simulation can be replayed. What the machine asked for comes first, for there is only
+        // so much of it; people may send signals without end.
+        tokio::select! {
+            biased;
+            Some(event) = driver.renewals.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.asked.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.entries.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.doubts.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.news.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.turns.join_next() => driver.events.extend(heard(event)),
+            Some(_) = driver.notes.join_next() => {}
+            event = host.next(wake_at) => driver.events.push_back(event?),
+        }
+    }
+}
+
+struct Driver {
+    election: Election,
+    requests: Requests,
+    /// Claims, looks and releases: one at a time.
+    asked: JoinSet<Event>,
+    renewals: JoinSet<Event>,
+    /// What is written into the ledger: never cut short, for what comes next depends on what stands there.
+    entries: JoinSet<Event>,
+    /// What a standby waits for.
+    news: JoinSet<Event>,
+    /// What a leader is warned by.
+    doubts: JoinSet<Event>,
+    /// While we lead and are to hand over at some time.
+    turns: JoinSet<Event>,
+    /// What is written down for people.
+    notes: JoinSet<()>,
+    /// Notes that a leadership has begun. Nobody waits for one.
+    beginnings: JoinSet<()>,
+    chronicle: Arc<History>,
+    /// While it is announced that we wait.
+    presence: JoinSet<()>,
+    options: Options,
+    /// Of the leadership that goes on, for the log.
+    term: Option<Term>,
+    /// Under which name it is known to the store.
+    led: Shard,
+    events: VecDeque<Event>,
+    outcome: Option<Outcome>,
+}
+
+impl Driver {
+    /// Feeds the machine until nothing is left to feed it.
+    fn settle(&mut self, host: &mut impl Host) {
+        while let Some(event) = self.events.pop_front() {
+            tracing::trace!(?event);
+            host.saw(&event);
+            for action in self.election.handle(BootInstant::now(), event) {
+                tracing::trace!(?action);
+                host.did(&action);
+                self.carry_out(action, host);
+            }
+        }
+        if !self.election.is_standby() {
+            self.news.abort_all();
+            self.news.detach_all();
+        } else if self.election.wants_news() && self.news.is_empty() {
+            self.news.spawn(self.requests.changed());
+        }
+        if !self.election.is_leading() {
+            self.doubts.abort_all();
+            self.doubts.detach_all();
+        } else if self.doubts.is_empty() {
+            self.doubts.spawn(self.requests.doubted());
+        }
+        if !self.election.is_leading() {
+            self.turns.abort_all();
+            self.turns.detach_all();
+        } else if let Some(schedule) = self.options.schedule.as_ref().filter(|_| self.turns.is_empty()) {
+            let comes = schedule.clone().comes();
+            self.turns.spawn(async move {
+                comes.await;
+                Event::TurnOver
+            });
+        }
+        if !self.presence.is_empty() && !self.election.is_standby() {
+            self.presence.abort_all();
+            self.presence.detach_all();
+            self.notes.spawn(self.requests.withdraw());
+        } else if self.presence.is_empty() && self.options.announces && self.election.is_waiting() {
+            self.presence.spawn(self.requests.announce());
+        }
+        host.show(self.election.view(self.requests.campaign.store().hindrance()));
+    }
+
+    fn carry_out(&mut self, action: Action, host: &mut impl Host) {
+        match action {
+            Action::Claim => self.ask(self.requests.claim()),
+            Action::Observe => self.ask(self.requests.observe()),
+            Action::Renew { term, sequence } => drop(self.renewals.spawn(self.requests.renew(term, sequence))),
+            Action::Release { term } => self.ask(self.requests.release(term)),
+            // A leader's answer is of no interest after its leadership, like those to its renewals.
+            Action::ReadOrders if self.election.is_leading() => drop(self.renewals.spawn(self.requests.orders())),
+            Action::ReadOrders => self.ask(self.requests.orders()),
+            Action::CountStandbys => drop(self.renewals.spawn(self.requests.count_standbys(self.options.announces))),
+            Action::Book { term } => drop(self.entries.spawn(self.requests.book(term))),
+            Action::Settle { term, ran } => drop(self.entries.spawn(self.requests.settle(term, ran))),
+            Action::ForgetHandover { term } => drop(self.notes.spawn(self.requests.forget_handover(term))),
+            Action::ForgetRenewals => {
+                self.renewals.abort_all();
+                self.renewals.detach_all();
+            }
+            Action::Start { term, deadline } => {
+                let candidate = self.requests.leader();
+                if let Err(error) = host.start(&candidate, term, deadline, &self.requests.campaign) {
+                    self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
+                    self.events.push_back(Event::Tree(TreeEvent::Dead));
+                }
+                if self.chronicle.open(&candidate, term) {
+                    self.beginnings.spawn(self.requests.save(&self.chronicle, BEGINS_AFTER));
+                }
+            }
+            Action::Ended { term, how } => {
+                self.beginnings.abort_all();
+                self.beginnings.detach_all();
+                self.chronicle.close(term, &how);
+                self.notes.spawn(self.requests.save(&self.chronicle, Duration::ZERO));
+            }
+            Action::Extend(deadline) => host.extend(deadline),
+            Action::Stop(stop) => host.stop(stop),
+            Action::Seize => host.seize(),
+            Action::Attend => host.attend(),
+            Action::Dismiss(stop) => host.dismiss(stop),
+            Action::SeizeStandbyTasks => host.seize_standby_tasks(),
+            Action::LeaderChanged(leader) => host.leader_changed(leader),
+            Action::Say(notice) => self.say(&notice),
+            Action::End(outcome) => self.outcome = Some(outcome),
+        }
+    }
+
+    /// What was asked before was given up, and must not go on: the rest of an old release would end a new claim.
+    fn ask(&mut self, request: impl Future<Output = Event> + Send + 'static) {
+        self.asked.abort_all();
+        self.asked.detach_all();
+        self.asked.spawn(request);
+    }
+
+    fn say(&mut self, notice: &Notice) {
+        if let Notice::Leading(term) = notice {
+            self.term = Some(*term);
+            self.led = self.requests.leader().shard.clone();
+        }
+        let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
+        let term = self.term.map(|term| term.0);
+        match notice {
+            Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(shard, owner, "{notice}"),
+            Notice::Leading(_)
+            | Notice::HoldingBack(_)
+            | Notice::TroubleOver
+            | Notice::Stopping { .. }
+            | Notice::SteppingDown(_)
+            | Notice::Held(_)
+            | Notice::Restarting { end: CommandEnd::Exited(0), .. }
+            | Notice::Relinquishing
+            | Notice::Released(_) => tracing::info!(shard, term, owner, "{notice}"),
+            Notice::Trouble { .. }
+            | Notice::OrdersUnread { .. }
+            | Notice::Overran(_)
+            | Notice::Restarting { end: CommandEnd::Exited(_) | CommandEnd::Signalled(_), .. }
+            | Notice::GaveUp { .. }
+            | Notice::NotEntered(_)
+            | Notice::NotSettled(_)
+            | Notice::Uncounted(_)
+            | Notice::Killing
+            | Notice::Unready(_)
+            | Notice::Lost(_)
+            | Notice::NotReleased(_) => {
+                tracing::warn!(shard, term, owner, "{notice}");
+            }
+        }
+        if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
+            self.term = None;
+            self.led = self.requests.candidate.shard.clone();
+        }
+    }
+}
+
+/// Makes requests to the store, each within its time, and events of their answers.
+struct Requests {
+    campaign: Arc<Campaign>,
+    candidate: Arc<Candidate>,
+    timeout: Duration,
+    job_gate: Option<Arc<JobGate>>,
+}
+
+impl Requests {
+    fn claim(&self) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        // Everything counts from here, before anything is sent.
+        let sent = BootInstant::now();
+        async move { Event::Claimed { sent, answer: within(timeout, campaign.leases().claim(&candidate)).await } }
+    }
+
+    fn observe(&self) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        async move { Event::Observed { answer: within(timeout, campaign.leases().observe(&candidate.shard)).await } }
+    }
+
+    fn renew(&self, term: Term, sequence: u64) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        let sent = BootInstant::now();
+        async move {
+            Event::Renewed { sent, answer: within(timeout, campaign.leases().renew(&candidate, term, sequence)).await }
+        }
+    }
+
+    fn release(&self, term: Term) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        async move { Event::Released { answer: within(timeout, campaign.leases().release(&candidate, term)).await } }
+    }
+
+    fn changed(&self) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, _) = self.parts();
+        async move { Event::Changed(campaign.leases().changed(&candidate.shard).await) }
+    }
+
+    fn doubted(&self) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, _) = self.parts();
+        async move {
+            // A store that doubts without end must not keep us busy.
+            tokio::time::sleep(DOUBTS_APART).await;
+            campaign.leases().doubted(&candidate.shard).await;
+            Event::Doubted
+        }
+    }
+
+    fn orders(&self) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        async move { Event::Ordered { answer: within(timeout, campaign.directives(&candidate)).await } }
+    }
+
+    /// None where nobody says that it waits.
+    fn count_standbys(&self, announced: bool) -> impl Future<Output = Event> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        async move {
+            let answer = if announced {
+                within(timeout, standbys::others(&**campaign.store(), &candidate)).await.map(Some)
+            } else {
+                Ok(None)
+            };
+            Event::Counted { answer }
+        }
+    }
+
+    fn book(&self, term: Term) -> impl Future<Output = Event> + use<> {
+        let ((campaign, candidate, timeout), job_gate) = (self.parts(), self.job_gate.clone());
+        async move {
+            let job_gate = job_gate.expect("only a job is entered");
+            Event::Booked { term, answer: within(timeout, job_gate.book(&**campaign.store(), &candidate, term)).await }
+        }
+    }
+
+    fn settle(&self, term: Term, ran: Option<Ran>) -> impl Future<Output = Event> + use<> {
+        let ((campaign, candidate, timeout), job_gate) = (self.parts(), self.job_gate.clone());
+        async move {
+            let job_gate = job_gate.expect("only a job is entered");
+            Event::Settled {
+                term,
+                answer: within(timeout, job_gate.settle(&**campaign.store(), &candidate.shard, ran.as_ref())).await,
+            }
+        }
+    }
+
+    fn forget_handover(&self, term: Term) -> impl Future<Output = ()> + use<> {
+        let ((campaign, _, timeout), leader) = (self.parts(), self.leader());
+        async move { noted(within(timeout, orders::forget_handover(&**campaign.store(), &leader.shard, term)).await) }
+    }
+
+    fn save(&self, chronicle: &Arc<History>, after: Duration) -> impl Future<Output = ()> + use<> {
+        let ((campaign, _, timeout), leader, chronicle) = (self.parts(), self.leader(), Arc::clone(chronicle));
+        async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            noted(within(timeout, chronicle.save(&**campaign.store(), &leader.shard)).await);
+        }
+    }
+
+    fn announce(&self) -> impl Future<Output = ()> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        async move { standbys::announce(&**campaign.store(), &candidate, timeout, not_noted).await }
+    }
+
+    fn withdraw(&self) -> impl Future<Output = ()> + use<> {
+        let (campaign, candidate, timeout) = self.parts();
+        async move { noted(within(timeout, standbys::withdraw(&**campaign.store(), &candidate)).await) }
+    }
+
+    /// The candidate, of the shard that it leads now: a slot of its own, where that has some.
+    fn leader(&self) -> Arc<Candidate> {
+        match self.campaign.place() {
+            Some(place) => Arc::new(Candidate { shard: place.shard, ..(*self.candidate).clone() }),
+            None => Arc::clone(&self.candidate),
+        }
+    }
+
+    fn parts(&self) -> (Arc<Campaign>, Arc<Candidate>, Duration) {
+        (Arc::clone(&self.campaign), Arc::clone(&self.candidate), self.timeout)
+    }
+}
+
+/// None of what was aborted. Nobody would hear of a request that panicked, and all would wait for its answer.
+fn heard(event: Result<Event, JoinError>) -> Option<Event> {
+    match event {
+        Ok(event) => Some(event),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => None,
+        },
+    }
+}
+
+/// The store's trouble is told by the election; what is not written down for people is not worth a line each time.
+fn noted(written: Result<(), StoreError>) {
+    if let Err(error) = written {
+        not_noted(&error.message);
+    }
+}
+
+fn not_noted(message: &str) {
+    tracing::debug!("not written down: {message}");
+}

@@ -1,0 +1,427 @@
+//! The machine that a candidate really runs on: `CLOCK_BOOTTIME`, signals, and a tree of processes.
+//!
+//! The hazard: two kinds of signals arrive on one way. Some are the candidate's to obey (it alone decides when COMMAND
+//! ends), the others are COMMAND's, and it must get each as if nobody stood in between.
+
+use crate::election::{Action, Event, Hold, Notice, StartError, Stop, TreeEvent, View};
+use crate::guard::hooks::Reason;
+use crate::guard::priority;
+use crate::lease::{Candidate, Deadline, Term};
+use crate::observe::metrics::Metrics;
+use crate::observe::query_socket::QuerySocket;
+use crate::observe::status_line::StatusLine;
+use crate::observe::systemd::{self, Notifier};
+use crate::observe::terminal;
+use crate::runner::driver::Host;
+use crate::runner::guard_handle::{self, Command, GuardHandle, News};
+use crate::runner::signals::Signals;
+use crate::runner::standby_tasks::{Happening, StandbyTasks};
+use crate::slots::Campaign;
+use crate::store::{Claim, Holder, Renewal};
+use crate::sys::{self, Owned};
+use crate::time::{BootInstant, boot_timer, set_boot_timer};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::timerfd::TimerFd;
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+
+/// Runs COMMAND as processes of this machine.
+pub struct Processes {
+    command: Command,
+    signals: Signals,
+    timer: Timer,
+    /// Some from the start of a guard to the proof that its tree is dead.
+    guard: Option<GuardHandle>,
+    /// None of them is alive while there is a custody.
+    standby_tasks: StandbyTasks,
+    /// Some where the system has such sockets.
+    query_socket: Option<QuerySocket>,
+    /// Some where a service manager wants to be told.
+    notifier: Option<Notifier>,
+    /// Some while somebody may ask for numbers.
+    metrics: Option<Arc<Metrics>>,
+    /// Some where somebody may look at a terminal.
+    line: Option<StatusLine>,
+}
+
+impl Processes {
+    /// # Errors
+    /// The kernel's: no timer, no signals.
+    pub fn new(
+        command: Command,
+        candidate: &Candidate,
+        standby_tasks: StandbyTasks,
+        notifier: Option<Notifier>,
+        metrics: Option<Arc<Metrics>>,
+    ) -> io::Result<Self> {
+        let query_socket = QuerySocket::new(candidate, &command.containment.to_string())
+            .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
+        let (signals, timer) = (Signals::listen()?, Timer::new()?);
+        Ok(Self {
+            command,
+            signals,
+            timer,
+            guard: None,
+            standby_tasks,
+            query_socket: query_socket.ok(),
+            notifier,
+            metrics,
+            line: None,
+        })
+    }
+
+    /// Shows at the terminal what it waits for.
+    #[must_use]
+    pub(crate) fn with_line(self, line: Option<StatusLine>) -> Self {
+        Self { line, ..self }
+    }
+
+    fn with_guard(&mut self, act: impl FnOnce(&mut GuardHandle)) {
+        if let Some(guard) = &mut self.guard {
+            act(guard);
+        }
+    }
+
+    fn with_query_socket(&mut self, tell: impl FnOnce(&mut QuerySocket)) {
+        if let Some(query_socket) = &mut self.query_socket {
+            tell(query_socket);
+        }
+    }
+
+    fn with_notifier(&mut self, tell: impl FnOnce(&mut Notifier)) {
+        if let Some(notifier) = &mut self.notifier {
+            tell(notifier);
+        }
+    }
+
+    fn asked(&mut self, signal: Signal) -> Event {
+        self.with_notifier(Notifier::asked);
+        Event::Asked { signal: signal as i32 }
+    }
+
+    /// None where a signal is not the machine's business.
+    fn signalled(&mut self, signal: Signal) -> Option<Event> {
+        match signal {
+            Signal::SIGCHLD => self.reap(),
+            Signal::SIGTERM | Signal::SIGINT => return Some(self.asked(signal)),
+            // A terminal that hangs up, or Ctrl-\, ends a standby; a service's reload does not.
+            Signal::SIGHUP | Signal::SIGQUIT if self.guard.is_none() && self.command.terminal_group.is_some() => {
+                return Some(self.asked(signal));
+            }
+            _ => match &self.guard {
+                Some(guard) => guard.signal(signal as i32),
+                None => self.standby_tasks.signal(signal as i32),
+            },
+        }
+        None
+    }
+
+    fn reap(&mut self) {
+        guard_handle::reap(self.guard.iter_mut().chain(self.standby_tasks.handles()));
+    }
+
+    fn standby_tasks_event(&mut self, happening: Happening) -> Option<Event> {
+        if matches!(happening, Happening::Seizing) {
+            self.reap();
+        }
+        self.standby_tasks.take(happening).then_some(Event::Dismissed)
+    }
+
+    fn tree_news(&mut self, news: News) -> Option<Event> {
+        match news {
+            News::Started { pid } => {
+                tracing::debug!(command_pid = pid, "started the command");
+                self.with_notifier(Notifier::started);
+                if let Some(metrics) = &self.metrics {
+                    metrics.started();
+                }
+                return Some(Event::Tree(TreeEvent::Started));
+            }
+            News::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
+            News::Paused => {
+                // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Either a `fg`
+                // wakes us here, or the kernel saw that nobody could and did not stop us.
+                let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+                self.with_guard(|guard| guard.resume());
+            }
+            News::Tree(event) => {
+                if event == TreeEvent::Dead {
+                    self.guard = None;
+                    priority::lower(self.command.containment.scheduling());
+                    sys::unlock_memory();
+                    self.with_query_socket(QuerySocket::ended);
+                    self.reap();
+                }
+                return Some(Event::Tree(event));
+            }
+            News::Seizing => self.reap(),
+        }
+        None
+    }
+}
+
+impl Host for Processes {
+    async fn next(&mut self, wake_at: BootInstant) -> io::Result<Event> {
+        self.timer.set(wake_at)?;
+        loop {
+            let event = tokio::select! {
+                signal = self.signals.next() => self.signalled(signal),
+                news = news_of(&mut self.guard) => self.tree_news(news),
+                happening = self.standby_tasks.next() => self.standby_tasks_event(happening),
+                () = self.timer.reached() => Some(Event::Tick),
+                () = testimony(self.query_socket.as_ref()) => None,
+                () = terminal::due() => {
+                    terminal::flush();
+                    None
+                }
+                () = redraw(self.line.as_ref()) => {
+                    self.line.as_mut().expect("it was due").attend();
+                    None
+                }
+                () = due(self.notifier.as_ref()) => {
+                    self.with_notifier(Notifier::attend);
+                    None
+                }
+            };
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        campaign: &Campaign,
+    ) -> Result<(), StartError> {
+        assert!(self.standby_tasks.handles().next().is_none(), "what runs beside a standby outlived it");
+        // From here on the terminal may be COMMAND's.
+        if let Some(line) = &mut self.line {
+            line.hide();
+        }
+        let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
+        let slot = campaign.place().map(|place| place.slot);
+        self.command.set_leadership(candidate, term, self.query_socket.as_ref(), notifies, slot);
+        self.with_query_socket(|query_socket| query_socket.began(&candidate.shard, term, deadline));
+        self.with_notifier(|notifier| notifier.began(slot));
+        if let Some(metrics) = &self.metrics {
+            metrics.began(&candidate.shard, slot);
+        }
+        let command = &self.command;
+        let mut started = Err(io::Error::other("the store did not answer"));
+        campaign.leases().with_lease_files(&candidate.shard, &mut |lease_files| {
+            started = GuardHandle::start(command, candidate, term, deadline, lease_files);
+        });
+        let guard = started.map_err(|error| {
+            self.with_query_socket(QuerySocket::ended);
+            // What the program says at its end tells it to everybody.
+            tracing::debug!("cannot start the guard: {error}");
+            StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
+        })?;
+        self.guard = Some(guard);
+        // From here on we may have to kill.
+        if self.command.containment.raises() {
+            priority::raise(self.command.containment.scheduling());
+            priority::stay_in_memory();
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, deadline: Deadline) {
+        self.with_query_socket(|query_socket| query_socket.extended(deadline));
+        self.with_guard(|guard| guard.extend(deadline));
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        match stop {
+            // The lease is renewed while COMMAND drains.
+            Stop::Orderly { .. } => {}
+            Stop::Losing | Stop::Kill => self.with_query_socket(QuerySocket::lost),
+        }
+        self.with_guard(|guard| guard.stop(stop));
+    }
+
+    fn seize(&mut self) {
+        self.with_query_socket(QuerySocket::lost);
+        self.with_guard(GuardHandle::seize);
+    }
+
+    fn attend(&mut self) {
+        self.standby_tasks.attend();
+    }
+
+    fn dismiss(&mut self, stop: Stop) {
+        self.standby_tasks.dismiss(stop);
+    }
+
+    fn seize_standby_tasks(&mut self) {
+        self.standby_tasks.seize();
+    }
+
+    fn leader_changed(&mut self, leader: Option<Holder>) {
+        self.standby_tasks.leader_changed(leader);
+    }
+
+    fn saw(&mut self, event: &Event) {
+        if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
+        | Event::Renewed { sent, answer: Ok(Renewal::Renewed) } = event
+        {
+            self.with_notifier(|notifier| notifier.granted(*sent));
+        }
+        if let Some(metrics) = &self.metrics {
+            metrics.saw(BootInstant::now(), event);
+        }
+        if let Some(line) = &mut self.line {
+            line.saw(event);
+        }
+    }
+
+    fn did(&mut self, action: &Action) {
+        if let Action::Say(Notice::Waiting(_)) = action {
+            tokio::spawn(settle_down());
+        }
+        // A stop follows what is said of it.
+        if let Action::Say(notice) = action
+            && let Some(reason) = reason(notice)
+        {
+            self.with_guard(|guard| guard.because(reason));
+        }
+        if let Some(metrics) = &self.metrics {
+            metrics.did(action);
+        }
+    }
+
+    fn show(&mut self, view: View) {
+        if let Some(line) = &mut self.line {
+            line.show(&view);
+        }
+        self.with_notifier(|notifier| notifier.show(&view));
+        if let Some(metrics) = &self.metrics {
+            metrics.show(view.clone());
+        }
+        self.with_query_socket(|query_socket| query_socket.show(view));
+    }
+}
+
+/// Waiting takes a small part of what starting took. Not at once, for the rest of the start is still to come.
+async fn settle_down() {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    sys::forget_instructions();
+}
+
+/// What hooks are told of an orderly stop, where it begins with this notice.
+fn reason(notice: &Notice) -> Option<Reason> {
+    match notice {
+        Notice::Stopping { .. } => Some(Reason::Asked),
+        Notice::SteppingDown(Hold::Paused { .. }) => Some(Reason::Paused),
+        Notice::SteppingDown(Hold::HandedOver { .. }) => Some(Reason::SteppedDown),
+        Notice::Overran(_) => Some(Reason::Overran),
+        Notice::Relinquishing => Some(Reason::Relinquished),
+        Notice::SteppingDown(Hold::StandingBack { .. })
+        | Notice::Waiting(_)
+        | Notice::Leading(_)
+        | Notice::HoldingBack(_)
+        | Notice::Trouble { .. }
+        | Notice::TroubleOver
+        | Notice::Held(_)
+        | Notice::OrdersUnread { .. }
+        | Notice::NotEntered(_)
+        | Notice::NotSettled(_)
+        | Notice::Killing
+        | Notice::Unready(_)
+        | Notice::Restarting { .. }
+        | Notice::GaveUp { .. }
+        | Notice::Staying(_)
+        | Notice::Uncounted(_)
+        | Notice::Lost(_)
+        | Notice::Released(_)
+        | Notice::NotReleased(_) => None,
+    }
+}
+
+async fn news_of(guard: &mut Option<GuardHandle>) -> News {
+    match guard {
+        Some(guard) => guard.news().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn testimony(query_socket: Option<&QuerySocket>) {
+    match query_socket {
+        Some(query_socket) => query_socket.testify().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn due(notifier: Option<&Notifier>) {
+    match notifier {
+        Some(notifier) => notifier.due().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn redraw(line: Option<&StatusLine>) {
+    match line {
+        Some(line) => line.due().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Wakes at an instant of `CLOCK_BOOTTIME`, also right after a suspend, which tokio's own timers sleep through.
+pub(crate) struct Timer(AsyncFd<Owned<TimerFd>>);
+
+impl Timer {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(sys::watch(boot_timer()?)?))
+    }
+
+    /// Setting it forgets that it was reached before.
+    pub(crate) fn set(&mut self, instant: BootInstant) -> io::Result<()> {
+        set_boot_timer(&self.0.get_ref().0, instant)
+    }
+
+    pub(crate) async fn reached(&self) {
+        if let Ok(mut ready) = self.0.readable().await {
+            ready.clear_ready();
+        }
+    }
+}
+
+impl Command {
+    /// COMMAND's environment: ours, and what it may want to know of its leadership.
+    fn set_leadership(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        query_socket: Option<&QuerySocket>,
+        notifies: bool,
+        slot: Option<u32>,
+    ) {
+        self.environment = inherited(candidate, notifies);
+        self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
+        self.environment.extend(self.job.iter().map(|(name, value)| (name.into(), value.into())));
+        self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.to_string().into())));
+        let of_witness = query_socket.map(QuerySocket::variables).into_iter().flatten();
+        self.environment.extend(of_witness.map(|(name, value)| (name.into(), value.into())));
+    }
+}
+
+/// Our environment without our own settings (a store URL may hold a password), without what a service manager said to us
+/// alone, and with who we are.
+pub(crate) fn inherited(candidate: &Candidate, notifies: bool) -> Vec<(OsString, OsString)> {
+    let ours = |name: &OsString| {
+        name.as_encoded_bytes().starts_with(b"LEADERRUN_")
+            || systemd::WATCHDOG.iter().any(|&ours| name == ours)
+            || (name == systemd::SOCKET && !notifies)
+    };
+    let mut environment: Vec<_> = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
+    environment.push(("LEADERRUN_SHARD".into(), candidate.shard.as_str().into()));
+    environment.push(("LEADERRUN_OWNER".into(), candidate.owner.clone().into()));
+    environment
+}

@@ -1,0 +1,361 @@
+//! What runs beside a standby: the standby command, started again whenever it ends, and the hook that is told who leads.
+//!
+//! The hazard: COMMAND must not start while anything of them lives. So each has a guard of its own, as COMMAND has: what
+//! they fork is owned, dies with the candidate, and is shown to be dead. The two may run at once, and a tree whose guard
+//! was killed lands on the candidate, where nobody can tell whose it was: whoever was started first takes the other with
+//! it then. COMMAND's tree is never among them.
+
+use crate::election::{CommandEnd, GUARD_PATIENCE, Stop, TreeEvent};
+use crate::guard::contain::Containment;
+use crate::guard::hooks::Hooks;
+use crate::lease::{Candidate, Deadline, Term, show};
+use crate::runner::guard_handle::{Command, GuardHandle, News};
+use crate::runner::processes::inherited;
+use crate::store::Holder;
+use crate::time::BootInstant;
+use nix::sys::signal::Signal;
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// From a standby command's end to its next start; it doubles up to the second of these.
+const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// A standby command that ran for so long was well.
+const WELL_AFTER: Duration = Duration::from_mins(1);
+
+type Environment = Vec<(OsString, OsString)>;
+
+/// What is to run beside a standby.
+#[derive(Clone, Debug)]
+pub struct Duties {
+    /// Runs for as long as we are a standby.
+    pub standby: Option<OsString>,
+    /// Runs once for each leader that we see.
+    pub on_leader_change: Option<OsString>,
+    pub hook_timeout: Duration,
+    pub stop_signal: Signal,
+    pub grace: Duration,
+    pub containment: Arc<Containment>,
+}
+
+impl Duties {
+    #[must_use]
+    pub fn are_none(&self) -> bool {
+        self.standby.is_none() && self.on_leader_change.is_none()
+    }
+}
+
+/// Runs them as processes of this machine.
+pub struct StandbyTasks {
+    duties: Duties,
+    candidate: Candidate,
+    phase: Phase,
+    /// Some from its start to the proof that its tree is dead.
+    standby: Option<Attendant>,
+    hook: Option<Attendant>,
+    /// When the standby command is to be started again.
+    restart_at: Option<Instant>,
+    pause: Pause,
+    /// What the hook is told of who leads, while it is busy with somebody who led before.
+    untold: Option<Environment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Away,
+    Present,
+    Leaving,
+}
+
+struct Attendant {
+    guard: GuardHandle,
+    since: BootInstant,
+    /// Some once the command itself has ended.
+    end: Option<CommandEnd>,
+}
+
+/// What happened, for [`StandbyTasks::take`].
+#[derive(Clone, Debug)]
+pub enum Happening {
+    Standby(TreeEvent),
+    Hook(TreeEvent),
+    /// What is being killed is to be reaped.
+    Seizing,
+    /// The standby command is to be started again.
+    Restart,
+    /// All are gone, as they were asked to be.
+    Gone,
+}
+
+impl StandbyTasks {
+    #[must_use]
+    pub fn new(duties: Duties, candidate: &Candidate) -> Self {
+        Self {
+            duties,
+            candidate: candidate.clone(),
+            phase: Phase::Away,
+            standby: None,
+            hook: None,
+            restart_at: None,
+            pause: Pause::default(),
+            untold: None,
+        }
+    }
+
+    /// From here on they may run.
+    pub fn attend(&mut self) {
+        assert_eq!(self.phase, Phase::Away, "they come once");
+        self.phase = Phase::Present;
+        self.pause = Pause::default();
+        self.start_standby();
+    }
+
+    /// From here on none of them may start; [`Happening::Gone`] follows once none is left.
+    pub fn dismiss(&mut self, stop: Stop) {
+        self.phase = Phase::Leaving;
+        (self.restart_at, self.untold) = (None, None);
+        if let Some(standby) = &self.standby {
+            tracing::debug!("stopping the standby command");
+            standby.guard.stop(stop);
+        }
+        if let Some(hook) = &self.hook {
+            hook.guard.stop(Stop::Kill);
+        }
+    }
+
+    /// Kills them past their guards.
+    pub fn seize(&mut self) {
+        self.handles().for_each(GuardHandle::seize);
+    }
+
+    /// Passes a signal on to the standby command.
+    pub fn signal(&self, signal: i32) {
+        if let Some(standby) = &self.standby {
+            standby.guard.signal(signal);
+        }
+    }
+
+    /// Has the hook told who leads, or that nobody does. What it was not told yet is overtaken by that.
+    pub fn leader_changed(&mut self, leader: Option<Holder>) {
+        if self.duties.on_leader_change.is_some() && self.phase == Phase::Present {
+            self.untold = Some(of_leader(leader));
+            self.start_hook();
+        }
+    }
+
+    /// The trees that are not known to be dead.
+    pub fn handles(&mut self) -> impl Iterator<Item = &mut GuardHandle> {
+        self.standby.iter_mut().chain(&mut self.hook).map(|attendant| &mut attendant.guard)
+    }
+
+    /// Waits for the next thing to happen. Cancelling it loses none.
+    pub async fn next(&mut self) -> Happening {
+        if self.phase == Phase::Leaving && self.standby.is_none() && self.hook.is_none() {
+            return Happening::Gone;
+        }
+        loop {
+            let (of_standby, news) = tokio::select! {
+                news = news_of(&mut self.standby) => (true, news),
+                news = news_of(&mut self.hook) => (false, news),
+                () = reached(self.restart_at) => return Happening::Restart,
+            };
+            match news {
+                News::Tree(event) if of_standby => return Happening::Standby(event),
+                News::Tree(event) => return Happening::Hook(event),
+                News::Seizing => return Happening::Seizing,
+                News::Started { pid } if of_standby => tracing::debug!(pid, "started the standby command"),
+                // They have no terminal that could stop them.
+                News::Started { .. } | News::Paused | News::HookFailed(..) => {}
+            }
+        }
+    }
+
+    /// True when none of them is left.
+    #[must_use]
+    pub fn take(&mut self, happening: Happening) -> bool {
+        match happening {
+            Happening::Standby(event) => self.standby_news(&event),
+            Happening::Hook(event) => self.hook_news(&event),
+            Happening::Seizing => {}
+            Happening::Restart => {
+                self.restart_at = None;
+                self.start_standby();
+            }
+            Happening::Gone => {
+                self.phase = Phase::Away;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn standby_news(&mut self, event: &TreeEvent) {
+        let Some(standby) = &mut self.standby else { return };
+        match event {
+            TreeEvent::Ended(end) => standby.end = Some(*end),
+            TreeEvent::NotStarted(error) => {
+                tracing::warn!("cannot start the standby command: {}", nix::errno::Errno::from_raw(error.0).desc());
+            }
+            TreeEvent::GuardFailed => tracing::warn!("the guard of the standby command was killed or did not answer"),
+            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) => {}
+            TreeEvent::Dead => {
+                let (end, ran) = (standby.end, BootInstant::now().since(standby.since));
+                self.standby = None;
+                if self.phase == Phase::Present {
+                    let pause = self.pause.after(ran);
+                    let how = end.map_or_else(|| "was killed".to_owned(), told);
+                    if end == Some(CommandEnd::Exited(0)) {
+                        tracing::info!("the standby command {how}; starting it again in {}", show(pause));
+                    } else {
+                        tracing::warn!("the standby command {how}; starting it again in {}", show(pause));
+                    }
+                    self.restart_at = Some(Instant::now() + pause);
+                }
+            }
+        }
+    }
+
+    fn hook_news(&mut self, event: &TreeEvent) {
+        let Some(hook) = &mut self.hook else { return };
+        match event {
+            TreeEvent::Ended(end) => hook.end = Some(*end),
+            TreeEvent::NotStarted(error) => {
+                let why = nix::errno::Errno::from_raw(error.0).desc();
+                tracing::warn!("cannot start the hook of --on-leader-change: {why}");
+            }
+            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) => {}
+            TreeEvent::GuardFailed => tracing::warn!("the guard of --on-leader-change was killed or did not answer"),
+            TreeEvent::Dead => {
+                let (end, ran) = (hook.end, BootInstant::now().since(hook.since));
+                self.hook = None;
+                let most = self.duties.hook_timeout;
+                match end {
+                    // It was overtaken by our own leadership, or by our end.
+                    _ if self.phase != Phase::Present => {}
+                    Some(CommandEnd::Exited(0)) | None => {}
+                    Some(CommandEnd::Signalled(9)) if ran >= most => {
+                        tracing::warn!("the hook of --on-leader-change was killed: it took longer than {}", show(most));
+                    }
+                    Some(end) => tracing::warn!("the hook of --on-leader-change {}", told(end)),
+                }
+                self.start_hook();
+            }
+        }
+    }
+
+    fn start_standby(&mut self) {
+        let Some(string) = self.duties.standby.clone() else { return };
+        let environment = inherited(&self.candidate, false);
+        match self.start(string, environment, self.duties.grace, Deadline::NONE) {
+            Ok(attendant) => self.standby = Some(attendant),
+            Err(error) => {
+                let pause = self.pause.after(Duration::ZERO);
+                tracing::warn!("cannot start the guard of the standby command: {error}; again in {}", show(pause));
+                self.restart_at = Some(Instant::now() + pause);
+            }
+        }
+    }
+
+    fn start_hook(&mut self) {
+        let (None, Some(string)) = (&self.hook, &self.duties.on_leader_change) else { return };
+        let Some(told) = self.untold.take() else { return };
+        let environment = inherited(&self.candidate, false).into_iter().chain(told).collect();
+        // Its guard kills it then, also where we are frozen.
+        let kill_at = BootInstant::now().plus(self.duties.hook_timeout);
+        let deadline = Deadline { term_at: kill_at, kill_at, backstop_at: kill_at.plus(GUARD_PATIENCE) };
+        match self.start(string.clone(), environment, Duration::ZERO, deadline) {
+            Ok(attendant) => self.hook = Some(attendant),
+            Err(error) => tracing::warn!("cannot start the guard of --on-leader-change: {error}"),
+        }
+    }
+
+    fn start(
+        &self,
+        string: OsString,
+        environment: Environment,
+        grace: Duration,
+        deadline: Deadline,
+    ) -> io::Result<Attendant> {
+        let command = Command {
+            words: vec!["/bin/sh".into(), "-c".into(), string],
+            environment,
+            job: None,
+            stop_signal: self.duties.stop_signal,
+            grace,
+            hooks: Hooks::default(),
+            terminal_group: None,
+            no_input: true,
+            containment: Arc::clone(&self.duties.containment),
+            // They have no lease to give back.
+            store_url: None,
+        };
+        let since = BootInstant::now();
+        let guard = GuardHandle::start(&command, &self.candidate, Term(0), deadline, &[])?;
+        Ok(Attendant { guard, since, end: None })
+    }
+}
+
+fn of_leader(leader: Option<Holder>) -> Environment {
+    let Holder { owner, term, host, .. } = leader.unwrap_or_default();
+    let term = term.map(|term| term.to_string()).unwrap_or_default();
+    let mut told: Environment = vec![
+        ("LEADERRUN_EVENT".into(), "leader-change".into()),
+        ("LEADERRUN_LEADER".into(), owner.into()),
+        ("LEADERRUN_LEADER_TERM".into(), term.into()),
+    ];
+    told.extend(host.map(|host| ("LEADERRUN_LEADER_HOST".into(), host.into())));
+    told
+}
+
+fn told(end: CommandEnd) -> String {
+    match end {
+        CommandEnd::Exited(status) => format!("exited with {status}"),
+        CommandEnd::Signalled(signal) => format!("was ended by signal {signal}"),
+    }
+}
+
+async fn news_of(attendant: &mut Option<Attendant>) -> News {
+    match attendant {
+        Some(attendant) => attendant.guard.news().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn reached(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// From one end of the standby command to its next start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pause(Option<Duration>);
+
+impl Pause {
+    fn after(&mut self, ran: Duration) -> Duration {
+        let (first, most) = RESTART_AFTER;
+        let pause = match self.0 {
+            Some(before) if ran < WELL_AFTER => (before * 2).min(most),
+            Some(_) | None => first,
+        };
+        self.0 = Some(pause);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standby_command_that_keeps_ending_is_started_ever_less_often_until_it_was_well() {
+        let mut pause = Pause::default();
+        let seconds = [0, 1, 2, 3, 30, 59, 0, 0].map(|ran| pause.after(Duration::from_secs(ran)).as_secs());
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pause.after(WELL_AFTER), Duration::from_secs(1));
+        assert_eq!(pause.after(Duration::ZERO), Duration::from_secs(2));
+    }
+}

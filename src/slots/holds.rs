@@ -1,0 +1,166 @@
+//! Orders of a shard with slots: a pause is of all of them, or of one; a handover is of one.
+//!
+//! The hazard: whoever is barred from one slot may lead in another. So the election is told of a slot's orders only while
+//! it leads there, and a standby keeps to them here: it passes the slot over.
+
+use super::Slots;
+use crate::election::{Directives, Handover};
+use crate::lease::{Candidate, Term};
+use crate::notes::orders::{self, Orders};
+use crate::store::{ErrorKind, StoreError};
+use crate::time::BootInstant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// From one look at the orders that bar us from a slot to the next.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What bars us from slots, as far as is known.
+pub(super) struct Holds {
+    /// Whose orders were never read.
+    unread: BTreeSet<usize>,
+    barred: BTreeMap<usize, Standing>,
+    /// Of the last handover of each slot that did not name us.
+    yielding: BTreeMap<usize, Yielding>,
+}
+
+/// Orders that were there when they were read last.
+struct Standing {
+    said: String,
+    /// To be read again then, and the slot is not to be claimed before that.
+    look_at: BootInstant,
+}
+
+/// Others have the first go. One and the same handover bars us for its time only once.
+struct Yielding {
+    term: Term,
+    hold: Duration,
+    until: BootInstant,
+}
+
+pub(super) enum Gate {
+    Open,
+    Held { said: String, look_at: BootInstant },
+}
+
+impl Holds {
+    pub fn of(slots: usize) -> Self {
+        Self { unread: (0..slots).collect(), barred: BTreeMap::new(), yielding: BTreeMap::new() }
+    }
+
+    /// None where its orders have to be read.
+    fn known(&self, slot: usize, now: BootInstant) -> Option<Gate> {
+        if self.unread.contains(&slot) {
+            return None;
+        }
+        match self.barred.get(&slot) {
+            None => Some(Gate::Open),
+            Some(Standing { said, look_at }) if now < *look_at => {
+                Some(Gate::Held { said: said.clone(), look_at: *look_at })
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Whether orders barred us from it when they were read last.
+    pub fn has(&self, slot: usize) -> bool {
+        self.barred.contains_key(&slot)
+    }
+
+    /// Others have that long from now, however long COMMAND took to end.
+    pub fn released(&mut self, slot: usize, term: Term) {
+        if let Some(yielding) = self.yielding.get_mut(&slot).filter(|yielding| yielding.term == term) {
+            let now = BootInstant::now();
+            yielding.until = now.plus(yielding.hold);
+            // That time may have been over already.
+            let look_at = yielding.until.min(now.plus(LOOK_EVERY));
+            self.barred.insert(slot, Standing { said: "handed over".to_owned(), look_at });
+        }
+    }
+
+    fn yield_until(&mut self, slot: usize, handover: &Handover, now: BootInstant) -> BootInstant {
+        let Handover { term, hold, .. } = *handover;
+        let known = self.yielding.get(&slot).filter(|known| known.term == term).map(|known| known.until);
+        known.unwrap_or_else(|| {
+            let until = now.plus(hold);
+            self.yielding.insert(slot, Yielding { term, hold, until });
+            until
+        })
+    }
+
+    /// Takes in what is ordered of a slot.
+    fn judge(&mut self, slot: usize, directives: &Directives, now: BootInstant) -> Gate {
+        self.unread.remove(&slot);
+        let mut bar = None;
+        if let Some(handover) = directives.handover.as_ref().filter(|handover| !handover.welcome) {
+            let until = self.yield_until(slot, handover, now);
+            bar = (now < until).then(|| (format!("handed over {}", handover.said), until));
+        }
+        if let Some(pause) = &directives.pause {
+            bar =
+                Some((format!("paused {}", pause.said), pause.left.map_or(BootInstant::NEVER, |left| now.plus(left))));
+        }
+        let Some((said, until)) = bar else {
+            self.barred.remove(&slot);
+            return Gate::Open;
+        };
+        let look_at = until.min(now.plus(LOOK_EVERY));
+        self.barred.insert(slot, Standing { said: said.clone(), look_at });
+        Gate::Held { said, look_at }
+    }
+}
+
+impl Slots {
+    /// Whether orders let us claim a slot; asks for them before its first claim, and where they did not.
+    pub(super) async fn gate(&self, slot: usize) -> Result<Gate, StoreError> {
+        let known = self.state().holds.known(slot, BootInstant::now());
+        if let Some(gate) = known {
+            return Ok(gate);
+        }
+        let orders = orders::read(&*self.inner, &self.shards[slot]).await?;
+        Ok(self.state().holds.judge(slot, &orders.directives(&self.candidate), BootInstant::now()))
+    }
+
+    /// Waits until orders let us claim a slot that they barred us from.
+    pub(super) async fn opened(&self, slot: usize) -> Result<usize, StoreError> {
+        loop {
+            match self.gate(slot).await {
+                Ok(Gate::Open) => return Ok(slot),
+                Ok(Gate::Held { look_at, .. }) => tokio::time::sleep(look_at.since(BootInstant::now())).await,
+                Err(error) => match error.kind {
+                    ErrorKind::NotApplied | ErrorKind::Unknown => tokio::time::sleep(LOOK_EVERY).await,
+                    ErrorKind::Denied | ErrorKind::Misconfigured => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// What orders mean for the candidate: those of the shard, and while it leads those of its slot.
+    ///
+    /// # Errors
+    /// As [`orders::read`].
+    pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
+        // A shard without a lease of its own has nothing to hand over.
+        let of_all = |orders: Orders| orders.directives(candidate).pause;
+        let Some((slot, term)) = self.led() else {
+            let pause = of_all(orders::read(&*self.inner, &candidate.shard).await?);
+            return Ok(Directives { pause, handover: None });
+        };
+        let (all, own) =
+            tokio::join!(orders::read(&*self.inner, &candidate.shard), orders::read(&*self.inner, &self.shards[slot]));
+        let (pause, mut directives) = (of_all(all?), own?.directives(candidate));
+        let now = BootInstant::now();
+        let mut state = self.state();
+        let _ = state.holds.judge(slot, &directives, now);
+        if let Some(handover) = directives.handover.as_mut().filter(|handover| handover.term != term) {
+            // The election has not waited for it, but we have.
+            handover.welcome |= state.holds.yield_until(slot, handover, now) <= now;
+        }
+        // One of the shard that lets leaders go on does not hide one of the slot that does not.
+        directives.pause = match directives.pause {
+            Some(strict) if !strict.keep => Some(strict),
+            own => pause.or(own),
+        };
+        Ok(directives)
+    }
+}

@@ -1,0 +1,371 @@
+//! `leaderctl store init` and `leaderctl store check`: the table, and whether an election can rely on it.
+//!
+//! The hazard: a table that looks right and is not. With other keys every request fails; replicated without strong
+//! consistency two regions grant the same lease at once; with a TTL on one of our other attributes DynamoDB deletes
+//! leases that are held. Permissions are told apart only by trying each.
+
+use super::record::{Item, LOCK, n, number};
+use super::table::{Expression, Key, Outcome, Table, marker_key};
+use super::term;
+use crate::lease::{Session, show};
+use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
+use crate::time::BootInstant;
+use aws_sdk_dynamodb::error::BuildError;
+use aws_sdk_dynamodb::operation::create_table::CreateTableError;
+use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, MultiRegionConsistency,
+    ScalarAttributeType, TableDescription, TableStatus, TimeToLiveDescription, TimeToLiveSpecification,
+    TimeToLiveStatus,
+};
+use std::time::Duration;
+
+/// A new table is ready in some seconds; nobody waits longer than this for it.
+const MOST_CREATION: Duration = Duration::from_mins(1);
+const TTL: &str = "ttl";
+/// Numbers of ours that are no time at which an item may go.
+const OUR_OTHER_NUMBERS: [&str; 9] =
+    ["beat", "term", "leaseMs", "expiresMs", "pid", "sinceMs", "waitUntilMs", "waitMs", "createdMs"];
+/// The clock of a host whose signatures AWS is about to refuse.
+const MOST_WALL_CLOCK_ERROR: i64 = 60;
+/// What a check leaves behind, if it may not delete it, goes after this.
+const SCRATCH_SECONDS: u64 = 600;
+
+/// Makes the table where there is none, and what it needs in it.
+pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
+    let Table { name, server, .. } = table;
+    let mut lines = Vec::new();
+    let existing = describe(table).await?;
+    if existing.is_none() && create(table).await? {
+        lines.push(format!("made table {name} in {server}, paid by the request"));
+    } else {
+        lines.push(format!("table {name} in {server} is there"));
+    }
+    let description = wait_until_active(table, existing).await?;
+    if let Some(other) = other_keys(&description) {
+        return Err(StoreError::misconfigured(format!(
+            "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
+        )));
+    }
+    lines.push(if term::mark_table(table).await? {
+        "wrote down that the table remembers from now on".to_owned()
+    } else {
+        "the table says since when it remembers".to_owned()
+    });
+    lines.push(enable_ttl(table).await?);
+    Ok(lines)
+}
+
+/// Answers false when somebody else has just made it.
+async fn create(table: &Table) -> Result<bool, StoreError> {
+    let wrong = |error: BuildError| StoreError::misconfigured(format!("cannot describe the table: {error}"));
+    let attribute = |name: &str| {
+        let definition = AttributeDefinition::builder().attribute_name(name);
+        definition.attribute_type(ScalarAttributeType::S).build().map_err(wrong)
+    };
+    let key = |name: &str, kind| KeySchemaElement::builder().attribute_name(name).key_type(kind).build().map_err(wrong);
+    let request = table
+        .client
+        .create_table()
+        .table_name(&table.name)
+        .attribute_definitions(attribute("pk")?)
+        .attribute_definitions(attribute("sk")?)
+        .key_schema(key("pk", KeyType::Hash)?)
+        .key_schema(key("sk", KeyType::Range)?)
+        .billing_mode(BillingMode::PayPerRequest);
+    match request.send().await {
+        Ok(_) => Ok(true),
+        Err(error) => match error.as_service_error() {
+            Some(CreateTableError::ResourceInUseException(_)) => Ok(false),
+            _ => Err(table.failure("dynamodb:CreateTable", &error)),
+        },
+    }
+}
+
+/// None when there is no such table.
+async fn describe(table: &Table) -> Result<Option<TableDescription>, StoreError> {
+    match table.client.describe_table().table_name(&table.name).send().await {
+        Ok(answer) => Ok(answer.table),
+        Err(error) => match error.as_service_error() {
+            Some(DescribeTableError::ResourceNotFoundException(_)) => Ok(None),
+            _ => Err(table.failure("dynamodb:DescribeTable", &error)),
+        },
+    }
+}
+
+async fn wait_until_active(
+    table: &Table,
+    mut description: Option<TableDescription>,
+) -> Result<TableDescription, StoreError> {
+    let start = BootInstant::now();
+    let mut pause = Duration::from_millis(20);
+    loop {
+        match description {
+            Some(description) if is_usable(&description) => return Ok(description),
+            // Just made, and not everywhere to be seen yet.
+            Some(_) | None => {}
+        }
+        if BootInstant::now().since(start) > MOST_CREATION {
+            return Err(StoreError::not_applied(format!(
+                "table {} in {} is not ready after {}: try again later",
+                table.name,
+                table.server,
+                show(MOST_CREATION)
+            )));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
+        description = describe(table).await?;
+    }
+}
+
+fn is_usable(description: &TableDescription) -> bool {
+    matches!(description.table_status(), Some(TableStatus::Active | TableStatus::Updating))
+}
+
+/// Some, in words, when the keys are not what every request names.
+fn other_keys(description: &TableDescription) -> Option<String> {
+    let keys = description.key_schema().iter().map(|key| {
+        let mut definitions = description.attribute_definitions().iter();
+        let definition = definitions.find(|definition| definition.attribute_name() == key.attribute_name());
+        let kind = definition.map_or("?", |definition| definition.attribute_type().as_str());
+        format!("{} ({kind})", key.attribute_name())
+    });
+    let keys = keys.collect::<Vec<_>>();
+    (keys != ["pk (S)", "sk (S)"]).then(|| keys.join(", "))
+}
+
+async fn ttl(table: &Table) -> Result<Option<TimeToLiveDescription>, StoreError> {
+    match table.client.describe_time_to_live().table_name(&table.name).send().await {
+        Ok(answer) => Ok(answer.time_to_live_description),
+        Err(error) => Err(table.failure("dynamodb:DescribeTimeToLive", &error)),
+    }
+}
+
+/// The attribute by which DynamoDB deletes items, if it does.
+fn ttl_attribute(description: Option<&TimeToLiveDescription>) -> Option<&str> {
+    let enabled = description.filter(|ttl| {
+        matches!(ttl.time_to_live_status(), Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling))
+    });
+    enabled?.attribute_name()
+}
+
+/// Not every table can have it (multi-region strongly consistent ones cannot), and an election does without.
+async fn enable_ttl(table: &Table) -> Result<String, StoreError> {
+    let without = |error: StoreError| match error.kind {
+        ErrorKind::Misconfigured => {
+            Ok(format!("left without TTL, so records of crashed leaders stay until the next claim: {error}"))
+        }
+        ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Denied => Err(error),
+    };
+    let description = match ttl(table).await {
+        Ok(description) => description,
+        Err(error) => return without(error),
+    };
+    match ttl_attribute(description.as_ref()) {
+        Some(TTL) => return Ok("TTL is on attribute ttl".to_owned()),
+        Some(other) => return Ok(format!("left TTL on attribute {other}: leaderctl store check says what that means")),
+        None => {}
+    }
+    let specification = TimeToLiveSpecification::builder().enabled(true).attribute_name(TTL).build();
+    let specification =
+        specification.map_err(|error| StoreError::misconfigured(format!("cannot describe the TTL: {error}")))?;
+    let request = table.client.update_time_to_live().table_name(&table.name).time_to_live_specification(specification);
+    match request.send().await {
+        Ok(_) => Ok("enabled TTL on attribute ttl".to_owned()),
+        Err(error) => without(table.failure("dynamodb:UpdateTimeToLive", &error)),
+    }
+}
+
+/// Looks at everything that an election relies on.
+pub async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = Vec::new();
+    let strong = match describe(table).await {
+        Ok(Some(description)) => check_description(table, &description, &mut findings),
+        Ok(None) => {
+            findings.push(Finding::bad(format!(
+                "no table {} in {}: make it with leaderctl store init",
+                table.name, table.server
+            )));
+            return Ok(findings);
+        }
+        Err(error) if error.kind == ErrorKind::Denied => {
+            findings.push(Finding::doubtful(format!("cannot see the table's keys and replicas: {error}")));
+            false
+        }
+        Err(error) => return Err(error),
+    };
+    if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
+        return Ok(findings);
+    }
+    match ttl(table).await {
+        Ok(description) => findings.push(check_ttl(ttl_attribute(description.as_ref()), strong)),
+        Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+            findings.push(Finding::doubtful(format!("cannot see the table's TTL: {error}")));
+        }
+        Err(error) => return Err(error),
+    }
+    if !check_items(table, &mut findings).await? {
+        return Ok(findings);
+    }
+    check_clock(table, &mut findings).await?;
+    Ok(findings)
+}
+
+/// Answers whether it is a multi-region strongly consistent table.
+fn check_description(table: &Table, description: &TableDescription, findings: &mut Vec<Finding>) -> bool {
+    let Table { name, server, .. } = table;
+    match (other_keys(description), is_usable(description)) {
+        (Some(other), _) => findings.push(Finding::bad(format!(
+            "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
+        ))),
+        (None, false) => {
+            let status = description.table_status().map_or("unknown", TableStatus::as_str);
+            findings.push(Finding::bad(format!("table {name} in {server} is {status}: wait until it is ACTIVE")));
+        }
+        (None, true) => findings.push(Finding::good(format!("table {name} in {server} has the keys pk and sk"))),
+    }
+    let strong = description.multi_region_consistency() == Some(&MultiRegionConsistency::Strong);
+    let replicas = description.replicas().iter().filter_map(|replica| replica.region_name()).collect::<Vec<_>>();
+    if !replicas.is_empty() {
+        let regions = replicas.join(", ");
+        findings.push(if strong {
+            Finding::good(format!("the replicas in {regions} are strongly consistent"))
+        } else {
+            Finding::bad(format!(
+                "the replicas in {regions} are not strongly consistent, so two regions can both grant a lease: use a \
+                 table without replicas, or one with multi-region strong consistency"
+            ))
+        });
+    }
+    strong
+}
+
+fn check_ttl(attribute: Option<&str>, strong: bool) -> Finding {
+    match attribute {
+        Some(TTL) => Finding::good("TTL is on attribute ttl"),
+        Some(ours) if OUR_OTHER_NUMBERS.contains(&ours) => Finding::bad(format!(
+            "TTL is on attribute {ours}, so DynamoDB may delete leases that are held: move it to ttl"
+        )),
+        Some(other) => Finding::doubtful(format!(
+            "TTL is on attribute {other} and not on ttl: records of crashed leaders stay until the next claim"
+        )),
+        None if strong => Finding::good("no TTL, which multi-region strongly consistent tables cannot have"),
+        None => Finding::doubtful(
+            "no TTL on attribute ttl: records of crashed leaders stay until the next claim; leaderctl store init \
+             enables it",
+        ),
+    }
+}
+
+/// Does to a scratch item all that an election does to a lock. Answers false when it is of no use to go on.
+async fn check_items(table: &Table, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
+    let session = Session::random()
+        .map_err(|error| StoreError::not_applied(format!("no random bytes for the name of a scratch item: {error}")))?;
+    let partition = format!("SHARD#leaderctl-check-{}", session.as_str());
+    let key: Key = (AttributeValue::S(partition), AttributeValue::S(LOCK.to_owned()));
+    let item = Item::from([
+        ("pk".to_owned(), key.0.clone()),
+        ("sk".to_owned(), key.1.clone()),
+        ("ownerId".to_owned(), AttributeValue::S("leaderctl store check".to_owned())),
+        ("ttl".to_owned(), n(table.wall_clock_millis() / 1000 + SCRATCH_SECONDS)),
+    ]);
+    let absent = || Expression::new("attribute_not_exists(#pk)");
+    let before = findings.len();
+
+    let put = table.put(item.clone(), absent()).await;
+    if let Err(error) = &put
+        && error.kind == ErrorKind::Misconfigured
+    {
+        findings.push(Finding::bad(error.message.clone()));
+        return Ok(false);
+    }
+    let conditions = if put.is_ok() { Some(table.put(item, absent()).await?) } else { None };
+    permission("dynamodb:PutItem", put, findings)?;
+    permission("dynamodb:GetItem", table.get(key.clone(), true).await, findings)?;
+    let update = table.update(key.clone(), "SET #beat = :beat", absent_session().number(":beat", 1)).await;
+    permission("dynamodb:UpdateItem", update, findings)?;
+    let delete = table.delete(key, Expression::new("attribute_exists(#pk)")).await;
+    permission("dynamodb:DeleteItem", delete, findings)?;
+
+    if findings.len() == before {
+        findings.push(Finding::good("may do all that an election needs: GetItem, PutItem, UpdateItem, DeleteItem"));
+    }
+    match conditions {
+        None | Some(Outcome::Refused(Some(_))) => {}
+        Some(Outcome::Refused(None)) => findings.push(Finding::doubtful(
+            "the server does not return the item of a failed condition: a refused claim takes one more read",
+        )),
+        Some(Outcome::Done(_)) => {
+            findings.push(Finding::bad(
+                "the server ignores conditions, so two candidates can both lead: use another server",
+            ));
+        }
+    }
+    Ok(true)
+}
+
+fn absent_session() -> Expression {
+    Expression::new("attribute_not_exists(#session)")
+}
+
+fn permission<T>(action: &str, tried: Result<T, StoreError>, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    match tried {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind == ErrorKind::Denied => {
+            findings.push(Finding::bad(format!("permission missing: {action}: {error}")));
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn check_clock(table: &Table, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    let (marker, time) = match round_trip::measure(|| table.get(marker_key(), true)).await {
+        Ok(measured) => measured,
+        // Already told.
+        Err(error) if error.kind == ErrorKind::Denied => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    findings.push(match marker.map(|item| number::<u64>(&item, "createdMs")) {
+        Some(Some(_)) => Finding::good("the table says since when it remembers"),
+        Some(None) => Finding::bad(
+            "the item pk=LEADERRUN, sk=TABLE was written by something else: delete it and run leaderctl store init",
+        ),
+        None => Finding::doubtful(
+            "the table does not say since when it remembers, so the first leader waits one lease: leaderctl store \
+             init writes it",
+        ),
+    });
+    let Some(bounds) = table.watch.clock().bounds(BootInstant::now()) else {
+        findings.push(Finding::doubtful(format!(
+            "a round trip takes {time:.1?}; answers have no Date, so a crashed leader's lease ends when its record stood \
+             unchanged for all of it"
+        )));
+        return Ok(());
+    };
+    let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
+    findings.push(Finding::good(format!("a round trip takes {time:.1?}; DynamoDB's clock is known to within {width}")));
+    if let Some(seconds) = table.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {
+        let direction = if seconds > 0 { "ahead of" } else { "behind" };
+        findings.push(Finding::doubtful(format!(
+            "this machine's clock is {} s {direction} DynamoDB's: AWS refuses requests that were signed 300 s off",
+            seconds.abs()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_on_one_of_our_numbers_is_bad_and_on_a_stranger_only_doubtful() {
+        assert_eq!(check_ttl(Some("ttl"), false).verdict, Verdict::Good);
+        assert_eq!(check_ttl(Some("term"), false).verdict, Verdict::Bad);
+        assert_eq!(check_ttl(Some("validUntil"), false).verdict, Verdict::Doubtful);
+        assert_eq!(check_ttl(None, false).verdict, Verdict::Doubtful);
+        assert_eq!(check_ttl(None, true).verdict, Verdict::Good);
+    }
+}

@@ -1,0 +1,582 @@
+//! Connections to etcd: one at a time, made when it is needed, given up as soon as it is silent.
+//!
+//! The hazards:
+//!
+//! - A connection may hang without an end: a partition, a frozen member. Whatever was asked on it is bounded by its
+//!   caller, and the next request must not follow it into the hole. So a request that is given up, or that waits for
+//!   long while a later one begins, costs the connection the trust: the next one goes to the next endpoint.
+//! - A connection may have ended while nobody looked, and tell so only when something is sent on it. That is no reason to
+//!   fail: the whole operation is done again, once, on a new one. Each is written so that this does no harm.
+//! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is dialled
+//!   within a request's time, and a request is sent once.
+//! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
+//! - A token may expire at any time, at a restart of etcd for one. Then the password is shown again, once.
+//! - What etcd says in an error may name anything; what it never contains is the password, which travels in one request only.
+
+use super::proto::{
+    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchCreateRequest, WatchRequest,
+    WatchResponse,
+};
+use crate::lease::show;
+use crate::store::StoreError;
+use crate::store::allowance::{Allowance, Counted, MOST};
+use crate::store::cause::{causes, in_short, innermost};
+use crate::store::url::Secret;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{self, StreamExt};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+/// etcd closes connections that are pinged more often than every 5 s (`--grpc-keepalive-min-time`). This is for watches;
+/// requests do not wait for it.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A later request does not follow one that has been waiting for longer than this.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
+
+pub struct Client {
+    servers: Vec<Server>,
+    user: Option<(String, Secret)>,
+    request_timeout: Duration,
+    /// The range of keys to name when a permission is missing.
+    prefix: String,
+    /// What may be the reason when a connection ends before it was of any use.
+    doubt: Option<&'static str>,
+    state: Mutex<State>,
+}
+
+pub struct Server {
+    /// `HOST:PORT`.
+    pub name: String,
+    pub endpoint: Endpoint,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whose turn it is to be dialled.
+    next: usize,
+    shared: Option<Arc<Connection>>,
+    token: Token,
+}
+
+#[derive(Clone, Default)]
+enum Token {
+    #[default]
+    Unknown,
+    /// etcd asks nobody who they are.
+    NotNeeded,
+    Known(String),
+}
+
+pub struct Connection {
+    pub server: String,
+    index: usize,
+    channel: Channel,
+    allowance: Allowance,
+    waiting: Mutex<Waiting>,
+    /// It was of use at least once.
+    proven: AtomicBool,
+    /// It ended, and did not just fall silent.
+    broken: AtomicBool,
+}
+
+/// Requests without an answer.
+#[derive(Default)]
+struct Waiting {
+    count: u32,
+    /// When the first of them began, or the last answer came.
+    since: Option<Instant>,
+}
+
+impl Connection {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn grpc(&self) -> Grpc<Channel> {
+        Grpc::new(self.channel.clone()).max_decoding_message_size(MOST)
+    }
+
+    /// Whether it has said more than it may. The library judges a message by the length that it announces, and tells that
+    /// in words alone; should they change, they are shown as they are.
+    fn said_too_much(&self, status: &Status) -> bool {
+        self.allowance.is_exceeded() || status.message().contains("decoded message length too large")
+    }
+
+    fn is_silent(&self, patience: Duration) -> bool {
+        let waiting = self.waiting();
+        waiting.count > 0 && waiting.since.is_some_and(|since| since.elapsed() > patience)
+    }
+}
+
+/// One request on a connection. When it is dropped before it was answered, the connection is trusted no longer.
+struct Asked<'a> {
+    client: &'a Client,
+    connection: &'a Arc<Connection>,
+    answered: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn on(client: &'a Client, connection: &'a Arc<Connection>) -> Self {
+        let mut waiting = connection.waiting();
+        waiting.count += 1;
+        waiting.since.get_or_insert_with(Instant::now);
+        drop(waiting);
+        connection.allowance.begin_again();
+        Self { client, connection, answered: false }
+    }
+
+    fn answered(mut self) {
+        self.answered = true;
+        self.connection.allowance.begin_again();
+        self.connection.proven.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.connection.waiting();
+        waiting.count -= 1;
+        if self.answered {
+            waiting.since = (waiting.count > 0).then(Instant::now);
+        }
+        drop(waiting);
+        if !self.answered {
+            self.client.distrust(self.connection);
+        }
+    }
+}
+
+/// Goes on until it is dropped.
+pub struct Watch {
+    events: Streaming<WatchResponse>,
+    allowance: Allowance,
+    /// Our side of the stream, which would stay open for as long as the connection.
+    _open: oneshot::Sender<Infallible>,
+}
+
+impl Watch {
+    /// The next that is told; None when etcd ended it.
+    pub async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
+        let news = self.events.message().await?;
+        self.allowance.begin_again();
+        Ok(news)
+    }
+}
+
+/// What went wrong with a request, with what a caller may want to know about it.
+#[derive(Debug)]
+pub struct Failure {
+    /// There is no such etcd lease (any more). Nothing was applied.
+    pub no_such_lease: bool,
+    pub error: StoreError,
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self { no_such_lease: false, error }
+    }
+}
+
+impl Client {
+    /// `servers` is not empty.
+    pub fn new(
+        servers: Vec<Server>,
+        user: Option<(String, Secret)>,
+        prefix: String,
+        doubt: Option<&'static str>,
+        request_timeout: Duration,
+    ) -> Self {
+        assert!(!servers.is_empty(), "a store URL names a host");
+        let servers = servers.into_iter().map(|Server { name, endpoint }| {
+            let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+            Server { name, endpoint }
+        });
+        Self { servers: servers.collect(), user, request_timeout, prefix, doubt, state: Mutex::default() }
+    }
+
+    /// What one operation may take: less than the caller gives it, so that it is we who say what happened.
+    pub fn bound(&self) -> Duration {
+        self.request_timeout / 20 * 19
+    }
+
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_ref().map(|(name, _)| name.as_str())
+    }
+
+    pub fn servers(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().map(|server| server.name.as_str())
+    }
+
+    /// True when a user was named, and etcd has its authentication turned off.
+    pub fn user_is_of_no_use(&self) -> bool {
+        self.user.is_some() && matches!(self.state().token, Token::NotNeeded)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `operation` within its time.
+    pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        match timeout(self.bound(), operation).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StoreError::unknown(format!(
+                "etcd at {} did not answer within {}",
+                self.servers().collect::<Vec<_>>().join(", "),
+                show(self.bound())
+            ))),
+        }
+    }
+
+    /// Runs an operation within its time: on the shared connection, and on a new one when that one proves to have ended.
+    pub async fn operate<'a, T>(
+        &self,
+        attempt: impl Fn(Arc<Connection>) -> BoxFuture<'a, Result<T, StoreError>> + Send + Sync,
+    ) -> Result<T, StoreError> {
+        self.bounded(async {
+            let connection = self.connection().await?;
+            let proven = connection.proven.load(Ordering::Relaxed);
+            let answer = attempt(Arc::clone(&connection)).await;
+            if answer.is_ok() || !proven || !connection.broken.load(Ordering::Relaxed) {
+                return answer;
+            }
+            self.distrust(&connection);
+            attempt(self.connection().await?).await
+        })
+        .await
+    }
+
+    /// The shared connection, or a new one.
+    pub async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        let patience = (self.request_timeout / 4).clamp(LEAST_PATIENCE, MOST_PATIENCE);
+        let shared = self.state().shared.clone();
+        if let Some(connection) = shared {
+            if !connection.is_silent(patience) {
+                return Ok(connection);
+            }
+            self.distrust(&connection);
+        }
+        // Nothing is locked while this dials, so that an attempt that hangs keeps nobody else from dialling.
+        let begun = Instant::now();
+        let first = self.state().next;
+        let mut failures = Vec::new();
+        for (tried, index) in (0..self.servers.len()).map(|index| (first + index) % self.servers.len()).enumerate() {
+            let left = (self.bound() / 10 * 9).saturating_sub(begun.elapsed());
+            let share = left / u32::try_from(self.servers.len() - tried).unwrap_or(u32::MAX);
+            match self.dial(index, share).await {
+                Ok(connection) => {
+                    let mut state = self.state();
+                    state.next = index;
+                    state.shared = Some(Arc::clone(&connection));
+                    return Ok(connection);
+                }
+                // Another endpoint would say the same.
+                Err(error) if error.kind != crate::store::ErrorKind::NotApplied => return Err(error),
+                Err(error) => failures.push(error.message),
+            }
+        }
+        self.state().next = (first + 1) % self.servers.len();
+        Err(StoreError::not_applied(failures.join("; ")))
+    }
+
+    /// A connection to one of the servers, known to whom it speaks.
+    pub async fn dial(&self, index: usize, within: Duration) -> Result<Arc<Connection>, StoreError> {
+        let Server { name, endpoint } = &self.servers[index];
+        let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach etcd at {name}: {why}"));
+        let dialled = async {
+            let allowance = Allowance::of(MOST);
+            let connector = Connector { network: network(), allowance: allowance.clone() };
+            let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
+                if allowance.is_exceeded() {
+                    StoreError::not_applied(allowance.complaint(&format!("etcd at {name}"), "etcd"))
+                } else {
+                    unreachable(&innermost(&error))
+                }
+            })?;
+            let connection = Arc::new(Connection {
+                server: name.clone(),
+                index,
+                channel,
+                allowance,
+                waiting: Mutex::default(),
+                proven: AtomicBool::new(false),
+                broken: AtomicBool::new(false),
+            });
+            self.log_in(&connection).await?;
+            Ok(connection)
+        };
+        timeout(within, dialled).await.unwrap_or_else(|_| Err(unreachable("no answer in time")))
+    }
+
+    /// The next request shall not go there.
+    fn distrust(&self, connection: &Arc<Connection>) {
+        let mut state = self.state();
+        if state.shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, connection)) {
+            state.shared = None;
+            state.next = (connection.index + 1) % self.servers.len();
+        }
+    }
+
+    /// Gets a token if there is a password to show and none was shown yet.
+    async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
+        let Some((name, password)) = &self.user else { return Ok(()) };
+        if !matches!(self.state().token, Token::Unknown) {
+            return Ok(());
+        }
+        let request = AuthenticateRequest { name: name.clone(), password: password.expose().to_owned() };
+        let answer: Result<AuthenticateResponse, Status> = self.send(connection, AUTHENTICATE, request).await;
+        let token = match answer {
+            Ok(answer) => Token::Known(answer.token),
+            Err(status) if status.message().contains("authentication is not enabled") => Token::NotNeeded,
+            // Showing a password twice does no harm, so nothing is in doubt.
+            Err(status) => {
+                let error = self.failure(connection, AUTHENTICATE, &status).error;
+                return Err(match error.kind {
+                    crate::store::ErrorKind::Unknown => StoreError::not_applied(error.message),
+                    _ => error,
+                });
+            }
+        };
+        self.state().token = token;
+        Ok(())
+    }
+
+    /// One request, one answer.
+    pub async fn call<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, Failure>
+    where
+        Q: prost::Message + Clone + Default + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let mut answer = self.send(connection, method, request.clone()).await;
+        if answer.as_ref().is_err_and(|status| self.token_is_stale(status)) {
+            self.state().token = Token::Unknown;
+            self.log_in(connection).await?;
+            answer = self.send(connection, method, request).await;
+        }
+        answer.map_err(|status| self.failure(connection, method, &status))
+    }
+
+    fn token_is_stale(&self, status: &Status) -> bool {
+        const SIGNS: [&str; 3] = ["invalid auth token", "revision of auth store is old", "user name is empty"];
+        self.user.is_some() && SIGNS.iter().any(|sign| status.message().contains(sign))
+    }
+
+    async fn send<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, Status>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let asked = Asked::on(self, connection);
+        let mut grpc = connection.grpc();
+        let answer = async {
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            // A stream of one for a method that streams, too: LeaseKeepAlive answers each request once.
+            let request = self.dressed(method, Request::new(stream::once(std::future::ready(request))));
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.client_streaming(request, path(method), codec).await
+        };
+        let answer = answer.await;
+        if answer.as_ref().is_err_and(is_local) {
+            connection.broken.store(true, Ordering::Relaxed);
+        }
+        match &answer {
+            // Somebody answered, who cannot do it: another member may.
+            Err(status) if is_local(status) || matches!(status.code(), Code::Unavailable | Code::Unimplemented) => {
+                drop(asked);
+            }
+            Ok(_) | Err(_) => asked.answered(),
+        }
+        answer.map(tonic::Response::into_inner)
+    }
+
+    /// What happens to a key from a revision on. Bounded is only how long it takes to begin.
+    pub async fn watch(&self, connection: &Arc<Connection>, what: WatchCreateRequest) -> Result<Watch, Failure> {
+        let asked = Asked::on(self, connection);
+        let mut grpc = connection.grpc();
+        let (open, ended) = oneshot::channel::<Infallible>();
+        let begun = async {
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            let create = WatchRequest { create_request: Some(what) };
+            let requests =
+                stream::once(std::future::ready(create)).chain(ended.into_stream().filter_map(async |_| None));
+            let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+            grpc.streaming(self.dressed(WATCH, Request::new(requests)), path(WATCH), codec).await
+        };
+        match timeout(self.bound(), begun).await {
+            Ok(Ok(events)) => {
+                asked.answered();
+                Ok(Watch { events: events.into_inner(), allowance: connection.allowance.clone(), _open: open })
+            }
+            Ok(Err(status)) => Err(self.failure(connection, WATCH, &status)),
+            Err(_) => {
+                let server = &connection.server;
+                Err(StoreError::unknown(format!("etcd at {server} did not begin a watch in time")).into())
+            }
+        }
+    }
+
+    /// What a watch ended with.
+    pub fn watch_failure(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
+        self.distrust(connection);
+        self.failure(connection, WATCH, status).error
+    }
+
+    /// Why etcd itself ended a watch, in its own words.
+    pub fn watch_refused(&self, connection: &Arc<Connection>, reason: &str) -> StoreError {
+        let code = if reason.contains("permission denied") { Code::PermissionDenied } else { Code::Unavailable };
+        if reason.contains("auth token") {
+            self.state().token = Token::Unknown;
+        }
+        self.distrust(connection);
+        self.failure(connection, WATCH, &Status::new(code, reason)).error
+    }
+
+    fn dressed<T>(&self, method: Method, mut request: Request<T>) -> Request<T> {
+        // A member without a leader shall say so at once, and end its watches; unless that is the question.
+        if method.path != STATUS.path {
+            request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        }
+        if let Token::Known(token) = &self.state().token
+            && let Ok(token) = MetadataValue::try_from(token)
+        {
+            request.metadata_mut().insert("token", token);
+        }
+        request
+    }
+
+    /// In our words.
+    fn failure(&self, connection: &Connection, method: Method, status: &Status) -> Failure {
+        let server = &connection.server;
+        let said = status.message().trim_start_matches("etcdserver: ");
+        let whom = self.user().map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
+        let error = if connection.said_too_much(status) {
+            StoreError::unknown(connection.allowance.complaint(&format!("etcd at {server}"), "etcd"))
+        } else if let Some(source) = status.source().filter(|_| is_local(status)) {
+            let mut cause = innermost(source);
+            if let Some(doubt) = self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)) {
+                let _ = write!(cause, " ({doubt})");
+            }
+            if was_not_sent(source) || cause.contains("received fatal alert") {
+                StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}"))
+            } else {
+                StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}"))
+            }
+        } else if status.code() == Code::PermissionDenied || said.contains("permission denied") {
+            let prefix = &self.prefix;
+            StoreError::denied(format!(
+                "etcd at {server} denied {whom} a {} of keys that begin with {prefix}/: grant a role of that user \
+                 readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)",
+                method.name
+            ))
+        } else if said.contains("user name is empty") {
+            StoreError::denied(format!(
+                "etcd at {server} wants to know who asks: write {{etcd,etcds}}://USER:PASSWORD@HOST"
+            ))
+        } else if said.contains("invalid user ID or password") {
+            StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
+        } else if status.code() == Code::Unauthenticated {
+            StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", method.name))
+        } else {
+            answered_with(server, method, status.code(), said)
+        };
+        Failure { no_such_lease: said.contains("requested lease not found"), error }
+    }
+}
+
+/// What any etcd may say to anybody.
+fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreError {
+    let mut said = in_short(said);
+    if said.is_empty() {
+        let _ = write!(said, "{}", code.description());
+    }
+    match code {
+        Code::ResourceExhausted if said.contains("database space exceeded") => StoreError::not_applied(format!(
+            "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
+             etcdctl alarm disarm"
+        )),
+        // Turned away before it was handled.
+        Code::ResourceExhausted => StoreError::not_applied(format!("etcd at {server} turned a request away: {said}")),
+        Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
+            StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
+        }
+        Code::Unimplemented => StoreError::misconfigured(format!(
+            "{server} does not know {}: it is no etcd of version 3.4 or later",
+            method.name
+        )),
+        Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
+        Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
+            StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", method.name))
+        }
+        _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", method.name)),
+    }
+}
+
+/// As the library's own.
+fn network() -> HttpConnector {
+    let mut network = HttpConnector::new();
+    network.enforce_http(false);
+    network.set_nodelay(true);
+    network
+}
+
+/// Makes connections whose bytes count.
+struct Connector {
+    network: HttpConnector,
+    allowance: Allowance,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Counted<TcpStream>>;
+    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.network.poll_ready(cx)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (connecting, allowance) = (self.network.call(uri), self.allowance.clone());
+        Box::pin(async move { Ok(TokioIo::new(Counted::new(connecting.await?.into_inner(), &allowance))) })
+    }
+}
+
+fn path<P: std::str::FromStr>(method: Method) -> P
+where
+    P::Err: std::fmt::Debug,
+{
+    method.path.parse().expect("the paths of etcd's methods are paths")
+}
+
+/// It was made here, not by etcd.
+fn is_local(status: &Status) -> bool {
+    status.source().is_some()
+}
+
+fn was_not_sent(error: &(dyn Error + 'static)) -> bool {
+    causes(error).any(<dyn Error>::is::<tonic::ConnectError>)
+}

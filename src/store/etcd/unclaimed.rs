@@ -1,0 +1,122 @@
+//! Etcd leases that nobody shall have.
+//!
+//! The hazard: a claim that was given up may still put the lock, as long as its etcd lease is there. And whoever revokes
+//! a lease that a leadership hangs on ends it. So a number is here from the beginning of its claim, leaves when the claim
+//! ends in a leadership, and no other claim ever uses it.
+
+use super::connection::{Client, Connection, Failure};
+use super::proto::{LEASE_REVOKE, LeaseRevokeRequest, Nothing};
+use crate::store::StoreError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::task::JoinSet;
+
+/// So many are remembered.
+const MOST: usize = 16;
+
+/// Etcd leases of claims that may not have ended in a leadership: to be revoked.
+pub struct UnclaimedLeases {
+    client: Arc<Client>,
+    /// Under these a lock may yet be put.
+    leases: Mutex<Vec<i64>>,
+    /// End with the store.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// An etcd lease that is revoked when this is dropped.
+pub struct UnclaimedLease {
+    unclaimed: Arc<UnclaimedLeases>,
+    pub id: i64,
+    /// Etcd has it: only since then is it used.
+    granted: bool,
+    kept: bool,
+}
+
+impl UnclaimedLease {
+    pub fn granted(&mut self) {
+        self.granted = true;
+    }
+
+    /// It is in use: it will never be revoked from here.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for UnclaimedLease {
+    fn drop(&mut self) {
+        if !self.kept {
+            if self.granted {
+                self.unclaimed.remember(self.id);
+            }
+            UnclaimedLeases::revoke_later(&self.unclaimed, self.id);
+        }
+    }
+}
+
+impl UnclaimedLeases {
+    pub fn new(client: Arc<Client>) -> Self {
+        Self { client, leases: Mutex::default(), tasks: Mutex::default() }
+    }
+
+    /// The number of a lease that is yet to be granted: ours, so that it can be revoked though no answer was heard.
+    pub fn new_lease(unclaimed: &Arc<Self>) -> Result<UnclaimedLease, StoreError> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| StoreError::not_applied(format!("no random bytes for the number of a lease: {error}")))?;
+        let id = (i64::from_be_bytes(bytes) & i64::MAX).max(1);
+        Ok(UnclaimedLease { unclaimed: Arc::clone(unclaimed), id, granted: false, kept: false })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<i64>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn leases(&self) -> Vec<i64> {
+        self.locked().clone()
+    }
+
+    fn remember(&self, id: i64) {
+        let mut leases = self.locked();
+        // Older ones have met etcd since, or have expired.
+        if leases.len() == MOST {
+            leases.remove(0);
+        }
+        leases.push(id);
+    }
+
+    fn forget(&self, id: i64) {
+        self.locked().retain(|&known| known != id);
+    }
+
+    /// Within one request's time, or never: it expires then.
+    pub fn revoke_later(unclaimed: &Arc<Self>, id: i64) {
+        // Dropped outside of it when a runtime ends.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (client, weak) = (Arc::clone(&unclaimed.client), Arc::downgrade(unclaimed));
+        let mut tasks = unclaimed.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(
+            async move {
+                let revoked = client.bounded(async {
+                    let connection = client.connection().await?;
+                    let Some(unclaimed) = weak.upgrade() else { return Ok(()) };
+                    unclaimed.revoke(&connection, id).await
+                });
+                let _ = revoked.await;
+            },
+            &runtime,
+        );
+    }
+
+    pub async fn revoke(&self, connection: &Arc<Connection>, id: i64) -> Result<(), StoreError> {
+        let answer: Result<Nothing, Failure> =
+            self.client.call(connection, LEASE_REVOKE, LeaseRevokeRequest { id }).await;
+        match answer {
+            Err(failure) if !failure.no_such_lease => Err(failure.into()),
+            Ok(_) | Err(_) => {
+                self.forget(id);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! How one hears of what happens to a lock.
+
+use super::Etcd;
+use super::proto::WatchCreateRequest;
+use crate::lease::Shard;
+use crate::store::StoreError;
+
+impl Etcd {
+    /// The revision from which on news of the lock are news. None: it is free now.
+    pub(super) async fn news_from(&self, shard: &Shard) -> Result<Option<i64>, StoreError> {
+        let seen = self.known().get(shard).and_then(|known| known.seen);
+        if let Some(seen) = seen {
+            return Ok(Some(seen.saturating_add(1)));
+        }
+        let key = self.keys.lock(shard);
+        let get = async |connection| Ok(self.get(&connection, key.clone()).await?);
+        let found = self.client.operate(|connection| Box::pin(get(connection))).await?;
+        if found.kvs.is_empty() {
+            return Ok(None);
+        }
+        let revision = found.header.map_or(0, |header| header.revision);
+        self.saw_held(shard, revision);
+        Ok(Some(revision.saturating_add(1)))
+    }
+
+    /// Returns with the first event at the lock from a revision on; false when that revision is there no more.
+    pub(super) async fn watch_lock(
+        &self,
+        shard: &Shard,
+        start_revision: i64,
+        filters: Vec<i32>,
+    ) -> Result<bool, StoreError> {
+        let connection = self.client.bounded(self.client.connection()).await?;
+        let what = WatchCreateRequest { key: self.keys.lock(shard), start_revision, filters };
+        let mut watch = self.client.watch(&connection, what).await?;
+        loop {
+            match watch.next().await {
+                Ok(Some(news)) if !news.events.is_empty() => return Ok(true),
+                Ok(Some(news)) if news.compact_revision > 0 => return Ok(false),
+                Ok(Some(news)) if news.canceled => {
+                    return Err(self.client.watch_refused(&connection, &news.cancel_reason));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(self.client.watch_refused(&connection, "the watch ended")),
+                Err(status) => return Err(self.client.watch_failure(&connection, &status)),
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! `leaderctl store init` and `leaderctl store check`: the bucket, and whether an election can rely on it.
+//!
+//! The hazard: a bucket that looks right and forgets. Records that age away, or make room for others, end leases that
+//! are held; a bucket in memory forgets them with its server; a mirror accepts no writes. Permissions are told apart
+//! only by trying each.
+
+use super::address::{Address, SCRATCH};
+use super::bucket::{Bucket, Info, Put, Refusal, STREAM_NAME_TAKEN, Stamp};
+use super::connection::Failure;
+use crate::lease::show;
+use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// From asking for the time to the birth that it is meant for, by whatever clocks of a cluster.
+const MOST_LABOUR_MICROS: u64 = 60_000_000;
+/// Before this, buckets were something else.
+const OLDEST_VERSION: (u32, u32) = (2, 9);
+
+/// Makes the bucket where there is none, and its marker.
+pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
+    let address = bucket.address();
+    let Address { bucket: name, .. } = address;
+    let server = address.server();
+    let mut lines = Vec::new();
+    let made = if bucket.info().await?.is_none() { create(bucket).await? } else { false };
+    let mut info = bucket.info().await?.ok_or_else(|| bucket.missing())?;
+    if let Some(wrong) = unusable(bucket, &info) {
+        return Err(StoreError::misconfigured(wrong));
+    }
+    lines.push(if made {
+        format!("made bucket {name} in {server}, in files, replicas: {}", info.config.num_replicas)
+    } else {
+        format!("bucket {name} in {server} is there")
+    });
+    if info.state.messages == 0 && !numbers_are_unique(&info) && !info.is_clustered() {
+        match begin_at_birth(bucket, &info).await {
+            Ok(()) => info = bucket.info().await?.ok_or_else(|| bucket.missing())?,
+            Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                lines.push(format!("left its revisions as they are: {error}"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if numbers_are_unique(&info) {
+        lines.push("its revisions begin with the time when it was made".to_owned());
+    }
+    lines.push(if bucket.mark().await? {
+        "wrote down that the bucket remembers from now on".to_owned()
+    } else {
+        "the bucket says since when it remembers".to_owned()
+    });
+    Ok(lines)
+}
+
+/// Answers false when somebody else has just made it.
+async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
+    let address = bucket.address();
+    let stream = address.stream();
+    // What `nats kv add` makes, without what servers before 2.10 do not understand.
+    let mut config = json!({
+        "name": stream,
+        "subjects": [address.subject(">")],
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",
+        "num_replicas": address.replicas,
+        "max_msgs_per_subject": 1,
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_msg_size": -1,
+        "max_age": 0,
+        "duplicate_window": 120_000_000_000_u64,
+        "deny_delete": true,
+        "deny_purge": false,
+        "allow_rollup_hdrs": true,
+        "allow_direct": true,
+    });
+    if let Some(time) = time_of_birth(bucket).await? {
+        config["first_seq"] = json!(time.micros());
+    }
+    let name = format!("STREAM.CREATE.{stream}");
+    match bucket.ask(&name, &config).await {
+        Ok(_) => Ok(true),
+        Err(Refusal::Api(error)) if error.err_code == STREAM_NAME_TAKEN => Ok(false),
+        Err(Refusal::Api(error)) => Err(bucket.refused(&name, &error)),
+        Err(Refusal::Error(error)) => Err(error),
+    }
+}
+
+/// With what revisions are to begin, so that no earlier bucket of this name had them: the server's time. None where it
+/// cannot be had beforehand, or does not begin where it is told to (before 2.10).
+async fn time_of_birth(bucket: &Bucket) -> Result<Option<Stamp>, StoreError> {
+    if bucket.connections.connection().await?.version() < Some((2, 10)) {
+        return Ok(None);
+    }
+    let answer = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
+        Ok(answer) => answer,
+        Err(Failure::NoResponders) => return Ok(None),
+        Err(Failure::Error(error)) if error.kind == ErrorKind::Denied => return Ok(None),
+        Err(Failure::Error(error)) => return Err(error),
+    };
+    let answer: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
+    Ok(answer["server"]["time"].as_str().and_then(Stamp::read))
+}
+
+/// The same afterwards, on a server that stands alone: a purge up to a number that is not reached yet moves the next
+/// message there. (The servers of a cluster of version 2.9 fell out with each other over it.)
+async fn begin_at_birth(bucket: &Bucket, info: &Info) -> Result<(), StoreError> {
+    let Some(birth) = info.created() else { return Ok(()) };
+    request(bucket, &format!("STREAM.PURGE.{}", bucket.address().stream()), &json!({ "seq": birth.micros() })).await
+}
+
+fn numbers_are_unique(info: &Info) -> bool {
+    let earliest = |birth: Stamp| birth.micros().saturating_sub(MOST_LABOUR_MICROS);
+    info.created().is_some_and(|birth| info.state.last_seq >= earliest(birth))
+}
+
+async fn request(bucket: &Bucket, name: &str, request: &Value) -> Result<(), StoreError> {
+    match bucket.ask(name, request).await {
+        Ok(_) => Ok(()),
+        Err(Refusal::Api(error)) => Err(bucket.refused(name, &error)),
+        Err(Refusal::Error(error)) => Err(error),
+    }
+}
+
+/// Some, in words, when an election cannot work on it.
+fn unusable(bucket: &Bucket, info: &Info) -> Option<String> {
+    let address = bucket.address();
+    let (name, server, config) = (&address.bucket, address.server(), &info.config);
+    let all = address.subject(">");
+    let wrong = if config.mirror.is_some() {
+        "is a mirror, which takes no writes: name the bucket that it mirrors".to_owned()
+    } else if !config.subjects.contains(&all) {
+        format!("does not take the subjects {all}: it is no key-value bucket: use another one")
+    } else if config.sealed {
+        "is sealed, so nothing can be written: use another one".to_owned()
+    } else if config.no_ack {
+        "does not acknowledge writes: turn no_ack off".to_owned()
+    } else if config.retention != "limits" {
+        format!("forgets what was read (retention {}): use another one", config.retention)
+    } else if config.max_age > 0 {
+        let age = show(Duration::from_nanos(config.max_age));
+        format!("forgets its records after {age}: set its TTL (max_age) to 0, for leases end by themselves")
+    } else {
+        return None;
+    };
+    Some(format!("bucket {name} in {server} {wrong}"))
+}
+
+/// Looks at everything that an election relies on.
+pub async fn check(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = vec![version(bucket).await?];
+    match bucket.info().await {
+        Ok(Some(info)) => {
+            config(bucket, &info, &mut findings);
+            if is_bad(&findings) {
+                return Ok(findings);
+            }
+        }
+        Ok(None) => {
+            findings.push(Finding::bad(bucket.missing().message));
+            return Ok(findings);
+        }
+        Err(error) => permission("publish", &info_subject(bucket), Err(error), &mut findings)?,
+    }
+    permissions(bucket, &mut findings).await?;
+    if is_bad(&findings) {
+        return Ok(findings);
+    }
+    findings.push(Finding::good("may do all that an election needs: publish, read, subscribe"));
+    findings.push(match bucket.marker().await? {
+        Some(_) => Finding::good("the bucket says since when it remembers"),
+        None => Finding::doubtful(
+            "the bucket does not say since when it remembers, so the first leader waits one lease: leaderctl store init \
+             writes it",
+        ),
+    });
+    findings.push(round_trip(bucket).await?);
+    Ok(findings)
+}
+
+fn is_bad(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.verdict == Verdict::Bad)
+}
+
+fn info_subject(bucket: &Bucket) -> String {
+    bucket.address().api(&format!("STREAM.INFO.{}", bucket.address().stream()))
+}
+
+async fn version(bucket: &Bucket) -> Result<Finding, StoreError> {
+    let connection = bucket.connections.connection().await?;
+    let version = connection.client.server_info().version;
+    Ok(if connection.version() >= Some(OLDEST_VERSION) {
+        Finding::good(format!("{} runs version {version}", connection.server))
+    } else {
+        Finding::doubtful(format!("{} runs version {version}: nothing before 2.9 was tested", connection.server))
+    })
+}
+
+fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
+    let address = bucket.address();
+    let (name, server, config) = (&address.bucket, address.server(), &info.config);
+    if let Some(wrong) = unusable(bucket, info) {
+        return findings.push(Finding::bad(wrong));
+    }
+    let clustered = info.is_clustered();
+    let before = findings.len();
+    if config.storage != "file" {
+        findings.push(Finding::doubtful(format!(
+            "bucket {name} is kept in {}: it forgets who leads when its server ends, and the next leader waits one lease",
+            config.storage
+        )));
+    }
+    if config.persist_mode.as_deref().is_some_and(|mode| mode != "default") {
+        findings.push(Finding::doubtful(format!(
+            "bucket {name} acknowledges writes before they are kept (persist_mode): a crash of its server may forget \
+             a leadership that goes on"
+        )));
+    }
+    if clustered && config.num_replicas < 3 {
+        findings.push(Finding::doubtful(format!(
+            "bucket {name} has {} of 3 replicas: it is out of reach while its server is",
+            config.num_replicas
+        )));
+    }
+    if config.max_msgs_per_subject != 1 {
+        findings.push(Finding::doubtful(format!(
+            "bucket {name} keeps more than the last record of a key: set its history to 1, for each renewal is a record"
+        )));
+    }
+    if config.max_msgs > 0 || config.max_bytes > 0 {
+        findings.push(if config.discard == "new" {
+            Finding::doubtful(format!(
+                "bucket {name} has a limit of size: when it is full, no lease can be taken or renewed"
+            ))
+        } else {
+            Finding::bad(format!(
+                "bucket {name} drops old records when it is full, and so leases that are held: set discard to new, or \
+                 remove max_msgs and max_bytes"
+            ))
+        });
+    }
+    if !numbers_are_unique(info) {
+        findings.push(Finding::doubtful(format!(
+            "the revisions of bucket {name} begin with a low number, so they come again if it is dropped and made anew: \
+             do neither while anything leads, or have leaderctl store init make it (in clusters from version 2.10 on)"
+        )));
+    }
+    if findings.len() == before {
+        let replicas = config.num_replicas;
+        findings.push(Finding::good(format!("bucket {name} in {server} is kept in files, replicas: {replicas}")));
+    }
+}
+
+/// Does to a key of its own all that an election does to a lock.
+async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    let address = bucket.address();
+    let stream = address.stream();
+    let known = findings.len();
+    let get_subject = address.api(&format!("STREAM.MSG.GET.{stream}"));
+    let before = bucket.get(SCRATCH).await;
+    let revision = before.as_ref().map_or(0, |entry| entry.as_ref().map_or(0, |entry| entry.revision));
+    permission("publish", &get_subject, before.map(drop), findings)?;
+    // Without reading the revision is not known, and the write a conflict: that serves as well.
+    let put = bucket.put(SCRATCH, b"leaderctl store check".to_vec(), revision).await;
+    let again = match put {
+        Ok(Put::Done { .. }) => Some(bucket.put(SCRATCH, b"a second time".to_vec(), revision).await?),
+        Ok(Put::Conflict) | Err(_) => None,
+    };
+    permission("publish", &address.target(">"), put.map(drop), findings)?;
+    permission("publish", &address.api(&format!("CONSUMER.CREATE.{stream}")), hear(bucket).await, findings)?;
+    if matches!(again, Some(Put::Done { .. })) {
+        findings.push(Finding::bad(
+            "the server ignores the revision that a write expects, so two can lead: use another server",
+        ));
+    }
+    if findings.len() == known {
+        // A key that stays does no harm, and not everybody may purge.
+        let _ =
+            request(bucket, &format!("STREAM.PURGE.{stream}"), &json!({ "filter": address.subject(SCRATCH) })).await;
+    }
+    Ok(())
+}
+
+/// Waits for a push, which comes over a subscription and from a consumer.
+async fn hear(bucket: &Bucket) -> Result<(), StoreError> {
+    let address = bucket.address();
+    let connection = bucket.connections.connection().await?;
+    let before = connection.denials();
+    let inbox = connection.client.new_inbox();
+    let subscribed = connection.client.subscribe(inbox.clone()).await;
+    let mut messages = subscribed
+        .map_err(|error| StoreError::not_applied(format!("cannot subscribe in {}: {error}", connection.server)))?;
+    let config = json!({
+        "deliver_subject": inbox,
+        "filter_subject": address.subject(">"),
+        "deliver_policy": "last",
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "replay_policy": "instant",
+        "mem_storage": true,
+        "num_replicas": 1,
+    });
+    let stream = address.stream();
+    let create = json!({ "stream_name": stream, "config": config });
+    request(bucket, &format!("CONSUMER.CREATE.{stream}"), &create).await?;
+    tokio::select! {
+        message = messages.next() => match message {
+            Some(_) => Ok(()),
+            None => Err(StoreError::unknown(format!("the connection to {} broke", connection.server))),
+        },
+        error = bucket.connections.trouble(&connection, &inbox, before) => Err(error),
+        () = tokio::time::sleep(bucket.connections.bound()) => Err(StoreError::unknown(format!(
+            "{} pushes nothing within {}", connection.server, show(bucket.connections.bound())
+        ))),
+    }
+}
+
+fn permission(
+    verb: &str,
+    subject: &str,
+    tried: Result<(), StoreError>,
+    findings: &mut Vec<Finding>,
+) -> Result<(), StoreError> {
+    match tried {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind == ErrorKind::Denied => {
+            let missing = if error.message.to_lowercase().contains("for subscription") {
+                "subscribe to the answers (_INBOX.>, or what inbox= says)".to_owned()
+            } else {
+                format!("{verb} to {subject}")
+            };
+            let text = format!("permission missing: {missing}: ");
+            if findings.iter().all(|finding| !finding.text.starts_with(&text)) {
+                findings.push(Finding::bad(text + &error.message));
+            }
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn round_trip(bucket: &Bucket) -> Result<Finding, StoreError> {
+    let (_, time) = round_trip::measure(|| bucket.marker()).await?;
+    Ok(Finding::good(format!("a round trip takes {time:.1?}")))
+}

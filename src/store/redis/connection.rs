@@ -1,0 +1,411 @@
+//! Connections to the server: made at the first request, shared, and made anew when there is any doubt.
+//!
+//! The hazards:
+//!
+//! - A connection that hangs must not take later requests with it. One that was silent for a while with something
+//!   unanswered is passed over, one on which a request went unanswered is not used again; renewals under way on it are
+//!   left alone.
+//! - The server may have closed an idle connection, or may have been started anew, and we hear of that only when we
+//!   use it. A request on a used connection that breaks is sent once more, on a new one. Its scripts know it again by
+//!   its number.
+//! - Nothing in here waits longer than the one bound that all of it has: finding the master, connecting, TLS, logging
+//!   in and the request itself. And no answer is longer than the allowance of its connection.
+
+use super::address::{Address, Login, PORT, SENTINEL_PORT, Target};
+use super::failure::{Circumstances, Failure};
+use super::sentinel;
+use crate::lease::show;
+use crate::store::StoreError;
+use crate::store::allowance::{Allowance, Counted, MOST_OF_REDIS};
+use crate::store::cause::innermost;
+use crate::store::tls;
+use crate::store::url::Host;
+use crate::time::BootInstant;
+use futures_util::future::select_ok;
+use redis::aio::{AsyncStream, MultiplexedConnection, PubSub};
+use redis::{Cmd, RedisConnectionInfo, RedisError, Value, cmd};
+use rustls::pki_types::ServerName;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+type Bytes = std::pin::Pin<Box<dyn AsyncStream + Send + Sync>>;
+
+/// What was connected, and what may yet be read from it.
+struct Stream {
+    bytes: Bytes,
+    allowance: Allowance,
+}
+
+/// With an answer outstanding for this part of a request's time, a connection is passed over.
+const SILENCE_PARTS: u32 = 4;
+/// The driver bounds requests as well: ours comes first, for it can say more.
+const AHEAD: Duration = Duration::from_millis(20);
+
+pub struct Client {
+    address: Address,
+    tls: Option<TlsConnector>,
+    timeout: Duration,
+    shared: Mutex<Option<Arc<Connection>>>,
+}
+
+/// A server that was found, and how to say it.
+#[derive(Clone, Debug)]
+struct Server<'a> {
+    place: String,
+    way: Way<'a>,
+}
+
+#[derive(Clone, Debug)]
+enum Way<'a> {
+    Tcp(Host, u16),
+    Unix(&'a Path),
+}
+
+impl Client {
+    /// Asks nothing yet.
+    pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+        let tls = match &address.tls {
+            Some(files) => Some(TlsConnector::from(Arc::new(tls::client_config(files)?))),
+            None => None,
+        };
+        let timeout = request_timeout - AHEAD.min(request_timeout / 10);
+        Ok(Self { address: address.clone(), tls, timeout, shared: Mutex::default() })
+    }
+
+    /// When a request that begins now has to be over.
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// A connection to make requests on until `deadline`: the shared one, or a new one.
+    pub async fn talk(&self, deadline: Instant) -> Result<Talk<'_>, StoreError> {
+        // Lets the runtime hear first that the other side closed a connection in the meantime.
+        tokio::task::yield_now().await;
+        let shared = self.shared().clone().filter(|connection| connection.is_lively(self.timeout));
+        match shared {
+            Some(connection) => Ok(Talk { client: self, connection, deadline, used: true }),
+            None => self.new_talk(deadline).await,
+        }
+    }
+
+    pub async fn new_talk(&self, deadline: Instant) -> Result<Talk<'_>, StoreError> {
+        let server = self.server(deadline).await?;
+        let stream = self.connect(&server, deadline).await?;
+        let connection = Arc::new(Connection::new(stream, server.place).await);
+        let talk = Talk { client: self, connection, deadline, used: false };
+        self.log_in(&talk, &self.address.login, self.address.db).await?;
+        let mut shared = self.shared();
+        if shared.as_ref().is_none_or(|shared| !shared.is_lively(self.timeout)) {
+            *shared = Some(Arc::clone(&talk.connection));
+        }
+        drop(shared);
+        Ok(talk)
+    }
+
+    /// A connection of its own for the publications of some channels.
+    ///
+    /// Its allowance does not begin again by itself: each message that was taken has to begin it.
+    pub async fn listen(&self, channels: &[String]) -> Result<(PubSub, Allowance), StoreError> {
+        let deadline = self.deadline();
+        let server = self.server(deadline).await?;
+        let Stream { bytes, allowance } = self.connect(&server, deadline).await?;
+        let Login { user, password } = &self.address.login;
+        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(password) = password {
+            login = login.set_password(password.expose());
+            if let Some(user) = user {
+                login = login.set_username(user);
+            }
+        }
+        let subscribed = timeout_at(deadline, async {
+            let mut listener = PubSub::new(&login, bytes).await?;
+            listener.subscribe(channels).await?;
+            Ok::<_, RedisError>(listener)
+        });
+        let failure = match subscribed.await {
+            Ok(Ok(listener)) => return Ok((listener, allowance)),
+            Ok(Err(_)) if allowance.is_exceeded() => Failure::Endless,
+            Ok(Err(error)) => Failure::from(error),
+            Err(_) => Failure::Silent(self.timeout),
+        };
+        Err(failure.conclude_unsent(self.about(&server.place, &[])))
+    }
+
+    /// A connection on which one question is asked of a Sentinel.
+    pub async fn ask_sentinel(&self, host: &Host, login: &Login, question: &Cmd) -> Result<Value, StoreError> {
+        let deadline = self.deadline();
+        let place = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
+        let server = Server { place, way: Way::Tcp(host.clone(), SENTINEL_PORT) };
+        let stream = self.connect(&server, deadline).await?;
+        let connection = Arc::new(Connection::new(stream, server.place).await);
+        let talk = Talk { client: self, connection, deadline, used: false };
+        self.log_in(&talk, login, 0).await?;
+        let answer = talk.ask(question).await;
+        answer.map_err(|failure| failure.conclude_unsent(Circumstances { login, ..self.about(talk.place(), &[]) }))
+    }
+
+    /// Of whom errors are told.
+    pub fn about<'a>(&'a self, place: &'a str, keys: &'a [String]) -> Circumstances<'a> {
+        Circumstances { place, login: &self.address.login, keys }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, connection: &Arc<Connection>) {
+        let mut shared = self.shared();
+        if shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, connection)) {
+            *shared = None;
+        }
+    }
+
+    async fn server(&self, deadline: Instant) -> Result<Server<'_>, StoreError> {
+        match &self.address.target {
+            Target::Tcp(host) => {
+                let place = format!("redis at {}", host.with_port(PORT));
+                Ok(Server { place, way: Way::Tcp(host.clone(), PORT) })
+            }
+            Target::Unix(path) => Ok(Server { place: format!("redis at {}", path.display()), way: Way::Unix(path) }),
+            Target::Sentinel { sentinels, master, login } => {
+                let found = timeout_at(deadline, sentinel::find(self, sentinels, master, login)).await;
+                let host = found.unwrap_or_else(|_| {
+                    Err(StoreError::not_applied(format!("no Sentinel said in time where the master {master} is")))
+                })?;
+                let place = format!("redis at {} (master {master})", host.with_port(PORT));
+                Ok(Server { place, way: Way::Tcp(host, PORT) })
+            }
+        }
+    }
+
+    async fn connect(&self, server: &Server<'_>, deadline: Instant) -> Result<Stream, StoreError> {
+        let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {}: {why}", server.place));
+        let in_vain = |error: io::Error| unreachable(innermost(&error));
+        let too_late = |what| unreachable(format!("no {what} within {}", show(self.timeout)));
+        let allowance = Allowance::of(MOST_OF_REDIS);
+        let (host, port) = match &server.way {
+            Way::Unix(path) => {
+                let connected = timeout_at(deadline, UnixStream::connect(path)).await;
+                let stream = connected.map_err(|_| too_late("answer"))?.map_err(in_vain)?;
+                return Ok(Stream { bytes: Box::pin(Counted::new(stream, &allowance)), allowance });
+            }
+            Way::Tcp(host, port) => (host, *port),
+        };
+        let connected = timeout_at(deadline, connect_tcp(host, port)).await;
+        let stream = connected.map_err(|_| too_late("answer"))?.map_err(in_vain)?;
+        let stream = Counted::new(stream, &allowance);
+        let Some(tls) = &self.tls else { return Ok(Stream { bytes: Box::pin(stream), allowance }) };
+        let name = ServerName::try_from(host.name.clone());
+        let name = name.map_err(|_| StoreError::misconfigured(format!("{} is no name for TLS", host.name)))?;
+        // A Redis that speaks none waits for the rest of a command.
+        let secured = timeout_at(deadline, tls.connect(name, stream)).await;
+        let secured = secured.map_err(|_| too_late("TLS, if it speaks any there,"))?;
+        let secured = secured.map_err(|error| {
+            if allowance.is_exceeded() {
+                StoreError::not_applied(allowance.complaint(&server.place, "redis"))
+            } else {
+                distrusted(&server.place, &error)
+            }
+        })?;
+        Ok(Stream { bytes: Box::pin(secured), allowance })
+    }
+
+    async fn log_in(&self, talk: &Talk<'_>, login: &Login, db: u32) -> Result<(), StoreError> {
+        let mut commands = Vec::new();
+        if let Some(password) = &login.password {
+            let mut auth = cmd("AUTH");
+            if let Some(user) = &login.user {
+                auth.arg(user);
+            }
+            commands.push(auth.arg(password.expose()).take());
+        }
+        if db != 0 {
+            commands.push(cmd("SELECT").arg(db).take());
+        }
+        for command in commands {
+            let answer = talk.ask(&command).await;
+            answer
+                .map_err(|failure| failure.conclude_unsent(Circumstances { login, ..self.about(talk.place(), &[]) }))?;
+        }
+        Ok(())
+    }
+}
+
+/// To all addresses of a name at once: one that does not answer must not use up the time of the others.
+async fn connect_tcp(host: &Host, port: u16) -> io::Result<TcpStream> {
+    let addresses = tokio::net::lookup_host(host.with_port(port)).await?;
+    let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+    if attempts.is_empty() {
+        return Err(io::Error::other("the name has no address"));
+    }
+    let (stream, _) = select_ok(attempts).await?;
+    stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
+    Ok(stream)
+}
+
+/// Nothing is sent while we wait for news, so the kernel has to find out that the other side is gone.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    use nix::sys::socket::{setsockopt, sockopt};
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &15)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &5)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &3)?;
+    Ok(())
+}
+
+/// A handshake that failed: either the network did, or somebody has to mend something.
+fn distrusted(place: &str, error: &io::Error) -> StoreError {
+    let why = innermost(error);
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            StoreError::misconfigured(format!("{place} speaks no TLS here: write the scheme without the second s"))
+        }
+        Some(rustls::Error::InvalidCertificate(_)) => StoreError::misconfigured(format!(
+            "the certificate of {place} is not trusted: {why}; name the authority that signed it with ca=FILE"
+        )),
+        Some(_) => StoreError::misconfigured(format!("{place} and we do not agree on TLS: {why}")),
+        None => StoreError::not_applied(format!("cannot reach {place}: {why}")),
+    }
+}
+
+/// Ends, with all that is under way on it, when the last one lets go.
+struct Connection {
+    pipe: MultiplexedConnection,
+    allowance: Allowance,
+    driver: AbortHandle,
+    place: String,
+    pulse: Mutex<Pulse>,
+    /// A bit for each script that was sent on it.
+    scripts: AtomicU32,
+}
+
+struct Pulse {
+    unanswered: usize,
+    /// The last answer; while there was nothing to be answered, when that began to be otherwise.
+    heard: BootInstant,
+}
+
+impl Connection {
+    async fn new(Stream { bytes, allowance }: Stream, place: String) -> Self {
+        let nothing = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let made = MultiplexedConnection::new_with_config(&nothing, bytes, config).await;
+        let (pipe, driver) = made.expect("without anything to set up, nothing is sent");
+        let driver = tokio::spawn(driver).abort_handle();
+        let pulse = Mutex::new(Pulse { unanswered: 0, heard: BootInstant::now() });
+        Self { pipe, allowance, driver, place, pulse, scripts: AtomicU32::new(0) }
+    }
+
+    fn pulse(&self) -> MutexGuard<'_, Pulse> {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_lively(&self, timeout: Duration) -> bool {
+        let pulse = self.pulse();
+        let silent = BootInstant::now().since(pulse.heard);
+        !self.driver.is_finished() && (pulse.unanswered == 0 || silent < timeout / SILENCE_PARTS)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Requests one after another on one connection.
+pub struct Talk<'a> {
+    client: &'a Client,
+    connection: Arc<Connection>,
+    deadline: Instant,
+    /// Somebody has used this connection before.
+    pub used: bool,
+}
+
+impl Talk<'_> {
+    pub fn place(&self) -> &str {
+        &self.connection.place
+    }
+
+    /// On the same connection, with the time of another request.
+    pub fn go_on(&mut self) {
+        self.deadline = self.client.deadline();
+    }
+
+    pub fn known_scripts(&self) -> u32 {
+        self.connection.scripts.load(Ordering::Relaxed)
+    }
+
+    pub fn know_script(&self, bit: u32) {
+        self.connection.scripts.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// What is left of the request's time.
+    pub fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
+        let question = Question::begin(self);
+        let mut pipe = self.connection.pipe.clone();
+        let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
+        let answer = answer.map_err(|_| Failure::Silent(self.client.timeout))?;
+        let allowance = &self.connection.allowance;
+        let answer =
+            answer.map_err(|error| if allowance.is_exceeded() { Failure::Endless } else { Failure::from(error) })?;
+        question.answered();
+        let answer = answer.extract_error().map_err(Failure::from);
+        // After a failover the same name leads to another server.
+        if answer
+            .as_ref()
+            .is_err_and(|failure| ["READONLY", "MASTERDOWN", "NOAUTH"].iter().any(|code| failure.has_code(code)))
+        {
+            self.client.forget(&self.connection);
+        }
+        answer
+    }
+}
+
+/// Dropped without an answer (an error, out of time, cancelled), it takes the connection out of use.
+struct Question<'a> {
+    talk: &'a Talk<'a>,
+    answered: bool,
+}
+
+impl<'a> Question<'a> {
+    fn begin(talk: &'a Talk<'a>) -> Self {
+        let mut pulse = talk.connection.pulse();
+        if pulse.unanswered == 0 {
+            pulse.heard = BootInstant::now();
+        }
+        pulse.unanswered += 1;
+        talk.connection.allowance.begin_again();
+        Self { talk, answered: false }
+    }
+
+    fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        let mut pulse = self.talk.connection.pulse();
+        pulse.unanswered -= 1;
+        if self.answered {
+            pulse.heard = BootInstant::now();
+            self.talk.connection.allowance.begin_again();
+        } else {
+            drop(pulse);
+            self.talk.client.forget(&self.talk.connection);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What looks like a secret where none belongs.
+//!
+//! The hazard: a store URL that was given in the wrong place, as a name say, is repeated by the message that refuses it, and
+//! then stands in the journal for everybody to read. So what people wrote is quoted by [`quoted`] alone; and where a message
+//! is not ours, or what they wrote is kept and shown later, it is refused when [`looks_like_one`].
+
+use percent_encoding::percent_decode_str;
+
+/// In the place of what is not shown.
+pub const HIDDEN: &str = "(not shown, for it holds a password)";
+
+/// What a value that is a secret stands behind, in a query or elsewhere.
+const NAMES: [&str; 8] = ["password=", "passwd=", "passphrase=", "passcode=", "pwd=", "secret=", "token=", "api_key="];
+/// Of texts that are encoded in texts.
+const DEPTH: usize = 3;
+
+/// Whether `text` has the credentials of a URL in it, or names a secret, also where it is percent-encoded. A user alone is
+/// none, but with NATS a token.
+#[must_use]
+pub fn looks_like_one(text: &str) -> bool {
+    let mut text = text.to_owned();
+    for _ in 0..DEPTH {
+        if is_plain_one(&text) {
+            return true;
+        }
+        let decoded = percent_decode_str(&text).decode_utf8_lossy().into_owned();
+        if decoded == text {
+            return false;
+        }
+        text = decoded;
+    }
+    // Nobody means anything good by so many layers.
+    true
+}
+
+fn is_plain_one(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let names_one = NAMES.iter().any(|name| lower.contains(name));
+    let credentials = lower.split_once("//").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.0)));
+    names_one || credentials.is_some_and(|(scheme, user)| user.contains(':') || scheme.contains("nats"))
+}
+
+/// What somebody wrote, in quotes and on one line, or that it is not shown.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    if looks_like_one(text) { HIDDEN.to_owned() } else { format!("{text:?}") }
+}
+
+/// The same without quotes, for paths and programs.
+#[must_use]
+pub fn shown(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    if looks_like_one(text) { HIDDEN.to_owned() } else { text.chars().map(printable).collect() }
+}
+
+/// Replaces line breaks and whatever else a terminal would obey: a store or a record may hold them.
+#[must_use]
+pub fn on_one_line(text: String) -> String {
+    if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_a_password_is_not_repeated() {
+        for text in [
+            "redis://u:hunter2@h",
+            "redis://:hunter2@h/0",
+            "see redis://u:hunter2@h, or ask",
+            "//u:12/hunter2@h",
+            "nats://hunter2@h/b",
+            "Nats+TLS://hunter2@h/b",
+            "redis://u%3Ahunter2@h",
+            "redis%3A%2F%2Fu%3Ahunter2%40h",
+            "redis%253A%252F%252Fu%253Ahunter2%2540h",
+            "redis+sentinel://h/m?sentinel_password=hunter2",
+            "postgres://h/d?PassWord=hunter2",
+            "?password%3Dhunter2",
+            "token=hunter2",
+        ] {
+            assert!(looks_like_one(text), "{text}");
+            assert!(!quoted(text).contains("hunter2") && !shown(text).contains("hunter2"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_holds_none_is_repeated() {
+        for text in
+            ["db/main:0", "me@host", "postgres://user@h/db", "file:/a@b:c", "100 %", "password-reset", "a//b", ""]
+        {
+            assert!(!looks_like_one(text), "{text}");
+            assert_eq!(shown(text), text);
+        }
+        assert_eq!((quoted("a\nb").as_str(), shown("a\nb").as_str()), ("\"a\\nb\"", "a?b"));
+    }
+}

@@ -1,0 +1,157 @@
+//! `leaderctl store init` and `leaderctl store check`.
+
+use super::*;
+use crate::support::dynamo::{Fate, Proxy, Server, make_table};
+use aws_sdk_dynamodb::types::{KeyType, TimeToLiveStatus};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
+
+fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
+    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
+}
+
+#[tokio::test]
+async fn init_makes_a_table_that_a_check_finds_nothing_wrong_with() {
+    let server = Server::start();
+    let store = store(&server.endpoint(), "locks").await;
+    let lines = store.prepare().await.unwrap();
+    assert!(lines[0].starts_with("made table locks in DynamoDB at http://127.0.0.1:"), "{lines:?}");
+    let ttl = server.client().describe_time_to_live().table_name("locks").send().await.unwrap();
+    let ttl = ttl.time_to_live_description.unwrap();
+    assert_eq!(ttl.attribute_name(), Some("ttl"));
+    assert!(matches!(ttl.time_to_live_status(), Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)));
+
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    let last = &findings.last().unwrap().text;
+    assert!(last.contains("a round trip takes") && last.contains("clock is known to within"), "{last}");
+    let left = server.client().scan().table_name("locks").send().await.unwrap();
+    assert_eq!(left.count(), 1, "only the marker is in the table: {:?}", left.items());
+}
+
+#[tokio::test]
+async fn init_a_second_time_does_no_harm() {
+    let server = Server::start();
+    let store = store(&server.endpoint(), "locks").await;
+    store.prepare().await.unwrap();
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    let marker = server.client().scan().table_name("locks").send().await.unwrap();
+    let lines = store.prepare().await.unwrap();
+    assert!(lines[0].starts_with("table locks in DynamoDB at"), "{lines:?}");
+    assert!(lines.iter().any(|line| line == "TTL is on attribute ttl"), "{lines:?}");
+    assert_eq!(server.client().scan().table_name("locks").send().await.unwrap().items, marker.items);
+    assert_eq!(store.inspect(&one.shard).await.unwrap().last_term, Some(term));
+}
+
+#[tokio::test]
+async fn init_completes_a_table_that_was_made_by_hand() {
+    let server = Server::start();
+    server.table_without_marker("locks").await;
+    let store = store(&server.endpoint(), "locks").await;
+    let doubts = store.check().await.unwrap();
+    let doubts = texts(&doubts, Verdict::Doubtful);
+    assert_eq!(doubts.len(), 2, "{doubts:?}");
+    assert!(doubts[0].starts_with("no TTL on attribute ttl"), "{doubts:?}");
+    assert!(doubts[1].starts_with("the table does not say since when it remembers"), "{doubts:?}");
+    store.prepare().await.unwrap();
+    assert_eq!(texts(&store.check().await.unwrap(), Verdict::Doubtful), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_table_with_other_keys_is_refused_by_everything() {
+    let server = Server::start();
+    make_table(&server.client(), "locks", &[("id", KeyType::Hash)]).await;
+    let store = store(&server.endpoint(), "locks").await;
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("does not have the keys pk and sk"), "{error}");
+    assert_eq!(store.observe(&shard()).await.unwrap_err().kind, ErrorKind::Misconfigured);
+    let error = store.prepare().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("has the keys id (S): leaderrun needs pk and sk"), "{error}");
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad)[0].contains("has the keys id (S)"), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_check_of_a_missing_table_says_so() {
+    let server = Server::start();
+    let findings = store(&server.endpoint(), "locks").await.check().await.unwrap();
+    assert_eq!(findings.len(), 1);
+    assert_eq!(findings[0].verdict, Verdict::Bad);
+    assert!(findings[0].text.ends_with("make it with leaderctl store init"), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_check_names_every_permission_that_is_missing() {
+    for denied in ["GetItem", "PutItem", "UpdateItem", "DeleteItem"] {
+        let server = Server::start();
+        let proxy = Proxy::before(&server);
+        store(&server.endpoint(), "locks").await.prepare().await.unwrap();
+        proxy.deny(move |action| action == denied);
+        let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
+        let bad = texts(&findings, Verdict::Bad);
+        assert_eq!(bad.len(), 1, "{findings:#?}");
+        assert!(bad[0].starts_with(&format!("permission missing: dynamodb:{denied}: ")), "{bad:?}");
+        let left = server.client().scan().table_name("locks").send().await.unwrap();
+        for item in left.items().iter().filter(|item| item["sk"] == text("LOCK")) {
+            assert_eq!(denied, "DeleteItem", "{item:?} was left behind");
+            assert!(item.contains_key("ttl"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_may_not_look_at_the_table_doubts_and_goes_on() {
+    let server = Server::start();
+    let proxy = Proxy::before(&server);
+    store(&server.endpoint(), "locks").await.prepare().await.unwrap();
+    proxy.deny(|action| action.starts_with("Describe"));
+    let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
+    let doubts = texts(&findings, Verdict::Doubtful);
+    assert_eq!(doubts.len(), 2, "{findings:#?}");
+    assert!(doubts[0].starts_with("cannot see the table's keys and replicas: "), "{doubts:?}");
+    assert!(doubts[1].starts_with("cannot see the table's TTL: "), "{doubts:?}");
+    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_check_tells_replicas_that_are_not_strongly_consistent() {
+    for (consistency, verdict) in [("EVENTUAL", Verdict::Bad), ("STRONG", Verdict::Good)] {
+        let server = Server::start();
+        let proxy = Proxy::before(&server);
+        store(&server.endpoint(), "locks").await.prepare().await.unwrap();
+        proxy.rule(move |request| {
+            if request.action != "DescribeTable" {
+                return Fate::Pass;
+            }
+            Fate::Rewrite(Box::new(move |response| {
+                let replicas = format!(
+                    r#""MultiRegionConsistency":"{consistency}","Replicas":[{{"RegionName":"us-east-1"}}],"TableName""#
+                );
+                response.body = response.body.replace(r#""TableName""#, &replicas);
+            }))
+        });
+        let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
+        let texts = texts(&findings, verdict);
+        assert!(texts.iter().any(|text| text.starts_with("the replicas in us-east-1 are")), "{findings:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_tells_a_server_without_dates_and_one_that_is_not_there() {
+    let server = Server::start();
+    let proxy = Proxy::before(&server);
+    store(&server.endpoint(), "locks").await.prepare().await.unwrap();
+    proxy.rule(|_| {
+        Fate::Rewrite(Box::new(|response| response.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("date"))))
+    });
+    let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Doubtful)[0].contains("answers have no Date"), "{findings:#?}");
+
+    let endpoint = format!("http://127.0.0.1:{}", crate::support::ports::free_port());
+    let error = store(&endpoint, "locks").await.check().await.unwrap_err();
+    assert_eq!(error.message, format!("cannot reach DynamoDB at {endpoint}: connection refused"));
+}

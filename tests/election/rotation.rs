@@ -1,0 +1,236 @@
+//! A leader that hands over of itself, and stands back.
+
+use super::restart::claims_only_after;
+use super::*;
+
+const TURN: Duration = Duration::from_secs(4);
+
+fn count(play: &mut Play, answer: Result<Option<usize>, StoreError>) -> Vec<Action> {
+    play.tell(Event::Counted { answer })
+}
+
+/// Its turn is over, and it counts those who wait.
+fn counting() -> Play {
+    let mut play = Play::leading(|settings| settings.relinquish_after = Some(TURN));
+    assert_eq!(play.until(3.9), []);
+    assert_eq!(play.until(4.0), [Action::CountStandbys]);
+    play
+}
+
+#[test]
+fn a_turn_that_is_over_goes_to_whoever_waits() {
+    for known in [Some(1), None] {
+        let mut play = counting();
+        let actions = count(&mut play, Ok(known));
+        let stop = Action::Stop(Stop::Orderly { kill_after: None });
+        assert_eq!(actions, [Action::Say(Notice::Relinquishing), stop]);
+        assert_eq!(renewals(&play.until(6.0)), 1, "it is renewed while COMMAND drains");
+        let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+        let actions = play.tell(Event::Tree(TreeEvent::Dead));
+        let how = Action::Ended { term: TERM, how: Ended::Relinquished };
+        assert_eq!(actions, [Action::ForgetRenewals, how, RELEASE]);
+        let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+        assert!(matches!(&actions[..], [_, Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
+        claims_only_after(&mut play, 8.0);
+    }
+}
+
+fn standing_back() -> Play {
+    let mut play = counting();
+    let _ = count(&mut play, Ok(Some(1)));
+    let _ = play.dead();
+    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    play
+}
+
+fn sees(play: &mut Play, holder: Holder) {
+    let actions = play.until(play.now.as_secs_f64() + 3.0);
+    assert_eq!(actions, [Action::Observe]);
+    let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(holder)) });
+}
+
+#[test]
+fn once_somebody_else_has_led_it_claims_as_everybody_does() {
+    let mut play = standing_back();
+    sees(&mut play, Holder { term: Some(Term(TERM.0 + 1)), ..other() });
+    let actions = play.until(play.now.as_secs_f64() + 3.0);
+    assert_eq!(actions, [Action::Observe]);
+    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
+}
+
+#[test]
+fn its_own_record_is_no_sign_of_somebody_else() {
+    let mut play = standing_back();
+    sees(&mut play, Holder { term: Some(TERM), ..other() });
+    let actions = play.until(play.now.as_secs_f64() + 3.0);
+    assert_eq!(actions, [Action::Observe]);
+    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), []);
+}
+
+#[test]
+fn news_are_looked_into_and_claim_nothing_while_it_stands_back() {
+    let mut play = standing_back();
+    assert_eq!(play.tell(Event::Changed(Ok(()))), [Action::Observe]);
+    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), []);
+}
+
+#[test]
+fn whoever_stands_back_leaves_when_asked_and_with_no_wait() {
+    let mut play = standing_back();
+    let actions = play.tell(Event::Asked { signal: 15 });
+    assert_eq!(actions, [Action::End(Outcome::Interrupted(15))]);
+
+    let mut play = Play::leading(|settings| {
+        settings.relinquish_after = Some(TURN);
+        settings.patience = Patience::Once;
+    });
+    let _ = play.until(4.0);
+    let _ = count(&mut play, Ok(None));
+    let _ = play.dead();
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    // It has led, and says what came of it.
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
+}
+
+#[test]
+fn a_count_that_comes_while_command_ends_is_made_again_when_it_was_restarted() {
+    let restart = super::restart::RESTART;
+    let mut play = Play::leading(|settings| {
+        settings.relinquish_after = Some(TURN);
+        settings.restart = Some(restart);
+    });
+    assert_eq!(play.until(4.0), [Action::CountStandbys]);
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3)))), []);
+    assert_eq!(count(&mut play, Ok(Some(1))), []);
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(has(&actions, &Action::CountStandbys), "{actions:?}");
+    assert!(has(&count(&mut play, Ok(Some(1))), &Action::Say(Notice::Relinquishing)));
+}
+
+#[test]
+fn hooks_have_their_time_in_a_drain_that_hands_over() {
+    let second = Duration::from_secs(1);
+    let hooks = HookTimes { lead: Duration::ZERO, losing: 2 * second, lost: 2 * second };
+    let mut play = Play::leading(|settings| {
+        settings.timing = Timing::new(TimingRequest { hooks, lease: 60 * second, ..TimingRequest::default() }).unwrap();
+        settings.drain = Some(3 * second);
+        settings.relinquish_after = Some(TURN);
+    });
+    assert_eq!(play.until(4.0), [Action::CountStandbys]);
+    let _ = count(&mut play, Ok(None));
+    assert!(!has(&play.until(11.9), &Action::Seize) && has(&play.until(12.0), &Action::Seize));
+}
+
+#[test]
+fn where_nobody_waits_it_leads_on_and_counts_again_after_about_a_minute() {
+    let mut play = counting();
+    assert!(matches!(count(&mut play, Ok(Some(0)))[..], [Action::Say(Notice::Staying(_))]));
+    let mut counts = Vec::new();
+    while play.now < Duration::from_secs(100) {
+        let actions = play.until(play.now.as_secs_f64() + 0.5);
+        for _ in 0..renewals(&actions) {
+            let _ = play.renewed(Ok(Renewal::Renewed));
+        }
+        if has(&actions, &Action::CountStandbys) {
+            counts.push(play.now.as_secs());
+        }
+    }
+    assert!(matches!(counts[..], [49..=80]), "{counts:?}");
+    assert!(has(&count(&mut play, Ok(Some(1))), &Action::Say(Notice::Relinquishing)));
+}
+
+#[test]
+fn a_store_that_cannot_say_who_waits_is_asked_again() {
+    let mut play = counting();
+    assert!(matches!(count(&mut play, Err(away()))[..], [Action::Say(Notice::Staying(_))]));
+    let _ = play.until(5.0);
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    let _ = play.until(10.0);
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    assert!(has(&play.until(17.0), &Action::CountStandbys));
+}
+
+/// A candidate that may not count would otherwise never hand over.
+#[test]
+fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_once() {
+    let denied = || StoreError::denied("no permission to count");
+    let uncounted = Action::Say(Notice::Uncounted("no permission to count".to_owned()));
+    let mut play = counting();
+    let actions = count(&mut play, Err(denied()));
+    let stop = Action::Stop(Stop::Orderly { kill_after: None });
+    assert_eq!(actions, [uncounted.clone(), Action::Say(Notice::Relinquishing), stop]);
+    let _ = play.dead();
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(matches!(&actions[..], [_, Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
+    claims_only_after(&mut play, 8.0);
+    let _ = play.claimed(Ok(granted()));
+    let over = play.now.as_secs_f64() + TURN.as_secs_f64();
+    assert!(has(&play.until(over), &Action::CountStandbys));
+    let actions = count(&mut play, Err(denied()));
+    assert!(has(&actions, &Action::Say(Notice::Relinquishing)) && !has(&actions, &uncounted), "{actions:?}");
+}
+
+/// Trouble with the store disturbs no COMMAND.
+#[test]
+fn while_the_store_denies_renewals_as_well_it_does_not_hand_over() {
+    let mut play = Play::leading(|settings| settings.relinquish_after = Some(Duration::from_secs(6)));
+    let _ = play.until(5.0);
+    let _ = play.renewed(Err(StoreError::denied("no")));
+    assert!(has(&play.until(6.0), &Action::CountStandbys));
+    let actions = count(&mut play, Err(StoreError::denied("no")));
+    assert!(matches!(actions[..], [Action::Say(Notice::Staying(_))]), "{actions:?}");
+    let _ = play.until(6.5);
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    let _ = play.until(12.0);
+    let _ = play.renewed(Ok(Renewal::Renewed));
+    assert!(has(&play.until(19.0), &Action::CountStandbys));
+    assert!(has(&count(&mut play, Err(StoreError::denied("no"))), &Action::Say(Notice::Relinquishing)));
+}
+
+#[test]
+fn a_time_of_the_schedule_is_passed_over_by_a_leadership_that_has_just_begun_or_by_nobody() {
+    let mut play = Play::leading(|_| {});
+    assert_eq!(play.tell(Event::TurnOver), []);
+    for second in (5..40).step_by(5) {
+        let _ = play.until(f64::from(second));
+        let _ = play.renewed(Ok(Renewal::Renewed));
+    }
+    assert_eq!(play.tell(Event::TurnOver), [Action::CountStandbys]);
+    assert!(matches!(count(&mut play, Ok(Some(0)))[..], [Action::Say(Notice::Staying(_))]));
+    for second in (40..200).step_by(5) {
+        let actions = play.until(f64::from(second));
+        assert!(!has(&actions, &Action::CountStandbys), "it waits for the next time: {actions:?}");
+        let _ = play.renewed(Ok(Renewal::Renewed));
+    }
+    assert_eq!(play.tell(Event::TurnOver), [Action::CountStandbys]);
+}
+
+#[test]
+fn a_stop_that_was_asked_for_is_not_turned_into_a_handover() {
+    let mut play = counting();
+    let _ = play.tell(Event::Asked { signal: 15 });
+    assert_eq!(count(&mut play, Ok(Some(1))), []);
+    let _ = play.dead();
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(matches!(actions.last(), Some(Action::End(Outcome::Ended(_)))), "{actions:?}");
+}
+
+#[test]
+fn whoever_asks_during_a_handover_leaves_after_it() {
+    let mut play = counting();
+    let _ = count(&mut play, Ok(Some(1)));
+    let _ = play.tell(Event::Asked { signal: 15 });
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(4))));
+    assert!(has(&play.dead(), &RELEASE));
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(4)))), "{actions:?}");
+}
+
+#[test]
+fn a_loss_during_a_handover_hurries() {
+    let mut play = counting();
+    let _ = count(&mut play, Ok(Some(1)));
+    let _ = play.until(5.0);
+    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(has(&actions, &Action::Stop(Stop::Losing)), "{actions:?}");
+}

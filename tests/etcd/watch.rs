@@ -1,0 +1,179 @@
+//! What a standby hears, and how soon; and what it does not ask.
+
+use super::*;
+use leaderrun::internals::store::{Observation, Release, Renewal, StoreError};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// A leader, and a standby that was refused.
+async fn leader_and_standby(server: &Server, lease: Duration) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
+    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let one = with_lease("one", lease);
+    let term = lead(&*first, &one).await;
+    refused(second.claim(&candidate("two")).await.unwrap());
+    (first, one, term, second)
+}
+
+fn listen(store: &Arc<dyn Store>) -> JoinHandle<Result<(), StoreError>> {
+    let store = Arc::clone(store);
+    tokio::spawn(async move { store.changed(&shard()).await })
+}
+
+/// Waits until the server has that many watchers.
+async fn watched(server: &Server, count: u64) {
+    eventually("the standby watches", || server.calls(&["Watch"]) >= count).await;
+}
+
+async fn heard(news: JoinHandle<Result<(), StoreError>>) {
+    timeout(PATIENCE, news).await.expect("news come").expect("nothing panics").expect("the watch works");
+}
+
+#[tokio::test]
+async fn a_release_is_heard_in_about_a_round_trip() {
+    let server = old_server().await;
+    let (first, one, mut term, second) = leader_and_standby(&server, LEASE).await;
+    let mut times = Vec::new();
+    for round in 1..=9 {
+        let news = listen(&second);
+        watched(&server, round).await;
+        let begun = Instant::now();
+        first.release(&one, term).await.unwrap();
+        heard(news).await;
+        times.push(begun.elapsed());
+        term = lead(&*first, &one).await;
+        refused(second.claim(&candidate("two")).await.unwrap());
+    }
+    times.sort_unstable();
+    println!("from before the release to the news: median {:?}, most {:?}", times[4], times[8]);
+    assert!(times[4] < Duration::from_millis(500), "{times:?}");
+}
+
+#[tokio::test]
+async fn a_release_between_the_refusal_and_the_watch_is_heard() {
+    let server = old_server().await;
+    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    first.release(&one, term).await.unwrap();
+    heard(listen(&second)).await;
+    assert_eq!(second.observe(&one.shard).await, Ok(Observation::Free));
+}
+
+#[tokio::test]
+async fn what_was_never_looked_at_is_looked_at_first() {
+    let server = old_server().await;
+    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    heard(listen(&second)).await;
+    let one = candidate("one");
+    let term = lead(&*first, &one).await;
+    let news = listen(&second);
+    watched(&server, 1).await;
+    first.release(&one, term).await.unwrap();
+    heard(news).await;
+}
+
+#[tokio::test]
+async fn an_expiry_is_heard() {
+    let server = old_server().await;
+    let (_first, _one, _term, second) = leader_and_standby(&server, Duration::from_secs(4)).await;
+    heard(listen(&second)).await;
+    lead(&*second, &candidate("two")).await;
+}
+
+#[tokio::test]
+async fn a_deletion_by_hand_is_heard_by_standby_and_leader() {
+    let mut server = old_server().await;
+    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    let news = listen(&second);
+    let doubt = tokio::spawn({
+        let (first, shard) = (Arc::clone(&first), one.shard.clone());
+        async move { first.doubted(&shard).await }
+    });
+    watched(&server, 2).await;
+    for sequence in 1..4 {
+        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    sleep(Duration::from_millis(300)).await;
+    assert!(!news.is_finished() && !doubt.is_finished(), "a renewal is no news");
+    server.remove_lock("db/main");
+    heard(news).await;
+    timeout(PATIENCE, doubt).await.expect("the leader hears of it").unwrap();
+    assert_eq!(first.renew(&one, term, 4).await, Ok(Renewal::Lost(None)));
+}
+
+#[tokio::test]
+async fn a_release_by_another_process_on_behalf_of_a_dead_one_is_heard() {
+    let server = old_server().await;
+    let (_dead, one, term, second) = leader_and_standby(&server, LEASE).await;
+    let news = listen(&second);
+    watched(&server, 1).await;
+    let will = open(&server.store_url()).await;
+    assert_eq!(will.release(&one, term).await, Ok(Release::Released));
+    heard(news).await;
+    lead(&*second, &candidate("two")).await;
+}
+
+#[tokio::test]
+async fn a_compaction_of_what_was_seen_is_survived() {
+    let server = old_server().await;
+    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    for number in 0..5 {
+        server.put("unrelated", &number.to_string());
+    }
+    let fields = server.etcdctl(&["get", "unrelated", "-w", "fields"]);
+    let revision = fields.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).expect("a revision");
+    server.etcdctl(&["compact", revision]);
+    let news = listen(&second);
+    // The one that was refused, and the one from now on.
+    watched(&server, 2).await;
+    assert!(!news.is_finished(), "nothing has changed");
+    first.release(&one, term).await.unwrap();
+    heard(news).await;
+}
+
+#[tokio::test]
+async fn news_come_again_after_etcd_was_away() {
+    let mut server = old_server().await;
+    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    let news = listen(&second);
+    watched(&server, 1).await;
+    server.kill();
+    // Heard at once, so that the standby looks.
+    timeout(PATIENCE, news).await.expect("the end of the watch is heard").unwrap().unwrap_err();
+    server.start_again();
+    assert!(matches!(second.observe(&one.shard).await, Ok(Observation::Held(_))));
+    let news = listen(&second);
+    watched(&server, 1).await;
+    first.release(&one, term).await.unwrap();
+    heard(news).await;
+}
+
+#[tokio::test]
+async fn a_standby_asks_nothing_while_the_leader_renews() {
+    const ALL: [&str; 7] = ["Range", "Txn", "LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive", "Watch", "LeaseRevoke"];
+    let server = old_server().await;
+    let lease = Duration::from_secs(6);
+    let (first, one, term, second) = leader_and_standby(&server, lease).await;
+    let news = listen(&second);
+    watched(&server, 1).await;
+    eventually("the lease of the refused claim is revoked", || server.calls(&["LeaseRevoke"]) > 0).await;
+    let before = server.calls(&ALL);
+    let renewals = 9;
+    for sequence in 1..=renewals {
+        sleep(lease / 8).await;
+        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    assert!(!news.is_finished());
+    assert_eq!(server.calls(&ALL) - before, 2 * renewals, "the leader's alone");
+}
+
+#[tokio::test]
+async fn watches_end_with_those_who_wait_for_them() {
+    let server = old_server().await;
+    let (_first, _one, _term, second) = leader_and_standby(&server, LEASE).await;
+    for round in 1..=5 {
+        let news = listen(&second);
+        watched(&server, round).await;
+        news.abort();
+        let _ = news.await;
+    }
+    eventually("etcd has no watcher left", || server.answered("Watch") >= 5).await;
+}

@@ -1,0 +1,82 @@
+//! What runs beside a standby, taken as one: it may obey the stop signal at any time or never, as with guards that were
+//! frozen, and dies within the tick when it is seized.
+
+use crate::host::{Context, Host};
+use crate::mutants::Mutant;
+use crate::world::Met;
+use leaderrun::internals::election::{Action, Event, Stop};
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StandbyTasks {
+    Away,
+    Run,
+    /// They got the stop signal, which they may obey.
+    Asked,
+    /// They got SIGKILL, and are dead before the tick is over.
+    Dying,
+    /// The candidate has not heard of it.
+    Dead,
+}
+
+impl StandbyTasks {
+    pub fn are_alive(self) -> bool {
+        match self {
+            Self::Run | Self::Asked | Self::Dying => true,
+            Self::Away | Self::Dead => false,
+        }
+    }
+}
+
+impl Host {
+    /// Carries out what concerns them.
+    pub fn attend(&mut self, action: &Action, events: &mut VecDeque<Event>, cx: &Context<'_>) {
+        let mutated = cx.world.mutant == Some(Mutant::AttendantsTakenForDead);
+        match action {
+            Action::Attend => {
+                assert!(mutated || self.standby_tasks == StandbyTasks::Away, "they come when the last ones are dead");
+                if self.term.is_some() {
+                    cx.world.meet(Met::AttendantsBack);
+                }
+                self.standby_tasks = StandbyTasks::Run;
+            }
+            Action::Dismiss(stop) => {
+                self.standby_tasks = match (stop, self.standby_tasks) {
+                    (_, StandbyTasks::Dead) => StandbyTasks::Dead,
+                    (Stop::Kill, _) => StandbyTasks::Dying,
+                    (Stop::Orderly { .. } | Stop::Losing, _) => StandbyTasks::Asked,
+                };
+                if mutated {
+                    events.push_back(Event::Dismissed);
+                }
+            }
+            Action::SeizeStandbyTasks => {
+                cx.world.meet(Met::AttendantsSeized);
+                if self.standby_tasks == StandbyTasks::Asked {
+                    self.standby_tasks = StandbyTasks::Dying;
+                }
+            }
+            other => unreachable!("{other:?} does not concern them"),
+        }
+    }
+
+    /// The last of them ends.
+    pub fn attendants_die(&mut self, cx: &Context<'_>) {
+        self.standby_tasks = StandbyTasks::Dead;
+        self.settle(cx);
+    }
+
+    pub fn settle_attendants(&mut self, cx: &Context<'_>) {
+        if self.standby_tasks != StandbyTasks::Dead {
+            return;
+        }
+        self.standby_tasks = StandbyTasks::Away;
+        if cx.world.mutant == Some(Mutant::AttendantsTakenForDead) {
+            return;
+        }
+        self.tell(Event::Dismissed, cx);
+        if self.guard.is_some() || self.starting.is_some() {
+            cx.world.meet(Met::CommandWaited);
+        }
+    }
+}

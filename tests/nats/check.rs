@@ -1,0 +1,233 @@
+//! `leaderctl store init` and `leaderctl store check`.
+
+use super::*;
+use serde_json::{Value, json};
+
+/// A bucket with settings of one's own.
+fn make(server: &Server, settings: &Value) {
+    let mut config = json!({
+        "name": format!("KV_{BUCKET}"), "subjects": [format!("$KV.{BUCKET}.>")], "storage": "file",
+        "retention": "limits", "discard": "new", "max_msgs_per_subject": 1, "num_replicas": 1, "allow_direct": true,
+    });
+    for (name, value) in settings.as_object().unwrap() {
+        config[name] = value.clone();
+    }
+    let answer = server.client().api(&format!("STREAM.CREATE.KV_{BUCKET}"), &config);
+    assert_eq!(answer["error"], Value::Null, "{answer}");
+}
+
+#[tokio::test]
+async fn init_makes_a_bucket_that_a_check_finds_nothing_wrong_with() {
+    let server = Server::start();
+    let store = open(&server.own_url()).await;
+    let lines = store.prepare().await.unwrap();
+    let place = format!("nats at {}", server.address());
+    assert_eq!(
+        lines,
+        [
+            format!("made bucket locks in {place}, in files, replicas: 1"),
+            "its revisions begin with the time when it was made".to_owned(),
+            "wrote down that the bucket remembers from now on".to_owned(),
+        ]
+    );
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    assert!(findings[0].text.starts_with(&format!("{place} runs version 2.")), "{findings:?}");
+    assert!(findings.last().unwrap().text.starts_with("a round trip takes "), "{findings:?}");
+    // Nothing but the marker is left.
+    assert_eq!(server.client().info()["state"]["messages"], 1);
+}
+
+#[tokio::test]
+async fn init_a_second_time_does_no_harm() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    let before = server.client().info()["state"].clone();
+    let lines = store.prepare().await.unwrap();
+    assert_eq!(lines[0], format!("bucket locks in nats at {} is there", server.address()));
+    assert_eq!(lines.last().unwrap(), "the bucket says since when it remembers");
+    assert_eq!(server.client().info()["state"]["last_seq"], before["last_seq"]);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_bucket_that_something_else_made_and_uses_does_as_well() {
+    let server = Server::start();
+    make(&server, &json!({}));
+    server.client().put("theirs", "", "hello");
+    let store = open(&server.own_url()).await;
+    let lines = store.prepare().await.unwrap();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let findings = store.check().await.unwrap();
+    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
+    assert!(texts(&findings, Verdict::Doubtful)[0].contains("begin with a low number"), "{findings:#?}");
+    sleep(SHORT).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    store.release(&one, term).await.unwrap();
+    assert!(lead(&*store, &short("two")).await > term);
+    assert_eq!(server.client().record("theirs"), None);
+    assert!(server.client().message("theirs").is_some());
+}
+
+#[tokio::test]
+async fn init_completes_an_empty_bucket_that_was_made_by_hand() {
+    let server = Server::start();
+    make(&server, &json!({}));
+    let store = open(&server.own_url()).await;
+    let findings = store.check().await.unwrap();
+    let doubts = texts(&findings, Verdict::Doubtful);
+    assert!(doubts.iter().any(|text| text.starts_with("the bucket does not say since when")), "{findings:#?}");
+    store.prepare().await.unwrap();
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+}
+
+#[tokio::test]
+async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init() {
+    for (settings, part) in [
+        (json!({ "max_age": 60_000_000_000_u64, "duplicate_window": 1_000_000_000 }), "forgets its records after 1m"),
+        (json!({ "retention": "interest" }), "forgets what was read (retention interest)"),
+        (json!({ "no_ack": true }), "does not acknowledge writes"),
+        (json!({ "subjects": ["other.>"] }), "does not take the subjects $KV.locks.>"),
+    ] {
+        let server = Server::start();
+        make(&server, &settings);
+        let store = open(&server.own_url()).await;
+        let error = store.prepare().await.unwrap_err();
+        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(part), "{error}");
+        if settings["no_ack"].is_null() && settings["subjects"].is_null() {
+            let findings = store.check().await.unwrap();
+            assert!(texts(&findings, Verdict::Bad).iter().any(|text| text.contains(part)), "{findings:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn settings_that_are_less_than_they_could_be_are_doubtful() {
+    for (settings, part) in [
+        (json!({ "storage": "memory" }), "is kept in memory"),
+        (json!({ "max_msgs_per_subject": 5 }), "keeps more than the last record"),
+        (json!({ "max_bytes": 1_000_000 }), "has a limit of size"),
+    ] {
+        let server = Server::start();
+        make(&server, &settings);
+        let store = open(&server.own_url()).await;
+        store.prepare().await.unwrap();
+        let findings = store.check().await.unwrap();
+        assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
+        let doubts = texts(&findings, Verdict::Doubtful);
+        assert!(doubts.len() == 1 && doubts[0].contains(part), "{findings:#?}");
+    }
+    let server = Server::start();
+    make(&server, &json!({ "max_msgs": 100, "discard": "old" }));
+    let findings = open(&server.own_url()).await.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad)[0].contains("drops old records"), "{findings:#?}");
+}
+
+#[tokio::test]
+async fn a_bucket_in_memory_that_its_server_forgot_makes_the_leader_wait() {
+    let mut server = Server::start();
+    make(&server, &json!({ "storage": "memory" }));
+    let store = open(&server.own_url()).await;
+    store.prepare().await.unwrap();
+    sleep(SHORT).await;
+    let one = short("one");
+    lead(&*store, &one).await;
+    server.kill();
+    server.start_again();
+    // The server forgot the bucket as well; where it does not, as in a cluster, the marker is missing.
+    let two = open(&server.own_url()).await;
+    two.prepare().await.unwrap();
+    assert!(wait_of(&granted(two.claim(&short("two")).await.unwrap())) > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_missing_bucket_is_named_by_everything() {
+    let server = Server::start();
+    let store = open(&server.own_url()).await;
+    let expected = format!("no bucket locks in nats at {}: make it with leaderctl store init", server.address());
+    let one = short("one");
+    for error in [
+        store.claim(&one).await.unwrap_err(),
+        store.observe(&shard()).await.unwrap_err(),
+        store.inspect(&shard()).await.unwrap_err(),
+        store.renew(&one, Term(1), 1).await.unwrap_err(),
+        store.release(&one, Term(0)).await.unwrap_err(),
+    ] {
+        assert_eq!(error, StoreError::misconfigured(expected.clone()));
+    }
+    let findings = store.check().await.unwrap();
+    assert_eq!(texts(&findings, Verdict::Bad), [expected]);
+}
+
+#[tokio::test]
+async fn a_bucket_that_vanished_under_a_leader_is_named_to_it() {
+    let server = server().await;
+    let store = open(&server.own_url()).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
+    let error = store.renew(&one, term, 1).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.starts_with("no bucket locks"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_without_jetstream_is_told() {
+    let server = Server::configured("", "{}");
+    let store = open(&server.own_url()).await;
+    let expected = format!("nats at {} runs without JetStream: start nats-server with -js", server.address());
+    assert_eq!(store.observe(&shard()).await, Err(StoreError::misconfigured(expected.clone())));
+    assert_eq!(store.prepare().await, Err(StoreError::misconfigured(expected)));
+}
+
+#[tokio::test]
+async fn an_account_without_jetstream_is_told() {
+    let lines = "jetstream: enabled\naccounts { A: { users: [{user: a, password: a}] } }";
+    let mut server = Server::configured(lines, r#"{"user":"a","pass":"a"}"#);
+    server.login = "a:a@".to_owned();
+    let error = open(&server.own_url()).await.observe(&shard()).await.unwrap_err();
+    assert!(error.message.contains("JetStream"), "{error}");
+}
+
+#[tokio::test]
+async fn a_domain_is_reached_by_its_own_subjects() {
+    let lines = "jetstream: { domain: hub }";
+    let mut server = Server::configured(lines, "{}");
+    server.options = "?domain=hub".to_owned();
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    leader.prepare().await.unwrap();
+    let findings = leader.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    let one = candidate("one");
+    let term = granted(leader.claim(&one).await.unwrap()).term;
+    refused(standby.claim(&candidate("two")).await.unwrap());
+    let news = tokio::spawn(async move { standby.changed(&shard()).await });
+    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
+    in_time(news).await.unwrap().unwrap();
+    // One that nobody has.
+    server.options = "?domain=nowhere".to_owned();
+    let error = open(&server.own_url()).await.observe(&shard()).await.unwrap_err();
+    assert!(error.kind == ErrorKind::NotApplied && error.message.contains("domain nowhere"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told() {
+    let address = format!("127.0.0.1:{}", crate::support::ports::free_port());
+    let store = open(&format!("nats://{address}/{BUCKET}")).await;
+    let expected = StoreError::not_applied(format!("cannot reach nats at {address}: connection refused"));
+    assert_eq!(store.check().await, Err(expected.clone()));
+    assert_eq!(store.prepare().await, Err(expected.clone()));
+    assert_eq!(store.observe(&shard()).await, Err(expected));
+}
+
+#[tokio::test]
+async fn more_replicas_than_there_are_servers_are_refused() {
+    let mut server = Server::start();
+    server.options = "?replicas=3".to_owned();
+    let error = open(&server.own_url()).await.prepare().await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("replicas"), "{error}");
+}

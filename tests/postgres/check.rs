@@ -1,0 +1,109 @@
+//! `leaderctl store init` and `leaderctl store check`.
+
+use super::*;
+use crate::support::server::Server as _;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
+
+fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
+    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_table_is_made_once_and_its_memory_is_kept() {
+    let server = shared();
+    let url = server.url_with("schema=fresh&table=locks");
+    let (first, second) = (open(&url).await, open(&url).await);
+    let (made, also) = tokio::join!(first.prepare(), second.prepare());
+    let (made, also) = (made.unwrap().join("\n"), also.unwrap().join("\n"));
+    assert!(made.contains("made table \"fresh\".\"locks\"") != also.contains("made table"), "{made}\n{also}");
+    server.age("fresh.locks");
+    let again = first.prepare().await.unwrap().join("\n");
+    assert!(again.contains("is there") && again.contains("says since when it remembers"), "{again}");
+    lead(&first, &candidate("one")).await;
+}
+
+#[tokio::test]
+async fn a_rule_that_is_missing_or_off_is_named_and_mended() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    for spoil in ["DROP RULE leaderrun_keep ON $T", "ALTER TABLE $T DISABLE RULE leaderrun_keep"] {
+        table.sql(spoil);
+        let findings = store.check().await.unwrap();
+        assert!(
+            texts(&findings, Verdict::Doubtful).iter().any(|text| text.contains("deleted by hand")),
+            "{findings:?}"
+        );
+        assert!(store.prepare().await.unwrap().join("\n").contains("from now on, a DELETE"));
+        let findings = store.check().await.unwrap();
+        assert!(texts(&findings, Verdict::Good).iter().any(|text| text.contains("DELETE")), "{findings:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_own_the_table_is_told_that_the_rule_is_missing() {
+    let table = Table::new().await;
+    table.sql(
+        "DROP RULE leaderrun_keep ON $T; CREATE ROLE tenant LOGIN; GRANT SELECT, INSERT, UPDATE ON TABLE $T TO tenant; \
+         GRANT SELECT ON TABLE $T_notes TO tenant",
+    );
+    let store = open(&table.url().replace("//postgres@", "//tenant@")).await;
+    assert!(store.prepare().await.unwrap().join("\n").contains("left it possible"));
+}
+
+#[tokio::test]
+async fn a_check_of_a_good_server_finds_nothing_bad_and_leaves_nothing() {
+    let server = Server::start_with(&["fsync=on"]);
+    let store = open(&server.url(server.address())).await;
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad).iter().any(|text| text.contains("leaderctl store init")), "{findings:?}");
+    store.prepare().await.unwrap();
+    let findings = store.check().await.unwrap();
+    assert_eq!(texts(&findings, Verdict::Bad), Vec::<&str>::new());
+    assert_eq!(texts(&findings, Verdict::Doubtful), Vec::<&str>::new());
+    let good = texts(&findings, Verdict::Good).join("\n");
+    for word in ["is version 1", "a round trip takes", "SELECT, INSERT, UPDATE", "remembers since 20", "at once"] {
+        assert!(good.contains(word), "{word}: {good}");
+    }
+    assert_eq!(server.sql("SELECT count(*) FROM leaderrun"), "1");
+}
+
+#[tokio::test]
+async fn a_check_names_what_makes_a_server_unsafe() {
+    let server = Server::start_with(&["full_page_writes=off", "synchronous_commit=off"]);
+    let store = open(&server.url(server.address())).await;
+    store.prepare().await.unwrap();
+    server.sql("ALTER TABLE leaderrun SET UNLOGGED");
+    let findings = store.check().await.unwrap();
+    let bad = texts(&findings, Verdict::Bad).join("\n");
+    assert!(bad.contains("fsync is off") && bad.contains("not logged"), "{bad}");
+    assert!(texts(&findings, Verdict::Doubtful).join("\n").contains("full_page_writes"));
+    assert!(texts(&findings, Verdict::Good).join("\n").contains("synchronous_commit is off: leaderrun sets it"));
+}
+
+#[tokio::test]
+async fn a_table_that_does_not_keep_what_is_written_is_bad() {
+    let table = Table::new().await;
+    table.sql("CREATE RULE swallow AS ON UPDATE TO $T DO INSTEAD NOTHING");
+    let findings = table.store().await.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad).iter().any(|text| text.contains(&table.name)), "{findings:?}");
+    let table = Table::new().await;
+    table.sql("ALTER TABLE $T ALTER COLUMN term TYPE text");
+    let store = table.store().await;
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad).iter().any(|text| text.contains(&table.name)), "{findings:?}");
+    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().kind, ErrorKind::Misconfigured);
+}
+
+#[tokio::test]
+async fn a_check_tells_who_has_the_advisory_lock_and_gives_it_back() {
+    let table = Table::new().await;
+    let store = open(&table.url_with("advisory_lock=9001")).await;
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Good).iter().any(|text| text.contains("9001 is free")), "{findings:?}");
+    let mut psql = Psql::start(table.server);
+    assert_eq!(psql.say("SELECT pg_try_advisory_lock(9001)"), "t");
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Good).iter().any(|text| text.contains("psql")), "{findings:?}");
+}

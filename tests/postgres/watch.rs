@@ -1,0 +1,124 @@
+//! How standbys hear of a release.
+
+use super::*;
+use crate::support::server::Server as _;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Delivery, Observation, Renewal};
+use std::time::Instant;
+use tokio::time::timeout;
+
+/// Whoever listens does not look by itself, so it may take that long on a slow machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_release_reaches_a_standby_at_once_and_not_that_of_another_shard() {
+    let table = Table::new().await;
+    let (leader, standby) = (table.store().await, table.store().await);
+    assert_eq!(standby.delivery(), Delivery::Push);
+    let one = candidate("one");
+    let other = Candidate { shard: "db/other".parse().unwrap(), ..one.clone() };
+    let term = lead(&leader, &one).await;
+    let other_term = lead(&leader, &other).await;
+    let shard = shard();
+    let mut news = standby.changed(&shard);
+    assert!(timeout(Duration::from_millis(500), &mut news).await.is_err(), "nothing happened yet");
+    leader.release(&other, other_term).await.unwrap();
+    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert!(timeout(Duration::from_millis(500), &mut news).await.is_err(), "nothing happened to this shard");
+    leader.release(&one, term).await.unwrap();
+    let begun = Instant::now();
+    timeout(AT_ONCE, news).await.expect("the standby is told").unwrap();
+    println!("told after {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_release_before_anybody_listened_is_not_missed() {
+    let table = Table::new().await;
+    let (leader, standby) = (table.store().await, table.store().await);
+    let one = candidate("one");
+    let term = lead(&leader, &one).await;
+    refused(standby.claim(&candidate("two")).await.unwrap());
+    leader.release(&one, term).await.unwrap();
+    timeout(AT_ONCE, standby.changed(&shard())).await.expect("it looks").unwrap();
+}
+
+#[tokio::test]
+async fn a_release_while_nobody_waits_is_not_kept_for_later() {
+    let table = Table::new().await;
+    let (leader, standby) = (table.store().await, table.store().await);
+    let one = candidate("one");
+    let term = lead(&leader, &one).await;
+    let shard = shard();
+    assert!(timeout(Duration::from_millis(500), standby.changed(&shard)).await.is_err());
+    for _ in 0..100 {
+        leader.release(&one, term).await.unwrap();
+        lead(&leader, &one).await;
+    }
+    assert!(timeout(Duration::from_millis(500), standby.changed(&shard)).await.is_err(), "one leads");
+}
+
+#[tokio::test]
+async fn a_standby_does_not_ask_while_it_waits() {
+    let server = Server::start_with(&["log_statement=all", "log_line_prefix=<%a>"]);
+    let store = async |name: &str| open(&server.url_with(&format!("application_name={name}"))).await;
+    let (leader, standby) = (store("leader").await, store("standby").await);
+    leader.prepare().await.unwrap();
+    let one = with_lease("one", Duration::from_secs(3));
+    let term = granted(leader.claim(&one).await.unwrap()).term;
+    let shard = shard();
+    let mut news = standby.changed(&shard);
+    for sequence in 1..20 {
+        assert!(timeout(Duration::from_millis(450), &mut news).await.is_err(), "a renewal is no news");
+        leader.renew(&one, term, sequence).await.unwrap();
+    }
+    drop(news);
+    let count = |name: &str| server.logged().matches(&format!("<{name}>LOG:  ")).count();
+    assert!(count("leader") > 19, "statements are counted: {}", server.logged());
+    // Who it is, LISTEN, and one look.
+    assert!(count("standby") <= 3, "{}", server.logged());
+}
+
+#[tokio::test]
+async fn a_standby_keeps_one_connection() {
+    let table = Table::new().await;
+    let (leader, standby) = (table.store().await, open(&table.url_with("application_name=single")).await);
+    lead(&leader, &candidate("one")).await;
+    let shard = shard();
+    refused(standby.claim(&candidate("two")).await.unwrap());
+    let mut news = standby.changed(&shard);
+    for _ in 0..3 {
+        assert!(timeout(Duration::from_millis(100), &mut news).await.is_err());
+        assert!(matches!(standby.observe(&shard).await, Ok(Observation::Held(_))));
+    }
+    assert_eq!(table.connections("single"), 1);
+    drop(news);
+    drop(standby);
+    eventually("a dropped store leaves no connection", || table.connections("single") == 0).await;
+}
+
+#[tokio::test]
+async fn a_standby_whose_connection_was_ended_listens_again() {
+    let mut server = Server::start();
+    let leader = open(&server.url(server.address())).await;
+    let standby = open(&server.url_with("application_name=standby")).await;
+    leader.prepare().await.unwrap();
+    server.grow_old();
+    let one = candidate("one");
+    let term = lead(&leader, &one).await;
+    let waiting = tokio::spawn(async move { (standby.changed(&shard()).await, standby) });
+    let standbys = "FROM pg_stat_activity WHERE application_name = 'standby'";
+    let back = format!("SELECT count(*) {standbys} AND query LIKE '%clock_timestamp%'");
+    eventually("it listens, and has looked", || server.sql(&back) == "1").await;
+    server.sql(&format!("SELECT pg_terminate_backend(pid) {standbys}"));
+    eventually("it is back, and has looked", || server.sql(&back) == "1").await;
+    leader.release(&one, term).await.unwrap();
+    let (news, standby) = timeout(AT_ONCE, waiting).await.expect("the standby is told").unwrap();
+    assert_eq!(news, Ok(()));
+    // A restart takes longer than an attempt: then it says that it cannot listen, once.
+    lead(&leader, &one).await;
+    server.kill();
+    assert!(timeout(AT_ONCE, standby.changed(&shard())).await.expect("it tells").is_err());
+    server.start_again();
+    assert!(timeout(Duration::from_millis(500), standby.changed(&shard())).await.is_err(), "it listens again");
+}

@@ -1,0 +1,58 @@
+//! `leaderctl store init` and `leaderctl store check`.
+
+use super::*;
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::{Finding, Verdict};
+
+fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
+    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
+}
+
+#[tokio::test]
+async fn init_makes_nothing_but_begins_the_time_of_waiting() {
+    let server = Server::start();
+    let store = store(&server).await;
+    let doubts = store.check().await.unwrap();
+    assert_eq!(texts(&doubts, Verdict::Bad), [""; 0]);
+    assert!(texts(&doubts, Verdict::Doubtful)[0].contains("leaderctl store init makes that time begin"), "{doubts:?}");
+    assert_eq!(server.cli(&["KEYS", "*"]), "", "a check leaves nothing behind");
+    let lines = store.prepare().await.unwrap();
+    assert_eq!(lines[0], format!("redis at 127.0.0.1:{} needs no preparation", server.port()));
+    assert!(lines[1].starts_with(&format!("wrote down in {MARKER} that it remembers from now on")), "{lines:?}");
+    assert_eq!(server.cli(&["KEYS", "*"]), MARKER);
+    let since = server.cli(&["HGET", MARKER, "since"]);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let lines = store.prepare().await.unwrap();
+    assert!(lines[1].starts_with(&format!("{MARKER} says that it has remembered for ")), "{lines:?}");
+    assert_eq!(server.cli(&["HGET", MARKER, "since"]), since);
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    assert!(findings.last().unwrap().text.starts_with("a round trip takes "), "{findings:?}");
+}
+
+#[tokio::test]
+async fn unsafe_settings_are_told() {
+    let server = Server::forgetful();
+    server.age();
+    let store = store(&server).await;
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Doubtful)[0].starts_with("no append-only file"), "{findings:?}");
+
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Doubtful)[0].starts_with("maxmemory-policy is allkeys-lru"), "{findings:?}");
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad)[0].starts_with("maxmemory-policy is allkeys-lru"), "{findings:?}");
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    assert_eq!(texts(&store.check().await.unwrap(), Verdict::Bad), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_key_of_something_else_is_told() {
+    let server = Server::start();
+    server.cli(&["SET", MARKER, "x"]);
+    let findings = store(&server).await.check().await.unwrap();
+    let bad = texts(&findings, Verdict::Bad);
+    assert!(bad[0].starts_with(&format!("the key {MARKER} in redis at")), "{findings:?}");
+}

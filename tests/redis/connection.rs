@@ -1,0 +1,278 @@
+//! Connections that hang, break and come back.
+
+use super::*;
+use crate::support::ports::free_port;
+use crate::support::proxy::{NetworkFault, Proxy};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Renewal};
+use leaderrun::internals::time::BootInstant;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[tokio::test]
+async fn a_server_that_is_away_is_named_and_found_when_it_comes() {
+    let mut server = old_server();
+    let port = server.port();
+    server.kill_it();
+    let store = store(&server).await;
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert_eq!(error.message, format!("cannot reach redis at 127.0.0.1:{port}: connection refused"));
+    server.start_it_again();
+    server.age();
+    lead(&store, &candidate("one")).await;
+}
+
+#[tokio::test]
+async fn the_first_attempt_after_a_restart_succeeds() {
+    let mut server = old_server();
+    let store = store(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    for sequence in 1..=5 {
+        server.kill_it();
+        server.start_it_again();
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_closed_costs_nothing() {
+    let server = old_server();
+    let store = store(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    for sequence in 1..=20 {
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed), "beat {sequence}");
+    }
+}
+
+/// Passes everything on, until it is told to let the connections hang that it has.
+struct Freezer {
+    address: SocketAddr,
+    /// Connections with a lower number hang.
+    frozen: Arc<AtomicUsize>,
+    accepted: Arc<AtomicUsize>,
+    /// Connections that the client has closed.
+    closed: Arc<AtomicUsize>,
+}
+
+impl Freezer {
+    fn to(target: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let freezer = Self {
+            address: listener.local_addr().unwrap(),
+            frozen: Arc::default(),
+            accepted: Arc::default(),
+            closed: Arc::default(),
+        };
+        let (frozen, accepted) = (Arc::clone(&freezer.frozen), Arc::clone(&freezer.accepted));
+        let closed = Arc::clone(&freezer.closed);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let number = accepted.fetch_add(1, Ordering::SeqCst);
+                let server = TcpStream::connect(("127.0.0.1", target)).unwrap();
+                let (requests, answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                for (mut from, mut to, counts) in [(requests, server, true), (answers, client, false)] {
+                    let (frozen, closed) = (Arc::clone(&frozen), Arc::clone(&closed));
+                    std::thread::spawn(move || {
+                        let mut buffer = [0; 4096];
+                        while let Ok(length @ 1..) = from.read(&mut buffer) {
+                            if number < frozen.load(Ordering::SeqCst) {
+                                continue;
+                            }
+                            if to.write_all(&buffer[..length]).is_err() {
+                                break;
+                            }
+                        }
+                        closed.fetch_add(usize::from(counts), Ordering::SeqCst);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        freezer
+    }
+
+    fn freeze(&self) {
+        self.frozen.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
+    let server = old_server();
+    let way = Freezer::to(server.port());
+    let timeout = Duration::from_secs(12);
+    let store = Arc::new(open_with(&format!("redis://{}", way.address), timeout).await.unwrap());
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    way.freeze();
+    let hanging = tokio::spawn({
+        let (store, one) = (Arc::clone(&store), one.clone());
+        async move { store.renew(&one, term, 1).await }
+    });
+    // Longer than a connection may be silent.
+    tokio::time::sleep(Duration::from_millis(3600)).await;
+    let sent = BootInstant::now();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert!(BootInstant::now().since(sent) < timeout / 2);
+    assert!(!hanging.is_finished());
+    let error = hanging.await.unwrap().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unknown);
+    assert!(error.message.contains("did not answer within 11s 980ms"), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_on_which_a_request_was_given_up_is_not_used_again() {
+    let server = old_server();
+    let way = Freezer::to(server.port());
+    let store = open(&format!("redis://{}", way.address)).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    way.freeze();
+    // As the driver does.
+    let within = Duration::from_millis(50);
+    assert!(tokio::time::timeout(within, store.renew(&one, term, 1)).await.is_err());
+    let sent = BootInstant::now();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert!(BootInstant::now().since(sent) < REQUEST_TIMEOUT / 2);
+    eventually("it is closed", async || way.closed.load(Ordering::SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn a_dropped_store_leaves_no_connection() {
+    let server = old_server();
+    let one = candidate("one");
+    let before = clients(&server);
+    let store = Arc::new(store(&server).await);
+    lead(&*store, &one).await;
+    let waiting = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.changed(&shard()).await }
+    });
+    eventually("it subscribes", async || server.subscribers() == 1).await;
+    waiting.abort();
+    let _ = waiting.await;
+    drop(store);
+    eventually("all connections are closed", async || clients(&server) == before).await;
+}
+
+/// But for the one that asks.
+fn clients(server: &Server) -> usize {
+    server.cli(&["CLIENT", "LIST"]).lines().count()
+}
+
+#[tokio::test]
+async fn what_is_no_redis_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 100]);
+            let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let store = open(&format!("redis://127.0.0.1:{port}")).await.unwrap();
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.message, format!("redis at 127.0.0.1:{port} does not speak the Redis protocol"));
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_given_up_in_time() {
+    // Connections are accepted by the kernel, and nobody reads.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let timeout = Duration::from_millis(500);
+    let store = open_with(&format!("redis://:pw@127.0.0.1:{port}"), timeout).await.unwrap();
+    let sent = BootInstant::now();
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert!(BootInstant::now().since(sent) < timeout * 20);
+    // It waited for the answer to its password, so the claim was not sent.
+    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert!(error.message.starts_with(&format!("cannot reach redis at 127.0.0.1:{port}: no answer within")), "{error}");
+}
+
+#[tokio::test]
+async fn a_socket_in_the_file_system_will_do() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let socket = directory.path().join("redis.sock");
+    let server = Server::with(&["--unixsocket", socket.to_str().unwrap()]);
+    server.age();
+    let store = open(&format!("redis+unix://{}", socket.display())).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let missing = open(&format!("redis+unix://{}/none", directory.path().display())).await.unwrap();
+    let error = missing.claim(&one).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert!(error.message.ends_with("/none: no such file or directory"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_without_memory_turns_claims_away() {
+    let server = old_server();
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let store = store(&server).await;
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert!(error.message.contains("has used all memory that its maxmemory allows"), "{error}");
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    lead(&store, &candidate("one")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_turns_claims_away() {
+    let server = Server::with(&["--busy-reply-threshold", "10"]);
+    server.age();
+    let store = store(&server).await;
+    let port = server.port();
+    let endless = std::thread::spawn(move || support::redis::cli(port, &["EVAL", "while true do end", "0"]));
+    let mut message = String::new();
+    let claims = async || match store.claim(&with_lease("one", Duration::from_millis(1))).await {
+        Err(error) if error.kind == ErrorKind::NotApplied => {
+            message = error.message;
+            true
+        }
+        _ => false,
+    };
+    eventually("it is busy", claims).await;
+    assert!(message.ends_with("is busy with somebody's script"), "{message}");
+    server.cli(&["SCRIPT", "KILL"]);
+    endless.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_name_without_an_address_is_told() {
+    let port = free_port();
+    let store = open(&format!("redis://no-such-host.invalid:{port}")).await.unwrap();
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert!(error.message.starts_with("cannot reach redis at no-such-host.invalid:"), "{error}");
+}
+
+#[tokio::test]
+async fn slow_answers_arrive_all_the_same() {
+    let server = old_server();
+    let proxy = Proxy::to(SocketAddr::from(([127, 0, 0, 1], server.port())));
+    let store = Arc::new(open_with(&format!("redis://{}", proxy.address), Duration::from_secs(10)).await.unwrap());
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    let before = server.scripts_run();
+    proxy.set(NetworkFault::Slow(Duration::from_secs(3)));
+    let mut renewals = tokio::task::JoinSet::new();
+    // The last one finds a connection that was silent for long, and takes another.
+    for sequence in 1..=4 {
+        let (store, one) = (Arc::clone(&store), one.clone());
+        renewals.spawn(async move { (sequence, store.renew(&one, term, sequence).await) });
+        tokio::time::sleep(Duration::from_millis(900)).await;
+    }
+    while let Some(renewal) = renewals.join_next().await {
+        let (sequence, answer) = renewal.unwrap();
+        assert!(matches!(answer, Ok(Renewal::Renewed | Renewal::Overtaken)), "beat {sequence}: {answer:?}");
+    }
+    assert_eq!(server.scripts_run() - before, 4, "none needed a second round trip");
+}

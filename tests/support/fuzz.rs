@@ -1,0 +1,390 @@
+//! Inputs for what parses: valid ones that were bent, by the million, for the tests of this crate.
+//!
+//! The hazard: a fuzz test that only asks whether something panicked passes on a parser that takes everything. So each
+//! check says what it did with an input, both answers have to occur, and what is accepted has to hold what the test
+//! says of it.
+//!
+//! Every input is made from a number of its own, which is shown when the check fails or hangs. `LEADERRUN_FUZZ_SEED`
+//! with that number and `LEADERRUN_FUZZ_INPUTS=1` make it again; without them a run begins at a random number and tries
+//! a million. Deep strategies of proptest are fifty times slower than bending bytes, so they are not used here.
+//!
+//! Where `LEADERRUN_EVIDENCE` names a file, every run that ends adds a line to it:
+//! `fuzz`, what, inputs, how many of them were accepted, panics (none), with tabs between.
+
+#![allow(dead_code, reason = "a build with fewer stores has fewer parsers")]
+
+#[path = "note.rs"]
+mod note;
+#[path = "random.rs"]
+mod random;
+
+use note::note;
+use random::Random;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+const INPUTS: u64 = 1_000_000;
+/// No input takes a thousandth of it, however busy the machine is.
+const HANGS_AFTER: Duration = Duration::from_mins(1);
+
+/// What became of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Accepted,
+    Refused,
+}
+
+impl<T, E> From<&Result<T, E>> for Fate {
+    fn from(result: &Result<T, E>) -> Self {
+        if result.is_ok() { Self::Accepted } else { Self::Refused }
+    }
+}
+
+impl<T> From<&Option<T>> for Fate {
+    fn from(option: &Option<T>) -> Self {
+        if option.is_some() { Self::Accepted } else { Self::Refused }
+    }
+}
+
+/// Numbers at which sums go wrong.
+pub const EXTREMES: [u64; 14] = [
+    0,
+    1,
+    9,
+    999,
+    1000,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 53) - 1,
+    1 << 53,
+    (1 << 63) - 1,
+    1 << 63,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+/// What parsers trip over.
+const TOKENS: [&str; 42] = [
+    "\0",
+    "\n",
+    "\r\n",
+    "\u{1b}[31m",
+    "\u{2028}",
+    "ä",
+    "\u{10ffff}",
+    "\u{202e}",
+    "%",
+    "%0a",
+    "%00",
+    "%ff",
+    "%C3%A4",
+    "%25",
+    "@",
+    ":",
+    "/",
+    "//",
+    "?",
+    "&",
+    "=",
+    "#",
+    ",",
+    "[::1]",
+    "[",
+    "]",
+    "..",
+    "-",
+    "+",
+    ".",
+    "1e9",
+    "-1",
+    "0.5",
+    "NaN",
+    "inf",
+    "null",
+    "true",
+    "{}",
+    "\"",
+    "\\",
+    "\\u0000",
+    "[[[[[[[[",
+];
+
+/// Random numbers, and what is made of them: always the same from the same seed.
+pub struct Source(Random);
+
+impl Source {
+    pub fn new(seed: u64) -> Self {
+        Self(Random::new(seed))
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0.next()
+    }
+
+    /// Below `end`, which is not zero.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0.below(end)
+    }
+
+    pub fn one_in(&mut self, number: usize) -> bool {
+        self.below(number) == 0
+    }
+
+    pub fn of<'a, T>(&mut self, choice: &'a [T]) -> &'a T {
+        &choice[self.below(choice.len())]
+    }
+
+    /// As likely small, large, or at an edge.
+    pub fn number(&mut self) -> u64 {
+        match self.below(4) {
+            0 => *self.of(&EXTREMES),
+            1 => self.next() % 100,
+            2 => self.of(&EXTREMES).wrapping_add(self.next() % 5).wrapping_sub(2),
+            _ => self.next() >> self.below(64),
+        }
+    }
+
+    /// The same, of both signs.
+    pub fn signed(&mut self) -> i64 {
+        i64::from_ne_bytes(self.number().to_ne_bytes())
+    }
+
+    pub fn duration(&mut self) -> Duration {
+        match self.below(3) {
+            0 => Duration::from_millis(self.number()),
+            1 => Duration::from_nanos(self.number()),
+            _ => Duration::new(self.number(), u32::try_from(self.next() % 1_000_000_000).expect("it is below")),
+        }
+    }
+
+    /// Up to a few letters, of which some are trouble.
+    pub fn text(&mut self) -> String {
+        let mut text = String::new();
+        for _ in 0..self.below(8) {
+            match self.below(4) {
+                0 => text.push_str(self.of::<&str>(&TOKENS)),
+                _ => text.push(char::from(*self.of(b"abcXYZ019 .-_/:%@"))),
+            }
+        }
+        text
+    }
+
+    /// One of these inputs, bent a few times; or, now and then, as it is, or nothing but noise.
+    pub fn bend(&mut self, seeds: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = self.of(seeds).to_vec();
+        match self.below(16) {
+            0 => {}
+            1 => {
+                bytes.clear();
+                for _ in 0..self.below(64) {
+                    bytes.push(self.byte());
+                }
+            }
+            _ => {
+                for _ in 0..=self.below(3) {
+                    self.bend_once(&mut bytes, seeds);
+                }
+            }
+        }
+        bytes
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
+    }
+
+    /// A part of something so long.
+    fn range(&mut self, length: usize) -> std::ops::Range<usize> {
+        let start = self.below(length + 1);
+        let end = length.min(start + self.below(1 + 16.min(length)));
+        start..end
+    }
+
+    fn bend_once(&mut self, bytes: &mut Vec<u8>, seeds: &[&[u8]]) {
+        let at = self.below(bytes.len() + 1);
+        match self.below(11) {
+            0 if !bytes.is_empty() => {
+                let at = self.below(bytes.len());
+                bytes[at] ^= 1 << self.below(8);
+            }
+            1 if !bytes.is_empty() => {
+                let at = self.below(bytes.len());
+                bytes[at] = self.byte();
+            }
+            2 if !bytes.is_empty() => {
+                let at = self.below(bytes.len());
+                bytes[at] = *self.of(b"09azAZ .:/@%=&?#,-_\"{}[]");
+            }
+            3 => bytes.truncate(at),
+            4 => {
+                let range = self.range(bytes.len());
+                bytes.drain(range);
+            }
+            5 => {
+                let range = self.range(bytes.len());
+                let copy = bytes[range].to_vec();
+                bytes.splice(at..at, copy);
+            }
+            6 | 7 => {
+                let token = *self.of(&TOKENS);
+                bytes.splice(at..at, token.bytes());
+            }
+            8 => self.bend_number(bytes),
+            9 => {
+                let other = *self.of(seeds);
+                let from = self.below(other.len() + 1);
+                bytes.truncate(at);
+                bytes.extend_from_slice(&other[from..]);
+            }
+            _ => {
+                let other = *self.of(seeds);
+                let range = self.range(other.len());
+                bytes.splice(at..at, other[range].iter().copied());
+            }
+        }
+    }
+
+    /// Puts another number where there is one.
+    fn bend_number(&mut self, bytes: &mut Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let from = self.below(bytes.len());
+        let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|found| from + found) else { return };
+        let digits = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let number = self.number().to_string();
+        let number = match self.below(6) {
+            0 => format!("-{number}"),
+            1 => format!("{number}.5"),
+            2 => format!("{number}0"),
+            _ => number,
+        };
+        bytes.splice(start..start + digits, number.bytes());
+    }
+}
+
+/// Bends `seeds` and checks what becomes of them.
+pub fn bent(what: &str, seeds: &[&[u8]], mut check: impl FnMut(&[u8], &mut Source) -> Fate) {
+    run(what, |source, input| {
+        let bytes = source.bend(seeds);
+        input.show(|| String::from_utf8_lossy(&bytes).into_owned());
+        check(&bytes, source)
+    });
+}
+
+/// The same for what takes text.
+pub fn bent_text(what: &str, seeds: &[&str], mut check: impl FnMut(&str, &mut Source) -> Fate) {
+    let seeds: Vec<&[u8]> = seeds.iter().map(|seed| seed.as_bytes()).collect();
+    bent(what, &seeds, |bytes, source| check(&String::from_utf8_lossy(bytes), source));
+}
+
+/// Where a check puts what it tries.
+pub struct Shown {
+    /// Some when the check fails: it is done once more, to see on what.
+    input: Option<String>,
+}
+
+impl Shown {
+    pub fn show(&mut self, input: impl FnOnce() -> String) {
+        if let Some(shown) = &mut self.input {
+            *shown = input();
+        }
+    }
+}
+
+fn again(seed: u64) -> String {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("NAME");
+    format!("once more: LEADERRUN_FUZZ_SEED={seed} LEADERRUN_FUZZ_INPUTS=1 cargo test --lib {name} -- --exact")
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")))
+}
+
+/// Has `check` make inputs and try them.
+pub fn run(what: &str, check: impl FnMut(&mut Source, &mut Shown) -> Fate) {
+    run_so_many(setting("LEADERRUN_FUZZ_INPUTS").unwrap_or(INPUTS), what, check);
+}
+
+/// A tenth of that, for what parses nothing that comes from outside.
+pub fn run_a_tenth(what: &str, check: impl FnMut(&mut Source, &mut Shown) -> Fate) {
+    run_so_many(setting("LEADERRUN_FUZZ_INPUTS").unwrap_or(INPUTS).div_ceil(10), what, check);
+}
+
+fn run_so_many(inputs: u64, what: &str, mut check: impl FnMut(&mut Source, &mut Shown) -> Fate) {
+    let first = setting("LEADERRUN_FUZZ_SEED").unwrap_or_else(|| {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).expect("the kernel has random bytes");
+        u64::from_le_bytes(bytes)
+    });
+    println!("{what}: {inputs} inputs from LEADERRUN_FUZZ_SEED={first}");
+    let watchdog = Watchdog::new(what, first);
+    let mut accepted = 0;
+    for index in 0..inputs {
+        let seed = first.wrapping_add(index);
+        watchdog.seed.store(seed, Ordering::Relaxed);
+        let mut attempt = |shown: &mut Shown| check(&mut Source::new(seed), shown);
+        let fate = catch_unwind(AssertUnwindSafe(|| attempt(&mut Shown { input: None })));
+        let fate = fate.unwrap_or_else(|failure| {
+            let mut shown = Shown { input: Some(String::new()) };
+            let _ = catch_unwind(AssertUnwindSafe(|| attempt(&mut shown)));
+            eprintln!("{what}: {:?}\n{}", shown.input.unwrap_or_default(), again(seed));
+            resume_unwind(failure)
+        });
+        accepted += u64::from(fate == Fate::Accepted);
+    }
+    if inputs >= 100_000 {
+        assert!(accepted > inputs / 1000, "{what}: only {accepted} of {inputs} inputs were accepted: bend them less");
+        assert!(accepted < inputs, "{what}: nothing was refused");
+    }
+    note(&format!("fuzz\t{what}\t{inputs}\t{accepted}\t0"));
+}
+
+/// Ends the program when an input takes too long.
+struct Watchdog {
+    seed: Arc<AtomicU64>,
+    /// Closed when the run is over.
+    _over: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    fn new(what: &str, first: u64) -> Self {
+        let seed = Arc::new(AtomicU64::new(first));
+        let (over, ended) = mpsc::channel::<()>();
+        let (watched, what) = (Arc::clone(&seed), what.to_owned());
+        let advice = again(0);
+        std::thread::spawn(move || {
+            let mut last = None;
+            while ended.recv_timeout(HANGS_AFTER) == Err(RecvTimeoutError::Timeout) {
+                let now = watched.load(Ordering::Relaxed);
+                if last.replace(now) == Some(now) {
+                    let advice = advice.replace("SEED=0", &format!("SEED={now}"));
+                    eprintln!("{what}: an input hangs\n{advice}");
+                    std::process::abort();
+                }
+            }
+        });
+        Self { seed, _over: over }
+    }
+}
+
+/// What every refusal has to be: one short line, which a terminal shows as it is.
+#[track_caller]
+pub fn assert_is_one_line(message: &str) {
+    assert!(!message.is_empty() && message.chars().count() <= 1000, "{} characters", message.chars().count());
+    let broken = message.chars().find(|c| c.is_control());
+    assert_eq!(broken, None, "{message:?}");
+}
+
+#[test]
+fn the_same_seed_bends_to_the_same_input() {
+    let bend = |seed| Source::new(seed).bend(&[b"redis://h:1/0", b"15s"]);
+    assert!((0..1000).all(|seed| bend(seed) == bend(seed)));
+    assert!((0..1000).any(|seed| bend(seed) != bend(seed + 1)));
+}
