@@ -1,17 +1,37 @@
 //! Ports for servers that do not choose one themselves.
 
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port that nobody listens on, and that is given to nobody else: below those that the kernel hands out by itself,
-/// another one at each call, and in another place for each test program.
+/// Below those that the kernel hands out by itself.
+const FIRST: u16 = 20_000;
+const PLACES: u16 = 120;
+const PORTS_OF_A_PLACE: u16 = 100;
+
+/// A port that nobody listens on, and another one at each call. Test programs that run side by side have places of their
+/// own, for a server listens some time after this was asked.
 pub fn free_port() -> u16 {
+    static PLACE: OnceLock<(u16, UnixListener)> = OnceLock::new();
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let place = u16::try_from(std::process::id() % 120).expect("small") * 100;
+    let (place, _) = PLACE.get_or_init(place);
     loop {
-        let port = 20_000 + (place + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let port = FIRST + place * PORTS_OF_A_PLACE + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS_OF_A_PLACE;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
+}
+
+/// One that no other process has. The name of the socket is held until this process ends.
+fn place() -> (u16, UnixListener) {
+    let first = u16::try_from(std::process::id() % u32::from(PLACES)).expect("small");
+    let places = (first..PLACES).chain(0..first);
+    let mut held = places.filter_map(|place| {
+        let name = SocketAddr::from_abstract_name(format!("leaderrun-tests-ports-{place}")).expect("a short name");
+        Some((place, UnixListener::bind_addr(&name).ok()?))
+    });
+    held.next().expect("fewer test programs run than there are places")
 }
