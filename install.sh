@@ -109,8 +109,8 @@ fi
 if [ -z "$binaries" ]; then
     command -v cargo >/dev/null || fail 69 'cargo is not there: install Rust, or name built ones with --binaries DIR'
     target=$(absolute "${CARGO_TARGET_DIR:-$root/target}")
-    cargo build --release --locked --manifest-path "$root/Cargo.toml" --target-dir "$target"
-    binaries=$target/release
+    cargo build --profile dist --locked --manifest-path "$root/Cargo.toml" --target-dir "$target"
+    binaries=$target/dist
 fi
 for program in leaderrun leaderctl; do
     if [ ! -f "$binaries/$program" ] || [ ! -x "$binaries/$program" ]; then

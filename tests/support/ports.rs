@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Below those that the kernel hands out by itself.
 const FIRST: u16 = 20_000;
-const PLACES: u16 = 120;
-const PORTS_OF_A_PLACE: u16 = 100;
+const PLACES: u16 = 30;
+const PORTS_OF_A_PLACE: u16 = 400;
 
 /// A port that nobody listens on, and another one at each call. Test programs that run side by side have places of their
 /// own, for a server listens some time after this was asked.
