@@ -320,6 +320,106 @@ mod tests {
         }
     }
 
+    /// Tag and numbers, eight bytes each.
+    fn hex(packet: &Packet) -> String {
+        let group = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        packet.chunks_exact(8).map(group).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn every_order_has_the_bytes_that_it_has_always_had() {
+        let at = BootInstant::from_nanos;
+        let deadline = Deadline {
+            term_at: at(0x0102_0304_0506_0708),
+            kill_at: at(0x1112_1314_1516_1718),
+            backstop_at: at(0x2122_2324_2526_2728),
+        };
+        for (order, bytes) in [
+            (Order::Extend(deadline), "0100000000000000 0807060504030201 1817161514131211 2827262524232221"),
+            (Order::Extend(Deadline::NONE), "0100000000000000 ffffffffffffffff ffffffffffffffff ffffffffffffffff"),
+            (Order::Stop { kill_after: None }, "0200000000000000 ffffffffffffffff 0000000000000000 0000000000000000"),
+            (
+                Order::Stop { kill_after: Some(Duration::from_millis(1500)) },
+                "0200000000000000 002f685900000000 0000000000000000 0000000000000000",
+            ),
+            (Order::Lose, "0300000000000000 0000000000000000 0000000000000000 0000000000000000"),
+            (Order::Kill, "0400000000000000 0000000000000000 0000000000000000 0000000000000000"),
+            (Order::Signal(10), "0500000000000000 0a00000000000000 0000000000000000 0000000000000000"),
+            (Order::Continue, "0600000000000000 0000000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::Asked), "0700000000000000 0000000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::Paused), "0700000000000000 0100000000000000 0000000000000000 0000000000000000"),
+            (
+                Order::Because(Reason::SteppedDown),
+                "0700000000000000 0200000000000000 0000000000000000 0000000000000000",
+            ),
+            (
+                Order::Because(Reason::Relinquished),
+                "0700000000000000 0300000000000000 0000000000000000 0000000000000000",
+            ),
+            (Order::Because(Reason::Overran), "0700000000000000 0400000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::Lost), "0700000000000000 0500000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::Killed), "0700000000000000 0600000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::Ended), "0700000000000000 0700000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::NotStarted), "0700000000000000 0800000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::Failed), "0700000000000000 0900000000000000 0000000000000000 0000000000000000"),
+        ] {
+            assert_eq!(hex(&encode_order(order)), bytes, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn every_report_has_the_bytes_that_it_has_always_had() {
+        let micros = Duration::from_micros;
+        for (report, bytes) in [
+            (Report::Started { pid: 4_000_000 }, "0100000000000000 00093d0000000000 0000000000000000 0000000000000000"),
+            (Report::NotStarted(StartError(2)), "0200000000000000 0200000000000000 0000000000000000 0000000000000000"),
+            (
+                Report::Ended(CommandEnd::Exited(255)),
+                "0300000000000000 0000000000000000 ff00000000000000 0000000000000000",
+            ),
+            (
+                Report::Ended(CommandEnd::Signalled(9)),
+                "0300000000000000 0100000000000000 0900000000000000 0000000000000000",
+            ),
+            (Report::Paused { signal: 20 }, "0400000000000000 1400000000000000 0000000000000000 0000000000000000"),
+            (Report::DeadlineReached, "0500000000000000 0000000000000000 0000000000000000 0000000000000000"),
+            (Report::GuardFailed, "0600000000000000 0000000000000000 0000000000000000 0000000000000000"),
+            (Report::Dead, "0700000000000000 0000000000000000 0000000000000000 0000000000000000"),
+            (
+                Report::Unready(HookEnd::Exited(3)),
+                "0800000000000000 0000000000000000 0300000000000000 0000000000000000",
+            ),
+            (
+                Report::Unready(HookEnd::Signalled(9)),
+                "0800000000000000 0100000000000000 0900000000000000 0000000000000000",
+            ),
+            (
+                Report::Unready(HookEnd::NotStarted(2)),
+                "0800000000000000 0200000000000000 0200000000000000 0000000000000000",
+            ),
+            (Report::Unready(HookEnd::TimedOut), "0800000000000000 0300000000000000 0000000000000000 0000000000000000"),
+            (Report::Unready(HookEnd::Cut), "0800000000000000 0400000000000000 0000000000000000 0000000000000000"),
+            (
+                Report::HookFailed(Hook::Lead, HookEnd::Exited(3)),
+                "0900000000000000 0000000000000000 0300000000000000 0000000000000000",
+            ),
+            (
+                Report::HookFailed(Hook::Losing, HookEnd::TimedOut),
+                "0900000000000000 0300000000000000 0000000000000000 0100000000000000",
+            ),
+            (
+                Report::HookFailed(Hook::Lost, HookEnd::Signalled(9)),
+                "0900000000000000 0100000000000000 0900000000000000 0200000000000000",
+            ),
+            (
+                Report::Killed { woken: micros(3), signalled: micros(4_000), empty: micros(5_000_000) },
+                "0a00000000000000 b80b000000000000 00093d0000000000 00f2052a01000000",
+            ),
+        ] {
+            assert_eq!(hex(&encode_report(&report)), bytes, "{report:?}");
+        }
+    }
+
     /// As often one of ours as not.
     fn any_packet(source: &mut Source) -> Packet {
         let tag = u8::try_from(source.below(12)).expect("it is below twelve");

@@ -42,9 +42,13 @@
 //! clock is in it, so states come again only along other ways to the same instant; that is what bounds the space.
 //!
 //! `cargo test --test model -- --nocapture` shows the states explored, how often each thing worth meeting was met, and
-//! each mutant's counterexample. `-- --ignored` explores for longer.
+//! each mutant's counterexample. `-- --ignored` explores for longer. How many states each world has, and how soon each
+//! mutant is found, stands in tests/golden/model.txt: a change that only moves or renames leaves that as it is.
 
 mod clock;
+#[path = "../support/golden.rs"]
+#[allow(dead_code, reason = "what is pinned here are lines")]
+mod golden;
 mod host;
 mod mutants;
 mod network;
@@ -56,6 +60,7 @@ mod steps;
 mod store;
 mod world;
 
+use golden::golden_line;
 use stateright::{Checker, Model};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,8 +116,13 @@ fn tell(world: &World, path: &[(world::State, Option<steps::Step>)]) -> Countere
     Counterexample { breach, steps: path.len() - 1, story: lines.collect() }
 }
 
-/// The world as it is holds, has at least `floor` states, and all of `met` happened in it.
+/// The world as it is holds, has as many states as ever (and at least `floor`), and all of `met` happened in it.
 fn holds(what: &str, world: World, floor: usize, met: &[Met]) {
+    let states = explored(what, world, floor, met);
+    golden_line("model", what, &format!("holds in {states} states"));
+}
+
+fn explored(what: &str, world: World, floor: usize, met: &[Met]) -> usize {
     let (begun, counts) = (Instant::now(), Arc::clone(&world.met));
     let (states, found) = explore(world, false);
     println!("{what}: states explored: {states} in {:.1?}", begun.elapsed());
@@ -127,6 +137,11 @@ fn holds(what: &str, world: World, floor: usize, met: &[Met]) {
     assert!(states >= floor, "{what}: only {states} states: what went missing?");
     let missed: Vec<&Met> = met.iter().filter(|&&met| count(met) == 0).collect();
     assert!(missed.is_empty(), "{what}: never met {missed:?}");
+    states
+}
+
+fn pin_breach(what: &str, found: &Counterexample) {
+    golden_line("model", what, &format!("{:?} after {} steps", found.breach, found.steps));
 }
 
 #[test]
@@ -171,8 +186,8 @@ fn no_three_faults_of_the_network_break_it() {
 fn no_two_faults_break_it_for_longer_and_no_three_of_one_host() {
     for store in [Kind::Conditional, Kind::Atomic] {
         let world = |faults, horizon| world(store, faults, horizon);
-        holds("two faults", World { staggered: false, ..world(Faults::any(2), 18) }, 5_000_000, &[]);
-        holds("three faults", World { victim: Some(Id(0)), ..world(Faults::any(3), 11) }, 2_000_000, &[]);
+        explored("two faults", World { staggered: false, ..world(Faults::any(2), 18) }, 5_000_000, &[]);
+        explored("three faults", World { victim: Some(Id(0)), ..world(Faults::any(3), 11) }, 2_000_000, &[]);
     }
 }
 
@@ -186,6 +201,7 @@ fn a_candidate_frozen_while_it_starts_its_guard_starts_no_tree_too_late() {
     let (_, found) = explore(with(Start::AfterAPause), true);
     let found = found.expect("no look at the clock is a breach");
     println!("without a look: {:?} after {} steps\n{}", found.breach, found.steps, found.story);
+    pin_breach("frozen while it starts its guard, without a look", &found);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::tree::{Temper, Tree};
 use crate::watched::Watched;
 use crate::world::World;
-use leaderrun::internals::election::{CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
+use leaderrun::internals::election::{Action, CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
 use leaderrun::internals::guard::orphan_release;
 use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term};
@@ -336,6 +336,7 @@ impl Host for Body {
             grace,
             tell: self.tell.clone(),
             begin: (machine.site.index, candidate.session.as_str().to_owned(), term.0),
+            world: machine.site.world.clone(),
         };
         let left = tree.clone();
         let guard_end = spawn(&guard, guards.run(orders, exec), move |own_decision| {
@@ -406,6 +407,14 @@ impl Host for Body {
             lines.seize.set(true);
         }
     }
+
+    fn saw(&mut self, event: &Event) {
+        self.machine.site.world.trace(|trace| trace.heard(self.machine.site.index, event));
+    }
+
+    fn did(&mut self, action: &Action) {
+        self.machine.site.world.trace(|trace| trace.did(self.machine.site.index, action));
+    }
 }
 
 struct Guard {
@@ -414,6 +423,7 @@ struct Guard {
     grace: Duration,
     tell: UnboundedSender<Event>,
     begin: (usize, String, u64),
+    world: World,
 }
 
 impl Guard {
@@ -444,7 +454,9 @@ impl Guard {
                 }
                 () = clock.reaches(policy.wake_at()) => Input::Tick,
             };
+            self.world.trace(|trace| trace.guard_heard(*host, input));
             for effect in policy.handle(BootInstant::now(), input) {
+                self.world.trace(|trace| trace.guard_did(*host, effect));
                 match effect {
                     Effect::AskTree => self.tree.ask(),
                     Effect::KillTree => self.tree.kill(),
@@ -510,6 +522,8 @@ async fn last_will(machine: Arc<Machine>, candidate: Candidate, term: Term) {
     let run = async move {
         let store = (machine.site.open)(machine.site.index).await;
         let given = orphan_release::give_back(&*store, &candidate, term).await;
+        let end = if given.is_ok() { "is given back by its backstop" } else { "is left to end" };
+        machine.site.world.trace(|trace| trace.lease(machine.site.index, term, end));
         machine.site.world.say(&format!("host {}: last will of term {term}: {given:?}", machine.site.index));
     };
     process.run(run).await;

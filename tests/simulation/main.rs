@@ -22,11 +22,18 @@
 //!
 //! A seed is one story. `LEADERRUN_SEEDS=100..200 cargo test --test simulation` tells those of a range, and one seed is
 //! told again exactly as before. `-- --nocapture` shows what was counted.
+//!
+//! What the machines heard and did in the first hundred stories stands in tests/golden/simulation-*.txt, a line and a hash
+//! a story: a change that only moves or renames leaves that as it is. `LEADERRUN_TRACES=DIRECTORY` writes the whole of it
+//! down there, to be compared with what another commit writes.
 
 #![cfg(feature = "dynamodb")]
 
 mod clock;
 mod fleet;
+#[path = "../support/golden.rs"]
+#[allow(dead_code, reason = "what is pinned here are whole files")]
+mod golden;
 mod host;
 mod network;
 #[path = "../support/note.rs"]
@@ -38,18 +45,22 @@ mod random;
 mod reference;
 mod story;
 mod table;
+mod trace;
 mod tree;
 mod watched;
 mod world;
 
 use fleet::Fleet;
+use golden::golden;
 use note::note;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
-use story::{Kind, Told, tell};
+use story::{Kind, TRACED, Told, tell};
+use trace::Trace;
 
 /// A panic in a task is a breach of its story, which only this tells.
 fn note_panics() {
@@ -80,7 +91,7 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
     let begun = Instant::now();
     let next = AtomicU64::new(seeds.start);
     let wrong: Mutex<Option<Told>> = Mutex::new(None);
-    let sums: Mutex<(BTreeMap<&str, u64>, Vec<Duration>, usize)> = Mutex::default();
+    let sums: Mutex<Sums> = Mutex::default();
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -96,12 +107,7 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
                         told.breaches.push("something panicked".to_owned());
                     }
                     if told.breaches.is_empty() {
-                        let mut sums = sums.lock().expect("not poisoned");
-                        for (fault, count) in told.faults {
-                            *sums.0.entry(fault).or_default() += count;
-                        }
-                        sums.1.extend(told.gaps);
-                        sums.2 += told.lives;
+                        sums.lock().expect("not poisoned").add(told);
                     } else {
                         wrong.lock().expect("not poisoned").get_or_insert(told);
                     }
@@ -112,7 +118,7 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
     if let Some(told) = wrong.into_inner().expect("not poisoned") {
         panic!("seed {} of {:?}: {:?}\n{}", told.seed, told.kind, told.breaches, told.transcript);
     }
-    let (faults, mut gaps, lives) = sums.into_inner().expect("not poisoned");
+    let Sums { faults, mut gaps, lives, traces } = sums.into_inner().expect("not poisoned");
     gaps.sort_unstable();
     let count = seeds.end - seeds.start;
     let (median, worst) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
@@ -130,6 +136,47 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
         worst.as_millis()
     ));
     assert!(lives as u64 > count, "only {lives} trees in {count} stories: what went missing?");
+    pin(kind, &traces);
+}
+
+/// What is counted over many stories.
+#[derive(Default)]
+struct Sums {
+    faults: BTreeMap<&'static str, u64>,
+    gaps: Vec<Duration>,
+    lives: usize,
+    /// By the seed.
+    traces: BTreeMap<u64, Trace>,
+}
+
+impl Sums {
+    fn add(&mut self, told: Told) {
+        for (fault, count) in told.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+        self.gaps.extend(told.gaps);
+        self.lives += told.lives;
+        self.traces.extend(told.trace.map(|trace| (told.seed, trace)));
+    }
+}
+
+/// The stories are those that they were.
+fn pin(kind: Kind, traces: &BTreeMap<u64, Trace>) {
+    let kind = match kind {
+        Kind::DynamoDb => "dynamodb",
+        Kind::Reference => "reference",
+    };
+    if let Some(directory) = std::env::var_os("LEADERRUN_TRACES").map(PathBuf::from) {
+        for (seed, Trace { decisions, said }) in traces {
+            let write = |what: &str, text| std::fs::write(directory.join(format!("{kind}-{seed}-{what}")), text);
+            write("decisions", decisions).and_then(|()| write("said", said)).expect("LEADERRUN_TRACES can be written");
+        }
+    }
+    // Whoever asked for other seeds wants to see those.
+    if (0..TRACED).all(|seed| traces.contains_key(&seed)) {
+        let lines: Vec<String> = traces.iter().map(|(seed, trace)| format!("{seed}: {}", trace.digest())).collect();
+        golden(&format!("simulation-{kind}"), &lines.join("\n"));
+    }
 }
 
 #[test]
@@ -147,9 +194,10 @@ fn a_seed_tells_the_same_story_again() {
     note_panics();
     for kind in [Kind::DynamoDb, Kind::Reference] {
         for seed in 0..5 {
-            let (once, again) = (tell(kind, seed).transcript, tell(kind, seed).transcript);
-            let differs = once.lines().zip(again.lines()).find(|(one, other)| one != other);
-            assert!(once == again, "{kind:?} {seed}: {differs:?}");
+            let (once, again) = (tell(kind, seed), tell(kind, seed));
+            let differs = once.transcript.lines().zip(again.transcript.lines()).find(|(one, other)| one != other);
+            assert!(once.transcript == again.transcript, "{kind:?} {seed}: {differs:?}");
+            assert!(once.trace == again.trace, "{kind:?} {seed}: the same in words, and not in what was decided");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What happened, and whether it may: the one place that sees all hosts at once.
 
 use crate::clock::{Process, elapsed};
+use crate::trace::Trace;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,6 +18,8 @@ struct State {
     breaches: Vec<String>,
     lives: Vec<Life>,
     faults: BTreeMap<&'static str, u64>,
+    /// Some where somebody will read it.
+    trace: Option<Trace>,
 }
 
 /// One tree, from the start of COMMAND to the end of its last descendant.
@@ -43,6 +46,22 @@ impl World {
         self.0.lock().expect("nobody panicked")
     }
 
+    /// Keeps a trace from now on.
+    pub fn keep_trace(&self) {
+        self.state().trace = Some(Trace::default());
+    }
+
+    pub fn trace(&self, add: impl FnOnce(&mut Trace)) {
+        if let Some(trace) = &mut self.state().trace {
+            add(trace);
+        }
+    }
+
+    /// What there is of it so far.
+    pub fn take_trace(&self) -> Option<Trace> {
+        self.state().trace.take()
+    }
+
     pub fn say(&self, line: &str) {
         self.state().transcript.push(format!("{:>9.3} {line}", elapsed().as_secs_f64()));
     }
@@ -61,6 +80,7 @@ impl World {
     /// COMMAND starts. Answers the number of its life.
     pub fn begins(&self, host: usize, session: &str, term: u64, process: &Process) -> usize {
         self.say(&format!("host {host}: tree of term {term} begins"));
+        self.trace(|trace| trace.tree(host, term, "begins"));
         let mut state = self.state();
         let last = state.lives.last().map(|life| life.term);
         // COMMAND may be started again in the same leadership, by the same candidate, once it is dead.
@@ -91,8 +111,10 @@ impl World {
         let mut state = self.state();
         let life = &mut state.lives[number];
         life.to = Some(elapsed());
-        let end = format!("host {}: tree of term {} is dead", life.host, life.term);
+        let (host, term) = (life.host, life.term);
+        let end = format!("host {host}: tree of term {term} is dead");
         drop(state);
+        self.trace(|trace| trace.tree(host, term, "is dead"));
         self.say(&end);
     }
 
