@@ -71,8 +71,8 @@ use wire::{Heard, Line};
 /// so something still looks after the tree that such a kill leaves.
 pub const GUARD_NAME: &str = "lr-guard";
 
-/// What the candidate tells its guard at the start. It travels through memory, not through arguments, so that `pkill -f
-/// COMMAND` does not match the guard as well.
+/// What the candidate tells its guard at the start. It travels through memory, not through arguments, so that
+/// `pkill -f COMMAND` does not match the guard as well.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GuardSpec {
     pub command: Vec<Vec<u8>>,

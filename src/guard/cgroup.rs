@@ -70,7 +70,7 @@ impl Cgroup {
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
         // A later mount may hide an earlier one.
         let opened = directories_of(&mounts, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
-        let (directory, path) = opened.ok_or("no file system of type cgroup2 that shows its cgroup is mounted")?;
+        let (directory, path) = opened.ok_or("no mounted cgroup2 file system shows the cgroup of this process")?;
         let (directory, shown) = (OwnedFd::from(directory), path.display());
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
         // The root of the whole hierarchy has no such file.
@@ -82,7 +82,7 @@ impl Cgroup {
             there(name, AccessFlags::W_OK).map_err(|error| format!("{shown} cannot be written: {}", error.desc()))?;
         }
         there(c"cgroup.kill", AccessFlags::F_OK)
-            .map_err(|_| format!("{shown} has no cgroup.kill: Linux has it from 5.14 on"))?;
+            .map_err(|_| format!("{shown} has no cgroup.kill, which needs Linux 5.14"))?;
         Ok(Self { directory, path })
     }
 
@@ -134,7 +134,7 @@ impl Cgroup {
             }
             if BootInstant::now() >= give_up {
                 let names: Vec<_> = abandoned.iter().map(|leaf| leaf.name.to_string_lossy()).collect();
-                tracing::warn!("a command of a leaderrun that is gone lives on in {}", names.join(", "));
+                tracing::warn!("processes left over from another leaderrun are still alive in {}", names.join(", "));
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -20,14 +20,14 @@ use std::io;
 /// The value of `--contain`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Contain {
-    /// The walk over `/proc`, and a cgroup where one was delegated to us.
+    /// The walk over `/proc`, and a cgroup if one was delegated to us.
     #[default]
     Auto,
-    /// The walk alone.
+    /// The walk over `/proc` alone.
     Tree,
-    /// A cgroup, or nothing.
+    /// A cgroup. Without one, leaderrun refuses to start.
     Cgroup,
-    /// A PID namespace, or nothing.
+    /// A PID namespace. Without one, leaderrun refuses to start.
     Pidns,
 }
 
@@ -84,7 +84,7 @@ impl Containment {
         };
         match walks {
             Err(why) if cgroup.is_none() && namespaces.is_none() => Err(format!(
-                "cannot see what would have to be killed: {why}; mount the /proc of this PID namespace, or use --contain pidns"
+                "cannot see the processes to kill: {why}; mount the /proc of this PID namespace, or use --contain pidns"
             )),
             walks => Ok(Self {
                 walks: walks.is_ok(),
@@ -160,7 +160,7 @@ impl Containment {
         let strangers = tree::strangers(walk.as_mut());
         let leaf = match self.cgroup.as_ref().map(Cgroup::new_leaf).transpose() {
             Err(error) if !self.wants_cgroup && (self.walks || self.namespaces.is_some()) => {
-                tracing::warn!("cannot make a cgroup for the command: {error}; its tree is killed without one");
+                tracing::warn!("cannot make a cgroup for the command: {error}; continuing without it");
                 None
             }
             leaf => leaf?,
@@ -194,7 +194,7 @@ impl fmt::Display for Containment {
 fn walks() -> Result<(), String> {
     let own = fs::read_link("/proc/self").map_err(|error| format!("/proc is not mounted, or is not ours: {error}"))?;
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
-        return Err("/proc is of another PID namespace".to_owned());
+        return Err("/proc belongs to another PID namespace".to_owned());
     }
     let mounts =
         fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
@@ -272,7 +272,7 @@ fn find_namespaces() -> Result<Namespaces, String> {
         Err(_) => match init::try_namespaces(&one, Namespaces::WithUser) {
             Ok(()) => Ok(Namespaces::WithUser),
             Err(error) => {
-                Err(format!("{} (root may, and others where they may make user namespaces)", refused(&error)))
+                Err(format!("{} (this needs root, or permission to create user namespaces)", refused(&error)))
             }
         },
     }
