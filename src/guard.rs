@@ -128,7 +128,7 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         stop_signal: Signal::try_from(spec.stop_signal).unwrap_or(Signal::SIGTERM),
         terminal: spec.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
         line: Some(line),
-        words: spec.command,
+        command_line: spec.command,
         start: Start { single_thread, mask, scheduling: spec.scheduling },
         runner: Runner::new(spec.hooks),
         just_ended: false,
@@ -223,7 +223,7 @@ struct Guard {
     /// None once the candidate is gone.
     line: Option<Line>,
     /// COMMAND and its arguments. Empty once it was started.
-    words: Vec<Vec<u8>>,
+    command_line: Vec<Vec<u8>>,
     start: Start,
     runner: Runner,
     /// COMMAND was reaped, and the policy does not know yet.
@@ -240,9 +240,9 @@ struct Guard {
 impl Guard {
     fn start(&mut self) {
         let not_after = self.policy.start_by();
-        let mut words = std::mem::take(&mut self.words).into_iter().map(OsString::from_vec);
-        let program = words.next().unwrap_or_default();
-        let arguments: Vec<OsString> = words.collect();
+        let mut command_line = std::mem::take(&mut self.command_line).into_iter().map(OsString::from_vec);
+        let program = command_line.next().unwrap_or_default();
+        let arguments: Vec<OsString> = command_line.collect();
         let terminal = self.terminal.as_ref().and_then(Foreground::to_hand_over);
         let birth = self.start.birth(&self.tree, terminal, not_after);
         let started = match self.namespaces {

@@ -31,7 +31,7 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        refuse_strangers("shard", name)?;
+        check_characters("shard", name)?;
         if name.is_empty() {
             return Err(format!("the shard is empty: name it with 1 to 200 {ALPHABET}"));
         }
@@ -57,7 +57,7 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(prefix: &str) -> Result<Self, String> {
-        refuse_strangers("prefix", prefix)?;
+        check_characters("prefix", prefix)?;
         // A dot at the end may be the beginning of a longer part, if the length allows one more byte.
         let may_go_on = prefix.len() < LONGEST && !is_path(&format!("{prefix}x"));
         if is_path(prefix) && !may_go_on {
@@ -71,12 +71,12 @@ const ALPHABET: &str = "letters, digits and . _ - / :";
 /// The most bytes in the name of a shard.
 const LONGEST: usize = 200;
 
-fn refuse_strangers(what: &str, name: &str) -> Result<(), String> {
+fn check_characters(what: &str, name: &str) -> Result<(), String> {
     if name.len() > LONGEST {
         return Err(format!("the {what} is {} bytes long: use 1 to {LONGEST} {ALPHABET}", name.len()));
     }
-    if let Some(stranger) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
-        return Err(format!("the {what} {} has a {stranger:?} in it: use {ALPHABET}", quoted(name)));
+    if let Some(character) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
+        return Err(format!("the {what} {} has a {character:?} in it: use {ALPHABET}", quoted(name)));
     }
     Ok(())
 }
@@ -273,7 +273,7 @@ pub struct Timing {
 
 impl TimingRequest {
     /// Advice if there is no room. It names only what was given; defaults adapt by themselves.
-    fn ways_out(&self, hooks: HookTimes) -> String {
+    fn advice(&self, hooks: HookTimes) -> String {
         let mut lower = vec!["--renew", "--grace"];
         lower.extend((!hooks.around_a_stop().is_zero()).then_some("--hook-timeout"));
         lower.extend(self.request_timeout.map(|_| "--request-timeout"));
@@ -329,7 +329,7 @@ impl Timing {
                 show(margin),
                 show(fixed.saturating_add(request_timeout.max(least))),
                 show(lease),
-                asked.ways_out(hooks),
+                asked.advice(hooks),
             ));
         }
         Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin, hooks })

@@ -154,7 +154,7 @@ enum Sight {
 struct InTheWay {
     holder: Option<Holder>,
     /// Reported only if no slot has a holder.
-    nobody: Option<Holder>,
+    on_hold: Option<Holder>,
 }
 
 impl InTheWay {
@@ -165,12 +165,13 @@ impl InTheWay {
         }
     }
 
-    fn add_barred(&mut self, shard: &Shard, said: &str) {
-        self.nobody.get_or_insert_with(|| Holder { owner: format!("nobody ({shard} is {said})"), ..Holder::default() });
+    fn add_on_hold(&mut self, shard: &Shard, said: &str) {
+        self.on_hold
+            .get_or_insert_with(|| Holder { owner: format!("nobody ({shard} is {said})"), ..Holder::default() });
     }
 
-    fn told(self) -> Holder {
-        self.holder.or(self.nobody).expect("a shard has slots, and each was asked for")
+    fn holder_to_report(self) -> Holder {
+        self.holder.or(self.on_hold).expect("a shard has slots, and each was asked for")
     }
 }
 
@@ -287,7 +288,7 @@ impl Slots {
 
     /// The slot and the term of the candidate. Some while it leads.
     fn led(&self) -> Option<(usize, Term)> {
-        self.state().claimed.and_then(|hold| Some((hold.slot, hold.term?)))
+        self.state().claimed.and_then(|claimed| Some((claimed.slot, claimed.term?)))
     }
 
     /// Claims a slot. The slot is in doubt from before the request until the store has said who holds it, even if this
@@ -296,7 +297,7 @@ impl Slots {
         let before = {
             let mut state = self.state();
             let before = state.claimed.replace(Claimed { slot, term: None, asked: BootInstant::now() });
-            assert!(before.is_none_or(|hold| hold.slot == slot), "nothing is claimed while another slot is in doubt");
+            assert!(before.is_none_or(|claimed| claimed.slot == slot), "another slot is in doubt: it comes first");
             before
         };
         let answer = self.inner.claim(&self.in_slot(slot, candidate)).await;
@@ -354,7 +355,7 @@ impl Slots {
     }
 
     /// Releases every slot but the one that the candidate leads: the kernel may have granted several.
-    async fn let_others_go(&self, slot: usize, candidate: &Candidate) {
+    async fn release_other_slots(&self, slot: usize, candidate: &Candidate) {
         if !self.inner.expires() {
             for other in (0..self.shards.len()).filter(|&other| other != slot) {
                 let _ = self.inner.release(&self.in_slot(other, candidate), Term(0)).await;
@@ -372,23 +373,23 @@ impl Leases for Slots {
         let mut in_the_way = InTheWay::default();
         let (in_doubt, first) = {
             let mut state = self.state();
-            if let Some(hold) = &mut state.claimed {
-                hold.doubt();
+            if let Some(claimed) = &mut state.claimed {
+                claimed.doubt();
             }
-            (state.claimed.is_some(), state.claimed.map_or(state.first, |hold| hold.slot))
+            (state.claimed.is_some(), state.claimed.map_or(state.first, |claimed| claimed.slot))
         };
         // If its orders cannot be read, the other slots are tried all the same.
         let first = (in_doubt || matches!(self.gate(first).await, Ok(Gate::Open))).then_some(first);
         if let Some(slot) = first {
             match self.claim_slot(slot, candidate).await? {
                 Claim::Granted(grant) => {
-                    self.let_others_go(slot, candidate).await;
+                    self.release_other_slots(slot, candidate).await;
                     return Ok(Claim::Granted(grant));
                 }
                 Claim::Refused(holder) => in_the_way.add(holder),
             }
             if takes_long() {
-                return Ok(Claim::Refused(in_the_way.told()));
+                return Ok(Claim::Refused(in_the_way.holder_to_report()));
             }
         }
         let mut failure = None;
@@ -397,23 +398,23 @@ impl Leases for Slots {
             match sight {
                 Ok(Sight::Free) => free.push(slot),
                 Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_barred(&self.shards[slot], &said),
+                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
                 Err(error) => failure = Some(error),
             }
         }
         for slot in free {
             match self.claim_slot(slot, candidate).await? {
                 Claim::Granted(grant) => {
-                    self.let_others_go(slot, candidate).await;
+                    self.release_other_slots(slot, candidate).await;
                     return Ok(Claim::Granted(grant));
                 }
                 Claim::Refused(holder) => in_the_way.add(holder),
             }
             if takes_long() {
-                return Ok(Claim::Refused(in_the_way.told()));
+                return Ok(Claim::Refused(in_the_way.holder_to_report()));
             }
         }
-        failure.map_or_else(|| Ok(Claim::Refused(in_the_way.told())), Err)
+        failure.map_or_else(|| Ok(Claim::Refused(in_the_way.holder_to_report())), Err)
     }
 
     async fn observe(&self, _shard: &Shard) -> Result<Observation, StoreError> {
@@ -425,27 +426,27 @@ impl Leases for Slots {
                     return Ok(Observation::Free);
                 }
                 Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_barred(&self.shards[slot], &said),
+                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
                 Err(error) => failure = Some(error),
             }
         }
-        failure.map_or_else(|| Ok(Observation::Held(in_the_way.told())), Err)
+        failure.map_or_else(|| Ok(Observation::Held(in_the_way.holder_to_report())), Err)
     }
 
     async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        let Some(hold) = self.state().claimed else { return Ok(Renewal::Lost(None)) };
-        let renewed = self.inner.renew(&self.in_slot(hold.slot, candidate), term, sequence).await;
+        let Some(claimed) = self.state().claimed else { return Ok(Renewal::Lost(None)) };
+        let renewed = self.inner.renew(&self.in_slot(claimed.slot, candidate), term, sequence).await;
         // A slot that was won during the claim is known only now.
-        self.let_others_go(hold.slot, candidate).await;
+        self.release_other_slots(claimed.slot, candidate).await;
         renewed
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let slot = {
             let mut state = self.state();
-            let Some(hold) = &mut state.claimed else { return Ok(Release::NotHeld) };
-            hold.doubt();
-            hold.slot
+            let Some(claimed) = &mut state.claimed else { return Ok(Release::NotHeld) };
+            claimed.doubt();
+            claimed.slot
         };
         let released = self.inner.release(&self.in_slot(slot, candidate), term).await?;
         let mut state = self.state();

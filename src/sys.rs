@@ -574,7 +574,7 @@ pub fn boot_clock() -> Duration {
 
 /// Reads two addresses from `/proc/self/stat`: where something begins, in `field`, and where it ends, in the next one
 /// (proc_pid_stat(5)). None if the kernel does not show them.
-fn stated_addresses(field: usize) -> Option<(usize, usize)> {
+fn stat_addresses(field: usize) -> Option<(usize, usize)> {
     let line = std::fs::read_to_string("/proc/self/stat").ok()?;
     // The second field, in parentheses, may contain spaces.
     let fields: Vec<&str> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -587,7 +587,7 @@ fn stated_addresses(field: usize) -> Option<(usize, usize)> {
 pub fn forget_instructions() {
     let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or_default()).unwrap_or_default();
     // startcode and endcode. They are 0 or 1 if the kernel hides them.
-    let Some((start, end)) = stated_addresses(26).filter(|&(start, _)| start > 1 && page > 0) else { return };
+    let Some((start, end)) = stat_addresses(26).filter(|&(start, _)| start > 1 && page > 0) else { return };
     let (start, end) = (start.next_multiple_of(page), end / page * page);
     if start < end {
         let region = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
@@ -601,7 +601,7 @@ pub fn forget_instructions() {
 /// first `:`. Does nothing if the kernel does not show where the arguments are.
 pub fn hide_argument(text: &str) {
     // arg_start and arg_end.
-    let Some((start, end)) = stated_addresses(48) else { return };
+    let Some((start, end)) = stat_addresses(48) else { return };
     if start == 0 || end <= start || text.is_empty() {
         return;
     }

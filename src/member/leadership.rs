@@ -62,7 +62,7 @@ pub(super) struct Inquiries {
 
 struct State {
     /// Some while what the election calls the tree is alive: from the start until [`TreeEvent::Dead`] is sent.
-    tenure: Option<Tenure>,
+    active: Option<Active>,
     /// None if the work may overrun, and for PID 1.
     kill_timer: Option<KillTimer>,
     leader: Option<Leader>,
@@ -82,7 +82,8 @@ struct State {
     farewell: Option<Result<(), Error>>,
 }
 
-struct Tenure {
+/// The leadership in progress.
+struct Active {
     term: Term,
     policy: Policy,
     /// Some once the work was told to end.
@@ -95,9 +96,9 @@ struct Tenure {
     _store: Arc<dyn Store>,
 }
 
-impl Tenure {
+impl Active {
     /// True while work may begin.
-    fn goes_on(&self, now: BootInstant) -> bool {
+    fn may_begin(&self, now: BootInstant) -> bool {
         self.ending.is_none() && now < self.policy.wake_at()
     }
 
@@ -113,10 +114,10 @@ impl Tenure {
 
 impl State {
     fn role(&self) -> Role {
-        match &self.tenure {
-            Some(Tenure { term, ending: Some(why), .. }) => Role::Ending { term: term.0, why: *why },
+        match &self.active {
+            Some(Active { term, ending: Some(why), .. }) => Role::Ending { term: term.0, why: *why },
             _ if self.farewell.is_some() => Role::Stopped,
-            Some(Tenure { term, ending: None, .. }) => Role::Leading { term: term.0 },
+            Some(Active { term, ending: None, .. }) => Role::Leading { term: term.0 },
             None => Role::Standby { leader: self.leader.clone(), waiting_for: self.waiting_for.clone() },
         }
     }
@@ -136,7 +137,7 @@ impl Shared {
             Overrun::Abort | Overrun::Warn => None,
         };
         let state = State {
-            tenure: None,
+            active: None,
             kill_timer,
             leader: None,
             waiting_for: None,
@@ -173,22 +174,22 @@ impl Shared {
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let changed = change(&mut state);
-        if let Some(Tenure { term, ending: Some(why), told, .. }) = &mut state.tenure
+        if let Some(Active { term, ending: Some(why), told, .. }) = &mut state.active
             && !std::mem::replace(told, true)
             && let Some(endings) = &self.endings
         {
             let _ = endings.send((term.0, *why));
         }
-        if let Some(Tenure { ending: Some(_), handles: 0, .. }) = state.tenure {
-            state.tenure = None;
+        if let Some(Active { ending: Some(_), handles: 0, .. }) = state.active {
+            state.active = None;
             self.tell(TreeEvent::Dead);
         }
-        let tenure = state.tenure.as_ref();
-        let wake_at = tenure.map_or(BootInstant::NEVER, |tenure| tenure.policy.wake_at());
+        let active = state.active.as_ref();
+        let wake_at = active.map_or(BootInstant::NEVER, |active| active.policy.wake_at());
         // Without a [`Leadership`] there is no work that could overrun.
-        let held = tenure.filter(|tenure| tenure.handles > 0);
-        let backstop_at = held.map_or(BootInstant::NEVER, |tenure| tenure.policy.ends_at().1);
-        let over = state.farewell.is_some() && tenure.is_none();
+        let held = active.filter(|active| active.handles > 0);
+        let backstop_at = held.map_or(BootInstant::NEVER, |active| active.policy.ends_at().1);
+        let over = state.farewell.is_some() && active.is_none();
         if let Some(kill_timer) = &mut state.kill_timer {
             kill_timer.set(backstop_at.since_boot()).expect("a timer that exists can be set");
         }
@@ -223,25 +224,25 @@ impl Shared {
 
     /// Feeds the policy and carries out its effects.
     fn feed(&self, state: &mut State, input: Input, why: Ending) {
-        let Some(tenure) = &mut state.tenure else { return };
-        for effect in tenure.policy.handle(BootInstant::now(), input) {
+        let Some(active) = &mut state.active else { return };
+        for effect in active.policy.handle(BootInstant::now(), input) {
             match effect {
                 Effect::AskTree => {
-                    tenure.ending.get_or_insert(why);
+                    active.ending.get_or_insert(why);
                 }
                 Effect::ReportDeadline => {
-                    tenure.ending.get_or_insert(Ending::Late);
+                    active.ending.get_or_insert(Ending::Late);
                     self.tell(TreeEvent::DeadlineReached);
                 }
                 Effect::KillTree => {
-                    if tenure.handles > 0 {
+                    if active.handles > 0 {
                         match self.overrun {
-                            Overrun::Abort => self.abort(tenure.term),
-                            Overrun::Warn => state.overran = Some(tenure.term),
+                            Overrun::Abort => self.abort(active.term),
+                            Overrun::Warn => state.overran = Some(active.term),
                         }
                     }
-                    if tenure.ending.is_none() {
-                        tenure.ending = Some(Ending::Late);
+                    if active.ending.is_none() {
+                        active.ending = Some(Ending::Late);
                         self.tell(TreeEvent::DeadlineReached);
                     }
                 }
@@ -257,7 +258,7 @@ impl Shared {
             }
         }
         if why == Ending::Lost {
-            tenure.ending = Some(Ending::Lost);
+            active.ending = Some(Ending::Lost);
         }
     }
 
@@ -282,8 +283,8 @@ impl Shared {
             state.ordered = false;
             state.late = false;
             state.not_released = None;
-            state.tenure =
-                Some(Tenure { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
+            state.active =
+                Some(Active { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
             // The deadline may have passed on the way here.
             self.feed(state, Input::Tick, Ending::Late);
         });
@@ -363,23 +364,23 @@ impl Shared {
 
     pub(super) fn farewell(&self) -> Option<Result<(), Error>> {
         let state = self.state();
-        state.farewell.clone().filter(|_| state.tenure.is_none())
+        state.farewell.clone().filter(|_| state.active.is_none())
     }
 
     pub(super) fn is_leader(&self) -> bool {
         let state = self.state();
         let now = BootInstant::now();
-        state.farewell.is_none() && state.tenure.as_ref().is_some_and(|tenure| tenure.goes_on(now))
+        state.farewell.is_none() && state.active.as_ref().is_some_and(|active| active.may_begin(now))
     }
 
     pub(super) fn leader(&self) -> Option<Leader> {
         let state = self.state();
-        let Some(tenure) = state.tenure.as_ref().filter(|tenure| !tenure.remaining(BootInstant::now()).is_zero())
+        let Some(active) = state.active.as_ref().filter(|active| !active.remaining(BootInstant::now()).is_zero())
         else {
             return state.leader.clone();
         };
         let Candidate { owner, host, pid, .. } = &self.candidate;
-        Some(Leader { owner: owner.clone(), host: Some(host.clone()), pid: Some(*pid), term: Some(tenure.term.0) })
+        Some(Leader { owner: owner.clone(), host: Some(host.clone()), pid: Some(*pid), term: Some(active.term.0) })
     }
 
     pub(super) async fn find_leader(&self) -> Result<Option<Leader>, Error> {
@@ -405,9 +406,9 @@ impl Shared {
     pub(super) fn hold(self: &Arc<Self>) -> Option<Leadership> {
         self.change(|state| {
             let open = state.farewell.is_none();
-            let tenure = state.tenure.as_mut().filter(|tenure| open && tenure.goes_on(BootInstant::now()))?;
-            tenure.handles += 1;
-            Some(Leadership { shared: Arc::clone(self), term: tenure.term })
+            let active = state.active.as_mut().filter(|active| open && active.may_begin(BootInstant::now()))?;
+            active.handles += 1;
+            Some(Leadership { shared: Arc::clone(self), term: active.term })
         })
     }
 
@@ -419,7 +420,7 @@ impl Shared {
             let _ = poll(&mut alarm, PollTimeout::NONE);
             let over = self.change(|state| {
                 self.feed(state, Input::Tick, Ending::Late);
-                state.farewell.is_some() && state.tenure.is_none()
+                state.farewell.is_some() && state.active.is_none()
             });
             if over {
                 return;
@@ -460,16 +461,16 @@ impl Leadership {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let now = BootInstant::now();
-        self.shared.state().tenure.as_ref().map_or(Duration::ZERO, |tenure| tenure.remaining(now))
+        self.shared.state().active.as_ref().map_or(Duration::ZERO, |active| active.remaining(now))
     }
 
     /// The reason why the work has to end, once it has to. For work that does not await.
     #[must_use]
     pub fn is_ending(&self) -> Option<Ending> {
         let now = BootInstant::now();
-        match &self.shared.state().tenure {
-            Some(tenure) if tenure.goes_on(now) => None,
-            Some(tenure) => Some(tenure.ending.unwrap_or(Ending::Late)),
+        match &self.shared.state().active {
+            Some(active) if active.may_begin(now) => None,
+            Some(active) => Some(active.ending.unwrap_or(Ending::Late)),
             None => Some(Ending::Lost),
         }
     }
@@ -492,8 +493,8 @@ impl Leadership {
 
 impl Clone for Leadership {
     fn clone(&self) -> Self {
-        if let Some(tenure) = &mut self.shared.state().tenure {
-            tenure.handles += 1;
+        if let Some(active) = &mut self.shared.state().active {
+            active.handles += 1;
         }
         Self { shared: Arc::clone(&self.shared), term: self.term }
     }
@@ -502,8 +503,8 @@ impl Clone for Leadership {
 impl Drop for Leadership {
     fn drop(&mut self) {
         self.shared.change(|state| {
-            if let Some(tenure) = &mut state.tenure {
-                tenure.handles -= 1;
+            if let Some(active) = &mut state.active {
+                active.handles -= 1;
             }
         });
     }

@@ -161,11 +161,11 @@ enum Listener {
 
 impl Listener {
     /// Waits for a client, and answers it in a task of its own.
-    async fn attend(&self, metrics: &Arc<Metrics>) -> io::Result<AbortHandle> {
+    async fn accept_one(&self, metrics: &Arc<Metrics>) -> io::Result<AbortHandle> {
         let metrics = Arc::clone(metrics);
         let task = match self {
-            Self::Tcp(listener) => tokio::spawn(converse(listener.accept().await?.0, metrics)),
-            Self::Unix(listener) => tokio::spawn(converse(listener.accept().await?.0, metrics)),
+            Self::Tcp(listener) => tokio::spawn(serve_one(listener.accept().await?.0, metrics)),
+            Self::Unix(listener) => tokio::spawn(serve_one(listener.accept().await?.0, metrics)),
         };
         Ok(task.abort_handle())
     }
@@ -174,7 +174,7 @@ impl Listener {
 async fn serve(listener: Listener, metrics: Arc<Metrics>) {
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        match listener.attend(&metrics).await {
+        match listener.accept_one(&metrics).await {
             Ok(task) => open.push_back(task),
             Err(error) => {
                 tracing::debug!("cannot accept a connection: {error}");
@@ -192,7 +192,7 @@ async fn serve(listener: Listener, metrics: Arc<Metrics>) {
 }
 
 /// Answers one request.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) {
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) {
     let mut http = http1::Builder::new();
     // The timeout below covers the whole connection. Without keep-alive it has one request.
     http.keep_alive(false).header_read_timeout(None).max_buf_size(LONGEST_HEAD);
@@ -205,17 +205,17 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metr
 
 fn answer(method: &Method, path: &str, metrics: &Metrics, now: BootInstant) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
-    let unless = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let ok_if = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let (status, kind, mut body) = match path {
         "/livez" => (StatusCode::OK, TEXT, "alive\n".to_owned()),
         "/readyz" => match metrics.readiness(now) {
             Ok(role) => (StatusCode::OK, TEXT, format!("{role}\n")),
-            Err(reason) => (unless(false), TEXT, format!("not ready: {reason}\n")),
+            Err(reason) => (ok_if(false), TEXT, format!("not ready: {reason}\n")),
         },
         "/leader" => {
             let leads = metrics.leads(now);
             let json = serde_json::to_string(&leads).expect("a statement is plain data");
-            (unless(leads.leader), "application/json", format!("{json}\n"))
+            (ok_if(leads.leader), "application/json", format!("{json}\n"))
         }
         "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics.text(now)),
         _ => (StatusCode::NOT_FOUND, TEXT, "there are /livez, /readyz, /leader and /metrics\n".to_owned()),

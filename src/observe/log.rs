@@ -32,7 +32,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     };
     // Libraries log their own details, and some log secrets.
     let ours = tracing_subscriber::filter::filter_fn(|metadata| metadata.target().starts_with("leaderrun"));
-    terminal::begin(move |lost| told_of_dropped(program, format, lost));
+    terminal::begin(move |lost| dropped_line(program, format, lost));
     let lines = tracing_subscriber::fmt::layer().with_writer(terminal::Lines);
     let registry = tracing_subscriber::registry();
     let level = LevelFilter::from_level(level);
@@ -42,7 +42,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
             .with(
                 lines
                     .fmt_fields(DefaultFields::new())
-                    .event_format(Graded(Text { program }))
+                    .event_format(WithPriority(Text { program }))
                     .with_filter(level)
                     .with_filter(ours),
             )
@@ -53,7 +53,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
                     .json()
                     .flatten_event(true)
                     .with_target(false)
-                    .map_event_format(Graded)
+                    .map_event_format(WithPriority)
                     .with_filter(level)
                     .with_filter(ours),
             )
@@ -90,7 +90,7 @@ pub fn end_on_panic(program: &'static str) {
 
 /// The line that counts dropped lines, in the format of the log. The log itself cannot be used here: it may be in the
 /// middle of a line.
-fn told_of_dropped(program: &str, format: Format, lost: usize) -> String {
+fn dropped_line(program: &str, format: Format, lost: usize) -> String {
     let message = terminal::dropped(lost);
     match format {
         Format::Text => format!("{}{program}: {message}\n", priority(Level::WARN)),
@@ -124,9 +124,9 @@ fn is_journal(stream: Option<&str>) -> bool {
 }
 
 /// Formats a line with its priority before it.
-struct Graded<F>(F);
+struct WithPriority<F>(F);
 
-impl<S, N, F> FormatEvent<S, N> for Graded<F>
+impl<S, N, F> FormatEvent<S, N> for WithPriority<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,

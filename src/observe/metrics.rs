@@ -42,12 +42,12 @@ const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 /// The state and the counters of one candidate.
 pub struct Metrics {
     candidate: Candidate,
-    now: Mutex<Now>,
+    state: Mutex<State>,
     series: Series,
 }
 
 #[derive(Default)]
-struct Now {
+struct State {
     view: Option<View>,
     /// The store has answered.
     heard: bool,
@@ -94,7 +94,7 @@ pub struct Leads {
 impl Metrics {
     #[must_use]
     pub fn new(candidate: &Candidate) -> Self {
-        Self { candidate: candidate.clone(), now: Mutex::default(), series: Series::new(candidate.shard.as_str()) }
+        Self { candidate: candidate.clone(), state: Mutex::default(), series: Series::new(candidate.shard.as_str()) }
     }
 
     /// Sees an event before the election does.
@@ -120,7 +120,7 @@ impl Metrics {
                 match answer {
                     Ok(_) => self.series.renewals.observe(now.since(*sent).as_secs_f64()),
                     Err(error) => {
-                        self.series.renew_failures.with_label_values(&[word(error.kind)]).inc();
+                        self.series.renew_failures.with_label_values(&[conclusion_label(error.kind)]).inc();
                     }
                 }
             }
@@ -136,7 +136,7 @@ impl Metrics {
     }
 
     fn answered<T>(&self, asked: BootInstant, answer: &Result<T, StoreError>) {
-        let mut known = self.now();
+        let mut known = self.state();
         if answer.is_ok() {
             known.heard = true;
             known.silent_since = None;
@@ -149,14 +149,14 @@ impl Metrics {
     pub fn did(&self, action: &Action) {
         match action {
             Action::Start { term, deadline } => {
-                let mut known = self.now();
+                let mut known = self.state();
                 let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
                 let (term, deadline) = (*term, *deadline);
                 let shard = self.candidate.shard.clone();
                 known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, shard, again });
             }
             Action::Extend(deadline) => {
-                if let Some(leadership) = &mut self.now().leadership {
+                if let Some(leadership) = &mut self.state().leadership {
                     leadership.deadline = *deadline;
                 }
             }
@@ -164,7 +164,7 @@ impl Metrics {
                 self.over(Run::Over);
             }
             Action::Ended { how, .. } => {
-                self.now().leadership = None;
+                self.state().leadership = None;
                 self.series.transitions.with_label_values(&[cause(how)]).inc();
             }
             // The lease is renewed while COMMAND drains.
@@ -190,7 +190,7 @@ impl Metrics {
 
     /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
     pub fn began(&self, shard: &Shard, slot: Option<u32>) {
-        if let Some(leadership) = &mut self.now().leadership {
+        if let Some(leadership) = &mut self.state().leadership {
             leadership.shard = shard.clone();
             leadership.slot = slot;
         }
@@ -198,18 +198,18 @@ impl Metrics {
 
     pub fn started(&self) {
         self.series.transitions.with_label_values(&["started"]).inc();
-        if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.now().leadership {
+        if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.state().leadership {
             leadership.run = Run::Running(wall_clock_millis());
             self.series.restarts.inc_by(leadership.again.into());
         }
     }
 
     pub fn show(&self, view: View) {
-        self.now().view = Some(view);
+        self.state().view = Some(view);
     }
 
     fn over(&self, run: Run) {
-        if let Some(leadership) = self.now().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
+        if let Some(leadership) = self.state().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
             leadership.run = run;
         }
     }
@@ -217,7 +217,7 @@ impl Metrics {
     /// Tells whether COMMAND runs under a lease that is not lost, and since when.
     #[must_use]
     pub fn leads(&self, now: BootInstant) -> Leads {
-        let known = self.now();
+        let known = self.state();
         let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now));
         let Candidate { shard, owner, host, .. } = &self.candidate;
         Leads {
@@ -237,7 +237,7 @@ impl Metrics {
     /// # Errors
     /// Why not, in one line. The store's messages stay in the log, because anybody may ask here.
     pub fn readiness(&self, now: BootInstant) -> Result<&'static str, String> {
-        let known = self.now();
+        let known = self.state();
         let silence = known.silent_since.map_or(Duration::ZERO, |since| now.since(since));
         match known.view.as_ref().map(|view| &view.role) {
             Some(Role::Leaving) => Err("it is leaving, or becoming a standby again".to_owned()),
@@ -255,14 +255,14 @@ impl Metrics {
     /// All metrics in the text format of Prometheus, version 0.0.4.
     #[must_use]
     pub fn text(&self, now: BootInstant) -> String {
-        self.reckon(now);
+        self.update_gauges(now);
         // It fails only on a family without a name or samples, and the registry leaves those out.
         TextEncoder::new().encode_to_string(&self.series.registry.gather()).unwrap_or_default()
     }
 
     /// Updates the gauges that depend on the current time.
-    fn reckon(&self, now: BootInstant) {
-        let (known, series) = (self.now(), &self.series);
+    fn update_gauges(&self, now: BootInstant) {
+        let (known, series) = (self.state(), &self.series);
         let leadership = known.leadership.as_ref();
         series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now)).into());
         series.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
@@ -285,8 +285,8 @@ impl Metrics {
         }
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -391,7 +391,7 @@ impl Series {
     }
 }
 
-fn word(kind: ErrorKind) -> &'static str {
+fn conclusion_label(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NotApplied => CONCLUSIONS[0],
         ErrorKind::Unknown => CONCLUSIONS[1],

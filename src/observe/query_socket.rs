@@ -211,7 +211,7 @@ impl QuerySocket {
             slot_of,
             owner: self.owner.clone(),
             pid: self.pid,
-            leadership: self.leadership.as_ref().map(|leadership| leadership.told(now)),
+            leadership: self.leadership.as_ref().map(|leadership| leadership.leads_at(now)),
             standing: Standing::of(&self.view, now),
             containment: self.containment.clone(),
         }
@@ -219,7 +219,7 @@ impl QuerySocket {
 }
 
 impl Leadership {
-    fn told(&self, now: BootInstant) -> Leads {
+    fn leads_at(&self, now: BootInstant) -> Leads {
         let left = match self.deadline.kill_at {
             _ if self.lost => Some(Duration::ZERO),
             BootInstant::NEVER => None,
@@ -267,18 +267,18 @@ mod tests {
         Deadline { term_at: at(kill_at - 2), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
     }
 
-    fn told(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
+    fn left_of(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
         let leadership = Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline, lost };
-        leadership.told(BootInstant::from_nanos(now * 1_000_000_000)).left
+        leadership.leads_at(BootInstant::from_nanos(now * 1_000_000_000)).left
     }
 
     #[test]
     fn the_time_left_ends_at_the_kill_and_is_zero_for_a_lost_lease() {
-        assert_eq!(told(until(10), false, 4), Some(Duration::from_secs(6)));
-        assert_eq!(told(until(10), false, 11), Some(Duration::ZERO));
-        assert_eq!(told(until(10), true, 4), Some(Duration::ZERO));
-        assert_eq!(told(Deadline::NONE, false, 4), None);
-        assert_eq!(told(Deadline::NONE, true, 4), Some(Duration::ZERO));
+        assert_eq!(left_of(until(10), false, 4), Some(Duration::from_secs(6)));
+        assert_eq!(left_of(until(10), false, 11), Some(Duration::ZERO));
+        assert_eq!(left_of(until(10), true, 4), Some(Duration::ZERO));
+        assert_eq!(left_of(Deadline::NONE, false, 4), None);
+        assert_eq!(left_of(Deadline::NONE, true, 4), Some(Duration::ZERO));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Writing to standard error without ever waiting for its reader.
+//! Standard error, written without ever waiting for its reader.
 //!
 //! The hazard: a pipe without a reader, a stuck journal or a stopped terminal (Ctrl-S) accepts nothing more, and a
 //! candidate that waits in write(2) can neither lead nor leave. Setting `O_NONBLOCK` does not help: the flag belongs to

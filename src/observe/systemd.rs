@@ -59,8 +59,8 @@ pub struct Notifier {
     leads: bool,
     /// The slot of the leadership, if the shard has slots.
     slot: Option<u32>,
-    wanted: Told,
-    told: Told,
+    wanted: Known,
+    known: Known,
     /// Some if a watchdog watches this process.
     feeding: Option<Feeding>,
     /// When to look again. None if only the next step of the election can bring something to send.
@@ -71,7 +71,7 @@ pub struct Notifier {
 
 /// What the service manager knows, or will know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Known {
     ready: bool,
     stopping: bool,
     status: String,
@@ -114,8 +114,8 @@ impl Notifier {
             valid_until: BootInstant::from_nanos(0),
             leads: false,
             slot: None,
-            wanted: Told::default(),
-            told: Told::default(),
+            wanted: Known::default(),
+            known: Known::default(),
             wake: feeding.as_ref().map(|feeding| feeding.next),
             feeding,
             complained: false,
@@ -172,10 +172,10 @@ impl Notifier {
         let now = Instant::now();
         let is_due = self.feeding.as_ref().is_some_and(|feeding| now >= feeding.next);
         let feeds = is_due && !self.has_overstayed(BootInstant::now());
-        let message = message(&self.told, &self.wanted, feeds);
+        let message = message(&self.known, &self.wanted, feeds);
         if !message.is_empty() {
             match self.socket.send_to_addr(message.as_bytes(), &self.manager) {
-                Ok(_) => self.told = self.wanted.clone(),
+                Ok(_) => self.known = self.wanted.clone(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wake = Some(now + self.feeding.as_ref().map_or(RETRY, |feeding| RETRY.min(feeding.every / 2)));
                     return;
@@ -206,12 +206,12 @@ impl Notifier {
 }
 
 /// The lines with what the service manager does not know yet.
-fn message(told: &Told, wanted: &Told, feeds: bool) -> String {
+fn message(known: &Known, wanted: &Known, feeds: bool) -> String {
     let status = format!("STATUS={}", wanted.status);
     let lines = [
-        (wanted.ready && !told.ready, "READY=1"),
-        (wanted.stopping && !told.stopping, "STOPPING=1"),
-        (wanted.status != told.status, &status),
+        (wanted.ready && !known.ready, "READY=1"),
+        (wanted.stopping && !known.stopping, "STOPPING=1"),
+        (wanted.status != known.status, &status),
         (feeds, "WATCHDOG=1"),
     ];
     let lines: Vec<&str> = lines.into_iter().filter(|(is_news, _)| *is_news).map(|(_, line)| line).collect();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     /// A notifier and the service manager that it talks to.
-    fn told_by(readiness: Readiness, lease: Option<Duration>) -> (Notifier, UnixDatagram, tempfile::TempDir) {
+    fn notifier_to(readiness: Readiness, lease: Option<Duration>) -> (Notifier, UnixDatagram, tempfile::TempDir) {
         let scratch = tempfile::TempDir::new().unwrap();
         let path = scratch.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn what_the_service_manager_knows_is_not_sent_again() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Candidate, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         notifier.show(&view(Role::Standby(None)));
         assert_eq!(heard(&manager), ["STATUS=standby, the leader is not known yet"]);
         notifier.show(&behind("somebody"));
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_status_names_the_slot_from_its_start_to_the_end_of_its_leadership() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Command, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Command, None);
         notifier.began(Some(2));
         notifier.show(&view(Role::Leader(Term(4))));
         assert_eq!(heard(&manager), ["STATUS=leading in term 4 (slot 2)"]);
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_leader_that_waits_to_restart_its_command_says_so_and_is_ready() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Candidate, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         let end = crate::election::CommandEnd::Exited(3);
         notifier.show(&view(Role::Restarting { term: Term(4), end }));
         let status = "STATUS=leading in term 4; the command exited with 3 and waits to be restarted";
@@ -331,14 +331,14 @@ mod tests {
 
     #[test]
     fn ready_is_sent_at_the_chosen_moment() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Leader, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Leader, None);
         notifier.show(&behind("somebody"));
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!heard(&manager).contains(&"READY=1".to_owned()));
         notifier.started();
         notifier.started();
         assert_eq!(heard(&manager), ["READY=1"]);
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Command, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Command, None);
         notifier.show(&view(Role::Leader(Term(1))));
         notifier.started();
         assert_eq!(heard(&manager), ["STATUS=leading in term 1"]);
@@ -346,9 +346,9 @@ mod tests {
 
     #[test]
     fn a_service_manager_that_does_not_read_is_told_later() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Candidate, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         while notifier.wake.is_none() {
-            notifier.told = Told::default();
+            notifier.known = Known::default();
             notifier.show(&view(Role::Leader(Term(1))));
         }
         heard(&manager);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_leader_whose_tree_outlives_the_lease_is_not_fed() {
-        let (mut notifier, _manager, _scratch) = told_by(Readiness::Candidate, Some(LEASE));
+        let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, Some(LEASE));
         notifier.show(&behind("somebody"));
         assert!(!notifier.has_overstayed(at(10)));
         notifier.granted(at(100));
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_watchdog_that_was_not_fed_is_fed_when_the_leadership_ends() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Leader, Some(LEASE));
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Leader, Some(LEASE));
         notifier.feeding = Some(Feeding { every: Duration::from_mins(1), next: Instant::now() });
         notifier.show(&view(Role::Leader(Term(1))));
         assert_eq!(heard(&manager), ["STATUS=leading in term 1"]);
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn leases_that_do_not_expire_do_not_starve_a_watchdog() {
-        let (mut notifier, _manager, _scratch) = told_by(Readiness::Candidate, None);
+        let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, None);
         notifier.granted(at(100));
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!notifier.has_overstayed(at(1_000_000)));

@@ -42,14 +42,14 @@ struct Screen {
     /// Lines that were dropped. While there are some, no other line is kept: a line that counts them comes first.
     lost: usize,
     /// Makes the line that counts them.
-    tells: Box<dyn Fn(usize) -> String + Send>,
+    report_lost: Box<dyn Fn(usize) -> String + Send>,
     /// Some while lines are kept.
     retry_at: Option<Instant>,
 }
 
-/// Sets `tells`, which makes the line that counts dropped lines, with its line break.
-pub(crate) fn begin(tells: impl Fn(usize) -> String + Send + 'static) {
-    the_screen().tells = Box::new(tells);
+/// Sets `report_lost`, which makes the line that counts dropped lines, with its line break.
+pub(crate) fn begin(report_lost: impl Fn(usize) -> String + Send + 'static) {
+    the_screen().report_lost = Box::new(report_lost);
 }
 
 /// Writes a line that is not part of the log.
@@ -128,8 +128,8 @@ impl Write for Lines {
 
 impl Screen {
     fn on(outlet: Outlet) -> Self {
-        let tells = |lost: usize| format!("{}\n", dropped(lost));
-        Self { outlet, drawn: false, kept: Vec::new(), lost: 0, tells: Box::new(tells), retry_at: None }
+        let report_lost = |lost: usize| format!("{}\n", dropped(lost));
+        Self { outlet, drawn: false, kept: Vec::new(), lost: 0, report_lost: Box::new(report_lost), retry_at: None }
     }
 
     fn draw(&mut self, line: &str) {
@@ -162,7 +162,7 @@ impl Screen {
     fn flush(&mut self) -> bool {
         loop {
             if self.kept.is_empty() && self.lost > 0 {
-                self.kept = (self.tells)(take(&mut self.lost)).into_bytes();
+                self.kept = (self.report_lost)(take(&mut self.lost)).into_bytes();
             }
             if self.kept.is_empty() {
                 self.kept.shrink_to(SPARE);

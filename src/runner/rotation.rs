@@ -89,7 +89,7 @@ impl FromStr for Schedule {
         let mut options = ParseOptions::default();
         options.fallback_timezone_option = FallbackTimezoneOption::System;
         let normalized = cronexpr::normalize_crontab(fields);
-        let crontab = cronexpr::parse_crontab_with(&normalized, options).map_err(|error| wrong(&error.to_string()))?;
+        let crontab = cronexpr::parse_crontab_with(&normalized, options).map_err(|error| brief(&error.to_string()))?;
         let schedule = Self(Box::new(crontab));
         // 29 February comes within eight years; 30 February never does.
         let comes = [0, 2_000_000_000_000].into_iter().any(|from| schedule.next(from).is_some());
@@ -98,7 +98,7 @@ impl FromStr for Schedule {
 }
 
 /// Shortens an error of the library, which shows the whole text with a mark below the mistake.
-fn wrong(said: &str) -> String {
+fn brief(said: &str) -> String {
     let why = said.rsplit_once("^ ").map_or(said, |(_, why)| why);
     let why = why.split(';').next().unwrap_or(why);
     format!("not a crontab's five fields: {}", crate::text::on_one_line(why.to_owned()))

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub(super) struct Holds {
     /// The slots whose orders were never read.
     unread: BTreeSet<usize>,
-    barred: BTreeMap<usize, Standing>,
+    on_hold: BTreeMap<usize, Standing>,
     /// The last handover of each slot that did not name this candidate.
     yielding: BTreeMap<usize, Yielding>,
 }
@@ -45,7 +45,7 @@ pub(super) enum Gate {
 
 impl Holds {
     pub fn of(slots: usize) -> Self {
-        Self { unread: (0..slots).collect(), barred: BTreeMap::new(), yielding: BTreeMap::new() }
+        Self { unread: (0..slots).collect(), on_hold: BTreeMap::new(), yielding: BTreeMap::new() }
     }
 
     /// What is known of a slot. None if its orders have to be read.
@@ -53,7 +53,7 @@ impl Holds {
         if self.unread.contains(&slot) {
             return None;
         }
-        match self.barred.get(&slot) {
+        match self.on_hold.get(&slot) {
             None => Some(Gate::Open),
             Some(Standing { said, look_at }) if now < *look_at => {
                 Some(Gate::Held { said: said.clone(), look_at: *look_at })
@@ -64,7 +64,7 @@ impl Holds {
 
     /// True if there was a hold on the slot when its orders were last read.
     pub fn has(&self, slot: usize) -> bool {
-        self.barred.contains_key(&slot)
+        self.on_hold.contains_key(&slot)
     }
 
     /// Takes note of a release. Others have the time of the handover from now on, however long COMMAND took to end.
@@ -74,7 +74,7 @@ impl Holds {
             yielding.until = now.plus(yielding.hold);
             // That time may have been over before.
             let look_at = yielding.until.min(now.plus(LOOK_EVERY));
-            self.barred.insert(slot, Standing { said: "handed over".to_owned(), look_at });
+            self.on_hold.insert(slot, Standing { said: "handed over".to_owned(), look_at });
         }
     }
 
@@ -89,23 +89,23 @@ impl Holds {
     }
 
     /// Takes note of the directives for a slot, and says whether it may be claimed.
-    fn judge(&mut self, slot: usize, directives: &Directives, now: BootInstant) -> Gate {
+    fn apply(&mut self, slot: usize, directives: &Directives, now: BootInstant) -> Gate {
         self.unread.remove(&slot);
-        let mut bar = None;
+        let mut hold = None;
         if let Some(handover) = directives.handover.as_ref().filter(|handover| !handover.welcome) {
             let until = self.yield_until(slot, handover, now);
-            bar = (now < until).then(|| (format!("handed over {}", handover.said), until));
+            hold = (now < until).then(|| (format!("handed over {}", handover.said), until));
         }
         if let Some(pause) = &directives.pause {
-            bar =
+            hold =
                 Some((format!("paused {}", pause.said), pause.left.map_or(BootInstant::NEVER, |left| now.plus(left))));
         }
-        let Some((said, until)) = bar else {
-            self.barred.remove(&slot);
+        let Some((said, until)) = hold else {
+            self.on_hold.remove(&slot);
             return Gate::Open;
         };
         let look_at = until.min(now.plus(LOOK_EVERY));
-        self.barred.insert(slot, Standing { said: said.clone(), look_at });
+        self.on_hold.insert(slot, Standing { said: said.clone(), look_at });
         Gate::Held { said, look_at }
     }
 }
@@ -119,7 +119,7 @@ impl Slots {
             return Ok(gate);
         }
         let orders = orders::read(&*self.inner, &self.shards[slot]).await?;
-        Ok(self.state().holds.judge(slot, &orders.directives(&self.candidate), BootInstant::now()))
+        Ok(self.state().holds.apply(slot, &orders.directives(&self.candidate), BootInstant::now()))
     }
 
     /// Waits until orders allow a claim of a slot.
@@ -152,7 +152,7 @@ impl Slots {
         let (pause, mut directives) = (of_all(all?), own?.directives(candidate));
         let now = BootInstant::now();
         let mut state = self.state();
-        let _ = state.holds.judge(slot, &directives, now);
+        let _ = state.holds.apply(slot, &directives, now);
         if let Some(handover) = directives.handover.as_mut().filter(|handover| handover.term != term) {
             // The election has not waited for this handover, but the slot has.
             handover.welcome |= state.holds.yield_until(slot, handover, now) <= now;

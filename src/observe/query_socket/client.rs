@@ -86,7 +86,7 @@ pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
     let question = format!("{ASKER}{}", Session::random()?.as_str());
     let asked = async {
         let (stream, peer) = reach(name, Some(&question)).await?;
-        let text = heard(stream).await?;
+        let text = read_answer(stream).await?;
         let (statement, proof) = match text.iter().rposition(|&byte| byte == b'\n') {
             Some(end) => (&text[..end], &text[end + 1..]),
             None => (&text[..], &[][..]),
@@ -132,7 +132,7 @@ async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<Answer>>) {
 
 async fn ask(name: &str) -> io::Result<Answer> {
     let (stream, peer) = reach(name, None).await?;
-    let statement = serde_json::from_slice(&heard(stream).await?).map_err(io::Error::other)?;
+    let statement = serde_json::from_slice(&read_answer(stream).await?).map_err(io::Error::other)?;
     Ok(Answer { statement, peer })
 }
 
@@ -147,7 +147,7 @@ async fn reach(name: &str, question: Option<&str>) -> io::Result<(UnixStream, Pe
     Ok((stream, peer))
 }
 
-async fn heard(stream: UnixStream) -> io::Result<Vec<u8>> {
+async fn read_answer(stream: UnixStream) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     stream.take(MOST).read_to_end(&mut text).await?;
     Ok(text)
