@@ -359,7 +359,7 @@ impl Timing {
         self.renew_interval + self.stop_time() + self.margin
     }
 
-    /// The time from sending the last granted renewal to the stop signal.
+    /// The time from sending the last granted renewal to the beginning of the stop.
     #[must_use]
     pub fn term_after(&self) -> Duration {
         self.lease - self.margin - self.stop_time()
@@ -376,7 +376,7 @@ impl Timing {
 /// `term_at <= kill_at <= backstop_at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Deadline {
-    /// The guard sends the stop signal to the tree.
+    /// The guard begins the stop: the losing hook if there is one, then the stop signal.
     pub term_at: BootInstant,
     /// The guard kills the tree.
     pub kill_at: BootInstant,

@@ -95,8 +95,8 @@ fn own_tree(walks: bool, leaf: Option<(CString, File)>) -> io::Result<Tree> {
     Ok(Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf))
 }
 
-/// Ties the guard's life to the backstop's. A candidate that seizes the tree kills the backstop and finds the guard by
-/// a walk over `/proc`. Without a walk, the kernel kills the guard.
+/// Has the kernel kill the guard when the backstop dies, if there is no walk. A candidate that seizes the tree kills
+/// the backstop, and with a walk it finds the guard itself.
 fn bind_to_backstop(walks: bool) -> io::Result<()> {
     if !walks {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;

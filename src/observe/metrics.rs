@@ -53,7 +53,7 @@ struct State {
     heard: bool,
     /// Since when the store has not answered: the first failed request after its last answer.
     silent_since: Option<BootInstant>,
-    /// Some while the candidate holds the lease and COMMAND is to run.
+    /// Some from the order to start COMMAND until the leadership ends.
     leadership: Option<Leadership>,
 }
 
