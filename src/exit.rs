@@ -1,9 +1,9 @@
-//! Exit statuses: those of sysexits.h, timeout(1) and the shell where they have one.
+//! Exit statuses. They follow sysexits.h, timeout(1) and the shell.
 
 use nix::errno::Errno;
 use std::fmt;
 
-/// Wrong usage: flags, durations, shard names, store URLs, timing without room.
+/// Wrong usage: options, durations, shard names, store URLs, timing without room.
 pub const USAGE: u8 = 64;
 /// The store cannot be reached.
 pub const UNAVAILABLE: u8 = 69;
@@ -15,7 +15,7 @@ pub const NOT_ACQUIRED: u8 = 75;
 pub const NO_PERMISSION: u8 = 77;
 /// Wrong configuration: no such table, a wrong schema, a record that cannot be read.
 pub const CONFIGURATION: u8 = 78;
-/// Leadership was lost, and `--on-loss=exit`; or the term that is verified does not lead.
+/// The leadership was lost, with `--on-loss=exit`; or the term to verify does not lead.
 pub const LOST: u8 = 79;
 /// COMMAND ran for longer than `--max-run`.
 pub const OVERRAN: u8 = 124;
@@ -23,16 +23,16 @@ pub const OVERRAN: u8 = 124;
 pub const NOT_EXECUTABLE: u8 = 126;
 /// COMMAND was not found.
 pub const NOT_FOUND: u8 = 127;
-/// Added to the number of the signal that ended COMMAND, or us before there was one.
+/// Added to the number of the signal that ended COMMAND, or that ended us before COMMAND started.
 pub const SIGNALLED: u8 = 128;
 
-/// Statuses of `leaderctl` that `leaderrun` has not, for there they are COMMAND's.
+/// Statuses of `leaderctl` alone: in `leaderrun` they would be COMMAND's.
 pub mod ctl {
-    /// A fault of `selftest` was not survived as it should be, or none could be run.
+    /// `selftest` found a fault that failover does not handle, or could not run any.
     pub const FAILED: u8 = 1;
 }
 
-/// Why a program was not started: the kernel's error number.
+/// The kernel's error number for a program that could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StartError(pub i32);
 
@@ -61,7 +61,7 @@ impl fmt::Display for StartError {
     }
 }
 
-/// A process ends with the low byte of a number.
+/// The low byte of a status, which is all that the kernel keeps.
 #[must_use]
 pub fn low_byte(number: i32) -> u8 {
     number.to_le_bytes()[0]

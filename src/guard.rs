@@ -1,4 +1,4 @@
-//! The guard: the small process that owns COMMAND and everything descended from it, and sees it dead in time.
+//! The guard: a small process that owns COMMAND and all its descendants, and kills them in time.
 //!
 //! ```text
 //! leaderrun            the candidate: elects, renews, forwards signals
@@ -7,25 +7,25 @@
 //!       └─ COMMAND ... the tree
 //! ```
 //!
-//! The hazards, and what stands against each:
+//! The hazards, and what answers each:
 //!
-//! - *The candidate is killed, frozen or hangs.* The guard knows the deadline and needs nobody to tell it. When
-//!   its line closes, the candidate is gone, and the tree goes within the grace.
-//! - *The guard is killed.* COMMAND dies with it (`PR_SET_PDEATHSIG`); what outlives COMMAND lands on the
-//!   backstop, the next subreaper up, which kills it.
-//! - *The guard is frozen.* At `backstop_at` the backstop and the candidate, each by itself, kill the guard
-//!   (SIGKILL ends a stopped process as well), and the tree lands on them. A timer of the guard's own does the same.
-//! - *Two of the three* are killed or frozen: the third is enough, for each of them knows the deadline and
-//!   inherits what the others leave.
-//! - *All three* are killed or frozen in one instant: COMMAND itself still dies. What it forked dies where the tree has a
-//!   PID namespace (`init`), or where a service manager kills the cgroup; else it lives on.
-//! - *A descendant hides* in its own session or process group, or double-forks: the guard is a subreaper, so
-//!   every descendant becomes its child at the latest when its own parent dies.
+//! - *The candidate is killed, frozen or hangs.* The guard knows the deadline and needs no message to act on it. When
+//!   its line to the candidate closes, the candidate is gone, and the guard ends the tree within the grace.
+//! - *The guard is killed.* COMMAND dies with it (`PR_SET_PDEATHSIG`). Survivors become children of the backstop, the
+//!   next subreaper up, which kills them.
+//! - *The guard is frozen.* At `backstop_at` the backstop and the candidate each kill the guard (SIGKILL also ends a
+//!   stopped process) and inherit the tree. The guard's own kill timer does the same.
+//! - *Two of the three* are killed or frozen. The third is enough: each of them knows the deadline and inherits what
+//!   the others leave.
+//! - *All three* are killed or frozen at the same instant. COMMAND itself still dies. Its descendants die only if the
+//!   tree has a PID namespace (`init`) or a service manager kills the cgroup.
+//! - *A descendant hides* in its own session or process group, or double-forks. The guard is a subreaper, so every
+//!   descendant becomes its child when the descendant's own parent dies, or before.
 //! - *A tree forks as fast as it is killed*, or hides from `/proc`: see [`contain`], [`cgroup`] and [`tree`].
-//! - *The scheduler does not wake us*: see [`priority`].
+//! - *The scheduler does not wake the guard*: see [`priority`].
 //!
-//! All three leave the terminal's signals and systemd's to the candidate: guard and backstop block every signal,
-//! and have process groups of their own.
+//! Signals from the terminal and from systemd are for the candidate. The guard and the backstop block every signal, and
+//! each has its own process group.
 
 mod backstop;
 pub mod cgroup;
@@ -67,12 +67,12 @@ use std::time::Duration;
 use tree::Tree;
 use wire::{Heard, Line};
 
-/// What a respawned process finds as its name when it is to be backstop and guard. `pkill -f leaderrun` does not
-/// match it, so what that leaves of a tree is still looked after.
+/// The process name that makes a respawned leaderrun become backstop and guard. `pkill -f leaderrun` does not match it,
+/// so something still looks after the tree that such a kill leaves.
 pub const GUARD_NAME: &str = "lr-guard";
 
-/// What the candidate tells its guard before it starts. It travels through memory, not through arguments, so
-/// that `pkill -f COMMAND` does not name the guard as well.
+/// What the candidate tells its guard at the start. It travels through memory, not through arguments, so that
+/// `pkill -f COMMAND` does not match the guard as well.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GuardSpec {
     pub command: Vec<Vec<u8>>,
@@ -80,22 +80,22 @@ pub struct GuardSpec {
     pub grace: Duration,
     pub stop_signal: i32,
     pub hooks: Hooks,
-    /// The candidate's process group, when COMMAND may have the terminal.
+    /// The candidate's process group, if COMMAND may have the terminal.
     pub terminal_group: Option<i32>,
-    /// What to do once the tree is dead, should the candidate be gone.
+    /// The release to make once the tree is dead, if the candidate is gone.
     pub will: Option<OrphanRelease>,
-    /// What COMMAND gets, however we raise ours.
+    /// The scheduling of COMMAND. The guard's own priority may be higher.
     pub scheduling: Scheduling,
-    /// `/proc` shows all that is to be killed.
+    /// True when `/proc` shows every process that may have to be killed.
     pub walks: bool,
-    /// The name of the cgroup that COMMAND is born in, where it has one; its directory is among the descriptors.
+    /// The name of the cgroup that COMMAND starts in, if it has one. Its directory is among the inherited descriptors.
     pub leaf: Option<String>,
     pub namespaces: Option<Namespaces>,
-    /// Nothing ends a process that asks for a better priority, as a filter of system calls may.
+    /// True when it is safe to ask for a higher priority. A system call filter may kill a process that asks.
     pub raises: bool,
 }
 
-/// Becomes backstop and guard if this process was respawned to be them. The first thing that `main` does.
+/// Becomes backstop and guard if this process was respawned for that. `main` calls this first.
 #[must_use]
 pub fn run_if_respawned() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
@@ -105,13 +105,13 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     Some(match backstop::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::say_last(format_args!("{GUARD_NAME}: {error}: this program is started by leaderrun alone"));
+            terminal::say_last(format_args!("{GUARD_NAME}: {error}: only leaderrun starts this program"));
             ExitCode::from(crate::exit::USAGE)
         }
     })
 }
 
-/// The guard's main loop. Returns once no descendant is left.
+/// Runs the guard's main loop until no descendant is left.
 fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: SingleThread) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     let _ = nix::sys::prctl::set_name(c"lr-guard");
@@ -128,7 +128,7 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         stop_signal: Signal::try_from(spec.stop_signal).unwrap_or(Signal::SIGTERM),
         terminal: spec.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
         line: Some(line),
-        words: spec.command,
+        command_line: spec.command,
         start: Start { single_thread, mask, scheduling: spec.scheduling },
         runner: Runner::new(spec.hooks),
         just_ended: false,
@@ -136,10 +136,10 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         killing: false,
         kill: None,
         finished: false,
-        // Without one, the backstop and the candidate do its work.
+        // Without a kill timer, the backstop and the candidate still kill a frozen guard.
         kill_timer: KillTimer::new().ok(),
     };
-    guard.set_doom();
+    guard.set_kill_timer();
     if boxes.lead.is_some() {
         guard.run_hook(Hook::Lead, spec.deadline.term_at);
     } else {
@@ -165,20 +165,20 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         while let Some(input) = guard.hear() {
             guard.take(input);
         }
-        // An order that has come meanwhile is heard before COMMAND is started.
+        // Orders that have arrived come first: one of them may forbid starting COMMAND.
         if let Some(end) = guard.hook_ended.take() {
             guard.take(Input::HookEnded(end));
             continue;
         }
         guard.take(Input::Tick);
-        // While it is killed, the tree is looked at again at once: it may be forking as fast as it dies.
+        // A tree that is being killed may fork as fast as it dies, so look at it again at once.
         let wake_at = if guard.killing { guard.kill() } else { guard.policy.wake_at() };
         let inits_line = guard.inits_line().map(AsFd::as_fd);
         watch.wait(guard.line.as_ref(), inits_line, guard.tree.events(), wake_at)?;
     }
 }
 
-/// What every program below the guard is started with.
+/// The settings that every program below the guard starts with.
 struct Start {
     single_thread: SingleThread,
     mask: SigSet,
@@ -198,12 +198,12 @@ impl Start {
     }
 }
 
-/// When a kill was due and done, to be measured.
+/// The instants of a kill, for the report on how long it took.
 #[derive(Clone, Copy, Debug)]
 struct Kill {
     due: BootInstant,
     woken: BootInstant,
-    /// Some once each process that could be seen has its SIGKILL.
+    /// Some once every visible process has been sent SIGKILL.
     signalled: Option<BootInstant>,
 }
 
@@ -212,25 +212,26 @@ struct Guard {
     tree: Tree,
     /// Some while COMMAND has not been reaped.
     command: Option<Pid>,
-    /// COMMAND's process group: safe to signal while COMMAND has not been reaped. None in a PID namespace, whose init reaps it.
+    /// COMMAND's process group. It is safe to signal while COMMAND has not been reaped. None in a PID namespace, where
+    /// the init reaps COMMAND.
     group: Option<Pid>,
-    /// The init of COMMAND's PID namespace while it has not been reaped, and the line to it until that was closed.
+    /// The init of COMMAND's PID namespace, until it is reaped, and the line to it, until that closes.
     init: Option<(Pid, Option<Line>)>,
     namespaces: Option<Namespaces>,
     stop_signal: Signal,
     terminal: Option<Foreground>,
     /// None once the candidate is gone.
     line: Option<Line>,
-    /// COMMAND, to be started.
-    words: Vec<Vec<u8>>,
+    /// COMMAND and its arguments. Empty once it was started.
+    command_line: Vec<Vec<u8>>,
     start: Start,
     runner: Runner,
-    /// COMMAND was reaped, and what it left behind has not been dealt with.
+    /// COMMAND was reaped, and the policy does not know yet.
     just_ended: bool,
-    /// Some once the hook that ran was reaped, until the policy has heard of it.
+    /// Some from the end of a hook until the policy knows.
     hook_ended: Option<HookEnd>,
     killing: bool,
-    /// Some from the first kill on.
+    /// Some from the first kill until it is reported.
     kill: Option<Kill>,
     finished: bool,
     kill_timer: Option<KillTimer>,
@@ -239,9 +240,9 @@ struct Guard {
 impl Guard {
     fn start(&mut self) {
         let not_after = self.policy.start_by();
-        let mut words = std::mem::take(&mut self.words).into_iter().map(OsString::from_vec);
-        let program = words.next().unwrap_or_default();
-        let arguments: Vec<OsString> = words.collect();
+        let mut command_line = std::mem::take(&mut self.command_line).into_iter().map(OsString::from_vec);
+        let program = command_line.next().unwrap_or_default();
+        let arguments: Vec<OsString> = command_line.collect();
         let terminal = self.terminal.as_ref().and_then(Foreground::to_hand_over);
         let birth = self.start.birth(&self.tree, terminal, not_after);
         let started = match self.namespaces {
@@ -258,7 +259,6 @@ impl Guard {
             }
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
                 self.report(&wire::Report::DeadlineReached);
-                // Nothing has run.
                 self.report(&wire::Report::Unready(HookEnd::Cut));
                 self.take(Input::CommandNotStarted(Reason::Lost));
             }
@@ -270,7 +270,7 @@ impl Guard {
         }
     }
 
-    /// With a line to it `child` is an init, else it is COMMAND.
+    /// Takes note of the new child: an init if there is a line to it, otherwise COMMAND.
     fn started(&mut self, child: Pid, inits_line: Option<Line>) {
         let command = match inits_line {
             None => {
@@ -281,7 +281,7 @@ impl Guard {
             Some(line) => {
                 self.tree.grew_by_init(child);
                 self.init = Some((child, Some(line)));
-                // Where /proc does not show it, its init is the next best to name.
+                // Where /proc does not show COMMAND, report its init instead.
                 self.tree.child_of(child).unwrap_or(child)
             }
         };
@@ -301,14 +301,14 @@ impl Guard {
     }
 
     fn hook_over(&mut self, hook: Hook, end: HookEnd) {
-        // What the policy makes of the one before COMMAND it says itself. Whoever is killed with the tree has not failed.
+        // The policy itself reports how the lead hook ended. A hook that is killed with the tree has not failed.
         if hook != Hook::Lead && end != HookEnd::Exited(0) && !self.killing {
             self.report(&wire::Report::HookFailed(hook, end));
         }
         self.hook_ended = Some(end);
     }
 
-    /// The box of the hook that runs is over.
+    /// Kills the running hook: its timeout is over.
     fn kill_hook(&mut self) {
         if let Some((hook, pid)) = self.runner.kill() {
             self.tree.kill_below(pid);
@@ -317,12 +317,12 @@ impl Guard {
         }
     }
 
-    /// Whether the policy has heard of everything that ended.
+    /// True when the policy knows of everything that ended.
     fn has_settled(&self) -> bool {
         !self.just_ended && self.hook_ended.is_none()
     }
 
-    /// Kills what can be found, and notes when that was done first. Answers when to look again.
+    /// Kills every process that can be found, and records when that was first done. Returns when to look again.
     fn kill(&mut self) -> BootInstant {
         let _ = self.runner.kill();
         let next = self.tree.kill();
@@ -339,8 +339,8 @@ impl Guard {
         }
     }
 
-    /// The kernel kills this process when nobody trusts it any more, also where it is frozen.
-    fn set_doom(&mut self) {
+    /// Has the kernel kill this process at `backstop_at`, even if it is frozen then.
+    fn set_kill_timer(&mut self) {
         let backstop_at = self.policy.backstop_at();
         if let Some(kill_timer) = &mut self.kill_timer {
             let _ = kill_timer.set(backstop_at.since_boot());
@@ -377,11 +377,11 @@ impl Guard {
             }
         }
         if matches!(input, Input::Order(Order::Extend(_))) {
-            self.set_doom();
+            self.set_kill_timer();
         }
     }
 
-    /// The stop signal once to every process; SIGCONT after it, for what is stopped cannot obey.
+    /// Sends the stop signal to every process once, and SIGCONT after it: a stopped process cannot obey.
     fn ask(&mut self) {
         if self.tree.is_empty() {
             return;
@@ -393,7 +393,7 @@ impl Guard {
         for signal in signals {
             self.signal_group(signal);
         }
-        // Finding the others takes a look at every process of the machine.
+        // Finding the other processes means reading all of /proc, so the group goes first.
         for signal in signals {
             self.tree.ask(signal, self.group);
         }
@@ -430,7 +430,7 @@ impl Guard {
         }
     }
 
-    /// Reaps every child that ended and looks after COMMAND's stops.
+    /// Reaps every child that ended, and handles COMMAND's stops.
     fn reap(&mut self) {
         self.hear_init();
         loop {
@@ -446,7 +446,7 @@ impl Guard {
 
     fn ended(&mut self, pid: Pid, end: CommandEnd) {
         if self.init.as_ref().is_some_and(|(init, _)| *init == pid) {
-            // Its last words first: it is killed where somebody kills it, and else ends after COMMAND.
+            // Read its last reports first. Without one about COMMAND, the init was killed, and COMMAND with it.
             self.hear_init();
             self.init = None;
             if self.command.is_some() {
@@ -466,21 +466,21 @@ impl Guard {
     fn command_ended(&mut self, end: CommandEnd) {
         self.report(&wire::Report::Ended(end));
         self.runner.command_end = Some(end);
-        // From here on the group's number may become somebody else's.
+        // From here on another process group may get the number.
         (self.command, self.group) = (None, None);
         self.just_ended = true;
     }
 
-    /// What the init of COMMAND's PID namespace tells of it.
+    /// Reads what the init of COMMAND's PID namespace reports.
     fn hear_init(&mut self) {
         while let Some(line) = self.inits_line() {
             match line.hear_report() {
                 Heard::Message(wire::Report::Ended(end)) => self.command_ended(end),
                 Heard::Message(wire::Report::Paused { signal }) => self.stopped(signal),
-                // It tells nothing else.
+                // An init reports nothing else.
                 Heard::Message(_) => {}
                 Heard::Silence => return,
-                // It is dying, and the kernel kills the rest before it can be reaped. Its line has no more to say.
+                // The init is dying, and the kernel kills the rest of its namespace before it can be reaped.
                 Heard::Closed => {
                     if let Some((_, line)) = &mut self.init {
                         *line = None;
@@ -490,7 +490,7 @@ impl Guard {
         }
     }
 
-    /// COMMAND was stopped. Only what a terminal did concerns us: a SIGSTOP is somebody's own business.
+    /// Handles a stop of COMMAND. Only stops by the terminal matter: a SIGSTOP is the sender's business.
     fn stopped(&mut self, signal: i32) {
         let Some(terminal) = &self.terminal else { return };
         match Signal::try_from(signal) {
@@ -521,7 +521,7 @@ impl Guard {
     }
 }
 
-/// What a guard or backstop sleeps on: its line, a child's end, an instant of `CLOCK_BOOTTIME`.
+/// What a guard or backstop sleeps on: its line, the end of a child, and an instant of `CLOCK_BOOTTIME`.
 struct Watch {
     children: SignalFd,
     timer: TimerFd,
@@ -537,7 +537,7 @@ impl Watch {
         })
     }
 
-    /// Waits for any of them, with `events` of a cgroup among them.
+    /// Waits for any of them, or for `events` of a cgroup.
     fn wait(
         &mut self,
         line: Option<&Line>,
@@ -546,7 +546,7 @@ impl Watch {
         wake_at: BootInstant,
     ) -> io::Result<()> {
         set_boot_timer(&self.timer, wake_at)?;
-        // Nothing is asked of the timer where it stands for a source that is not there.
+        // The timer stands in for a missing source, with no events to wait for.
         let timer = self.timer.as_fd();
         let source = |fd: Option<_>, flags| PollFd::new(fd.unwrap_or(timer), fd.map_or(PollFlags::empty(), |_| flags));
         let mut sources = [
@@ -565,7 +565,7 @@ impl Watch {
     }
 }
 
-/// The descriptors a respawned process finds under the numbers in its arguments.
+/// Takes over the descriptors whose numbers are in the arguments of a respawned process.
 fn adopt_all(numbers: impl Iterator<Item = OsString>) -> io::Result<Vec<OwnedFd>> {
     numbers
         .map(|number| {
@@ -583,7 +583,7 @@ mod tests {
     use policy::{Effect, Order};
 
     #[test]
-    fn a_million_charges_are_read_as_they_were_written_and_kept_whatever_numbers_are_in_them() {
+    fn a_million_guard_specs_are_read_as_written_and_keep_their_deadlines() {
         let at = BootInstant::from_nanos;
         let deadline =
             Deadline { term_at: at(5_000_000_000), kill_at: at(9_000_000_000), backstop_at: at(9_500_000_000) };
@@ -605,7 +605,7 @@ mod tests {
             serde_json::to_vec(&spec).unwrap()
         });
         let seeds: Vec<&[u8]> = ours.iter().map(Vec::as_slice).collect();
-        fuzz::bent("charge of the guard", &seeds, |text, source| {
+        fuzz::bent("guard spec", &seeds, |text, source| {
             let read = serde_json::from_slice::<GuardSpec>(text);
             match &read {
                 Ok(spec) => {

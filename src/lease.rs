@@ -1,7 +1,7 @@
-//! The words of the election: shard, owner, session, term, and the timing of a lease.
+//! The basic types of the election: shard, owner, session, term, and the timing of a lease.
 //!
-//! The hazard: a holder that believes in its lease for longer than the store does runs beside its successor.
-//! [`Timing`] is the proof that it does not; nothing else in the crate does sums with leases.
+//! The hazard: a holder that trusts its lease for longer than the store does runs beside its successor. [`Timing`]
+//! proves that this cannot happen. Nothing else in the crate calculates with leases.
 
 use crate::text::quoted;
 use crate::time::BootInstant;
@@ -31,7 +31,7 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        refuse_strangers("shard", name)?;
+        check_characters("shard", name)?;
         if name.is_empty() {
             return Err(format!("the shard is empty: name it with 1 to 200 {ALPHABET}"));
         }
@@ -42,7 +42,7 @@ impl FromStr for Shard {
     }
 }
 
-/// What the names of some shards begin with, letter by letter; empty for all.
+/// The beginning of the names of some shards, compared byte by byte. Empty for all shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);
 
@@ -57,8 +57,8 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(prefix: &str) -> Result<Self, String> {
-        refuse_strangers("prefix", prefix)?;
-        // A dot at its end may go on as a name, unless that would be too long.
+        check_characters("prefix", prefix)?;
+        // A dot at the end may be the beginning of a longer part, if the length allows one more byte.
         let may_go_on = prefix.len() < LONGEST && !is_path(&format!("{prefix}x"));
         if is_path(prefix) && !may_go_on {
             return Err(format!("no shard begins with {prefix:?}: none has a '.' or '..' between slashes"));
@@ -68,15 +68,15 @@ impl FromStr for Prefix {
 }
 
 const ALPHABET: &str = "letters, digits and . _ - / :";
-/// Bytes in the name of a shard, at most.
+/// The most bytes in the name of a shard.
 const LONGEST: usize = 200;
 
-fn refuse_strangers(what: &str, name: &str) -> Result<(), String> {
+fn check_characters(what: &str, name: &str) -> Result<(), String> {
     if name.len() > LONGEST {
         return Err(format!("the {what} is {} bytes long: use 1 to {LONGEST} {ALPHABET}", name.len()));
     }
-    if let Some(stranger) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
-        return Err(format!("the {what} {} has a {stranger:?} in it: use {ALPHABET}", quoted(name)));
+    if let Some(character) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
+        return Err(format!("the {what} {} has a {character:?} in it: use {ALPHABET}", quoted(name)));
     }
     Ok(())
 }
@@ -85,12 +85,12 @@ fn is_path(name: &str) -> bool {
     name.split('/').any(|part| part == "." || part == "..")
 }
 
-/// What a job that runs once is called, a migration's name say: 1 to 100 bytes of `A-Z a-z 0-9 . _ -`, but neither `.` nor
-/// `..`.
+/// The name of a job that runs once, such as that of a migration: 1 to 100 bytes of `A-Z a-z 0-9 . _ -`, but neither
+/// `.` nor `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(String);
 
-/// Bytes in the name of a job, at most.
+/// The most bytes in the name of a job.
 const LONGEST_JOB: usize = 100;
 
 impl JobId {
@@ -118,16 +118,16 @@ impl FromStr for JobId {
     }
 }
 
-/// A random number that tells this process from every other one, also from one with the same owner.
+/// A random number that identifies this process, even among processes with the same owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Session(String);
 
 impl Session {
-    /// 128 random bits in the form of a UUID, version 4 (RFC 9562).
+    /// Makes a session of 128 random bits, written as a UUID of version 4 (RFC 9562).
     ///
     /// # Errors
-    /// When the kernel gives no random bytes.
+    /// If the kernel gives no random bytes.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0_u8; 16];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
@@ -159,7 +159,7 @@ impl fmt::Display for Term {
     }
 }
 
-/// Who asks for a lease: what goes into the store's record.
+/// A candidate for a lease, as the store's record names it.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub shard: Shard,
@@ -171,27 +171,27 @@ pub struct Candidate {
     pub lease: Duration,
 }
 
-/// What somebody says who gives no timing flags.
+/// The timing without options.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
-/// The kernel may take this long to schedule the guard, deliver SIGKILL and reap the tree; half of it is the
-/// guard's, the other half belongs to the processes that step in for a guard that does not act.
+/// How long the kernel may take to schedule the guard, deliver SIGKILL and reap the tree. Half of it is for the guard,
+/// the other half for the processes that act if the guard does not.
 const KILL_LATENCY: Duration = Duration::from_millis(600);
-/// The rates of two clocks differ by less than one part in this many (guarantee 1).
+/// The rates of two clocks differ by less than 1 part in this many (guarantee 1).
 const DRIFT_PARTS: u32 = 100;
-/// Below this a request would fail on a slow day for no other reason.
+/// With a shorter timeout, requests would fail just because the network is slow.
 const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
-/// A longer wait for one answer helps nobody: another attempt on another connection is more likely to be heard.
+/// Waiting longer for one answer does not help: another attempt on another connection is more likely to succeed.
 const MOST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const LEAST_RETRY: Duration = Duration::from_millis(10);
 const MOST_RETRY: Duration = Duration::from_hours(1);
-/// A crash blocks the shard for one lease, so a longer one is a mistake in the unit.
+/// After a crash nobody leads for one lease, so a longer one is a mistake in the unit.
 const MOST_LEASE: Duration = Duration::from_hours(24);
 
-/// The timing that somebody asked for; `None` where it follows from the rest.
+/// The timing that was asked for. `None` for a part that follows from the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct TimingRequest {
     pub lease: Duration,
@@ -203,7 +203,7 @@ pub struct TimingRequest {
     pub hooks: HookTimes,
 }
 
-/// How long each hook may take; zero where there is none.
+/// The timeout of each hook; zero if there is no hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HookTimes {
     /// Before COMMAND. The lease is renewed meanwhile.
@@ -235,35 +235,36 @@ impl Default for TimingRequest {
     }
 }
 
-/// The durations of an election, proven to fit into each other.
+/// The durations of an election, which are proven to fit together.
 ///
-/// The argument. A renewal sent at `s` and granted moves the end of the lease, as the holder counts it, to
-/// `s + lease`. The next one is sent at `s + renew_interval`; should it go unanswered, that is known
-/// `request_timeout` later. The tree is asked to end at `s + lease - margin - stop_grace` and is killed at
-/// `s + lease - margin`. So a leadership survives one lost request, and a tree that ends in its grace is never
-/// killed, exactly when
+/// The argument. A renewal that is sent at `s` and granted moves the end of the lease, as the holder counts it, to
+/// `s + lease`. The next one is sent at `s + renew_interval`. If no answer comes, that is known `request_timeout`
+/// later. The tree gets the stop signal at `s + lease - margin - stop_grace` and is killed at `s + lease - margin`. So
+/// exactly under this condition a leadership survives one lost request, and a tree that ends within its grace is never
+/// killed:
 ///
 /// ```text
 /// renew_interval + request_timeout + stop_grace + margin < lease
 /// ```
 ///
-/// Hooks before the stop signal and after the tree's end take their boxes out of the same time, so where there are any,
-/// the stop begins that much earlier, the boxes count to the sum, and what remains of the tree is killed a box earlier.
+/// The timeouts of the losing and lost hooks come out of the same time. They are added to the sum, the stop begins that
+/// much earlier, and the tree is killed earlier by the timeout of the lost hook.
 ///
-/// The store counts from when it *received* the request, which is after `s`; its clock's rate differs from ours
-/// by less than 1 %. The margin holds that 1 % of the lease and the time a kill takes, so the tree is dead
-/// before the store can give the lease to somebody else.
+/// The store counts from when it *received* the request, which is after `s`. Its clock's rate differs from ours by less
+/// than 1 %. The margin contains that 1 % of the lease and the time that a kill takes, so the tree is dead before the
+/// store can give the lease to another candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
-    /// How long the store keeps a lease that is not renewed.
+    /// How long the store keeps a lease without renewal.
     pub lease: Duration,
     /// From sending one renewal to sending the next.
     pub renew_interval: Duration,
-    /// From one look of a standby to the next, where the store cannot push; and the most between two attempts.
+    /// From one look of a standby to the next, if the store cannot push changes; and the longest wait between two
+    /// attempts.
     pub retry_interval: Duration,
-    /// The most that one request may take.
+    /// The most time for one request.
     pub request_timeout: Duration,
-    /// From the stop signal to SIGKILL when the lease is slipping away.
+    /// From the stop signal to SIGKILL when the lease is being lost.
     pub stop_grace: Duration,
     /// From SIGKILL to the end of the lease: clock drift and the time a kill takes.
     pub margin: Duration,
@@ -271,8 +272,8 @@ pub struct Timing {
 }
 
 impl TimingRequest {
-    /// What may be changed where there is no room: what is there by default lowers itself.
-    fn ways_out(&self, hooks: HookTimes) -> String {
+    /// Advice if there is no room. It names only what was given; defaults adapt by themselves.
+    fn advice(&self, hooks: HookTimes) -> String {
         let mut lower = vec!["--renew", "--grace"];
         lower.extend((!hooks.around_a_stop().is_zero()).then_some("--hook-timeout"));
         lower.extend(self.request_timeout.map(|_| "--request-timeout"));
@@ -283,10 +284,10 @@ impl TimingRequest {
 }
 
 impl Timing {
-    /// The only constructor: checks every part and the sum.
+    /// Checks every part and the sum. This is the only constructor.
     ///
     /// # Errors
-    /// One line that names the flag, or shows the arithmetic, and says what to change.
+    /// One line that names the option or shows the sum, and says what to change.
     pub fn new(asked: TimingRequest) -> Result<Self, String> {
         let TimingRequest { lease, renew_interval, retry_interval, stop_grace, hooks, .. } = asked;
         if lease.is_zero() || lease > MOST_LEASE {
@@ -311,7 +312,7 @@ impl Timing {
         }
         let fixed =
             renew_interval.saturating_add(stop_grace).saturating_add(hooks.around_a_stop()).saturating_add(margin);
-        // Every flag may be up to u64::MAX seconds, so the sum saturates instead of wrapping into a small one.
+        // Every option may be up to u64::MAX seconds, so the sum saturates instead of wrapping around.
         let room = lease.saturating_sub(fixed);
         let request_timeout = asked.request_timeout.unwrap_or((room - room / 50).min(MOST_REQUEST_TIMEOUT));
         let least = asked.request_timeout.map_or(LEAST_REQUEST_TIMEOUT, |asked| asked.max(Duration::from_millis(1)));
@@ -328,19 +329,19 @@ impl Timing {
                 show(margin),
                 show(fixed.saturating_add(request_timeout.max(least))),
                 show(lease),
-                asked.ways_out(hooks),
+                asked.advice(hooks),
             ));
         }
         Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin, hooks })
     }
 
-    /// The most that a stop takes when the lease is slipping away: from its beginning to the end of what is left.
+    /// The most time for a stop when the lease is being lost, with its hooks.
     #[must_use]
     pub fn stop_time(&self) -> Duration {
         self.stop_grace + self.hooks.around_a_stop()
     }
 
-    /// The deadline of a lease that ends, as its holder counts, at `valid_until`.
+    /// The deadline of a lease that ends at `valid_until`, as its holder counts.
     #[must_use]
     pub fn deadline(&self, valid_until: BootInstant) -> Deadline {
         let kill_at = valid_until.minus(self.margin);
@@ -352,38 +353,39 @@ impl Timing {
         }
     }
 
-    /// COMMAND is never started with less than this left of its lease.
+    /// The least rest of a lease with which COMMAND may start.
     #[must_use]
     pub fn least_to_start(&self) -> Duration {
         self.renew_interval + self.stop_time() + self.margin
     }
 
-    /// How long after its last granted renewal was sent a leader asks COMMAND to end.
+    /// The time from sending the last granted renewal to the beginning of the stop.
     #[must_use]
     pub fn term_after(&self) -> Duration {
         self.lease - self.margin - self.stop_time()
     }
 
-    /// How long after its last granted renewal was sent a leader kills what is left of COMMAND.
+    /// The time from sending the last granted renewal to SIGKILL.
     #[must_use]
     pub fn kill_after(&self) -> Duration {
         self.lease - self.margin
     }
 }
 
-/// When a tree has to go, on this machine's `CLOCK_BOOTTIME`. Always `term_at <= kill_at <= backstop_at`.
+/// The instants at which a leader must act, on this machine's `CLOCK_BOOTTIME`. Always
+/// `term_at <= kill_at <= backstop_at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Deadline {
-    /// The stop signal goes to the tree.
+    /// The guard begins the stop: the losing hook if there is one, then the stop signal.
     pub term_at: BootInstant,
     /// The guard kills the tree.
     pub kill_at: BootInstant,
-    /// Whoever sees the tree alive now no longer trusts the guard, kills it, and then the tree.
+    /// The other processes stop trusting the guard: if the tree is alive, they kill the guard and then the tree.
     pub backstop_at: BootInstant,
 }
 
 impl Deadline {
-    /// Of a lease that does not expire while somebody holds it open: the file store's.
+    /// The deadline of a lease that does not expire while its holder keeps it open, as in the file store.
     pub const NONE: Self =
         Self { term_at: BootInstant::NEVER, kill_at: BootInstant::NEVER, backstop_at: BootInstant::NEVER };
 }
@@ -400,21 +402,21 @@ impl<'de> Deserialize<'de> for BootInstant {
     }
 }
 
-/// What a stop consists of, in its order: `each` gets the name of a part, and the part with its length.
+/// Joins what `each` makes of the parts of a stop, in order. It gets the name of a part, and the part with its length.
 pub(crate) fn parts_of_a_stop(stop_grace: Duration, hooks: HookTimes, each: impl Fn(&str, String) -> String) -> String {
     let parts = [("on-losing", hooks.losing), ("grace", stop_grace), ("on-lost", hooks.lost)];
     let shown = parts.iter().filter(|(name, length)| *name == "grace" || !length.is_zero());
     shown.map(|(name, length)| each(name, format!("{name} {}", show(*length)))).collect()
 }
 
-/// A duration as people write it, to the millisecond: `9s 250ms`.
+/// A duration for people, to the millisecond: `9s 250ms`.
 #[must_use]
 pub fn show(duration: Duration) -> String {
     let rounded = u64::try_from(duration.as_millis()).map_or(duration, Duration::from_millis);
     humantime::format_duration(rounded).to_string()
 }
 
-/// The same, rounded up to the second, where nobody reads milliseconds.
+/// A duration for people, rounded up to the second.
 #[must_use]
 pub fn show_seconds(duration: Duration) -> String {
     show(Duration::from_secs(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))))
@@ -445,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_without_room_are_refused_with_their_boxes_in_the_arithmetic() {
+    fn hooks_without_room_are_refused_with_their_timeouts_in_the_sum() {
         let hooks = HookTimes { losing: seconds(5), ..HookTimes::default() };
         let refusal = Timing::new(TimingRequest { hooks, ..TimingRequest::default() }).unwrap_err();
         assert!(
@@ -475,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_called_by_what_every_store_can_keep() {
+    fn jobs_have_names_that_every_store_can_keep() {
         for good in ["a", "2026-11-21_add.users", "...", "-x", &"x".repeat(100)] {
             assert_eq!(JobId::from_str(good).map(|job| job.to_string()).as_deref(), Ok(good));
         }
@@ -485,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_what_some_shard_begins_with() {
+    fn a_prefix_is_accepted_if_a_shard_can_begin_with_it() {
         let longest = "x".repeat(200);
         for good in ["", "a", "db/", "/", ".", "a/..", "..a/", "A-Z_0.9:", &longest] {
             assert!(Prefix::from_str(good).is_ok(), "{good}");

@@ -1,14 +1,14 @@
-//! Do something on exactly one of many hosts: the one that holds the lease.
+//! Leader election over a lease: do something on exactly one of many hosts.
 //!
-//! The crate has the programs `leaderrun` and `leaderctl`, and the same election for use inside a program: a [`Member`]
-//! takes part, and whatever is to be done by one alone holds a [`Leadership`] while it is done.
+//! The crate has the programs `leaderrun` and `leaderctl`, and the same election for use inside a program. A [`Member`]
+//! takes part, and work that only one host may do holds a [`Leadership`].
 //!
 //! ```
 //! # async fn example(directory: &str) -> Result<(), leaderrun::Error> {
 //! let member = leaderrun::Member::builder(format!("file:{directory}"), "nightly/report").join().await?;
 //! let sent = member
 //!     .run(async |leadership| {
-//!         // Only here, on this host; if the lease is lost, this is dropped at an await and done anew by whoever leads.
+//!         // Runs on this host alone. If the lease is lost, it is dropped at an await, and the next leader starts it again.
 //!         format!("report of term {}", leadership.term())
 //!     })
 //!     .await?;
@@ -21,42 +21,43 @@
 //! # runtime.block_on(example(scratch.path().to_str().unwrap())).unwrap();
 //! ```
 //!
-//! In `examples/` are a background job, a migration at start-up, a health endpoint and a scheduled job. Which stores there
-//! are is chosen by the features `dynamodb`, `redis`, `postgres`, `nats` and `etcd`; `file:` is always there. Linux only.
+//! `examples/` has a background job, a migration at start-up, a health endpoint and a scheduled job. The features
+//! `dynamodb`, `redis`, `postgres`, `nats` and `etcd` choose the stores; `file:` is always there. Linux only.
 //!
 //! # What is promised
 //!
 //! - At most one [`Leadership`] of a shard is valid at any instant, over all processes and hosts that share the store,
-//!   programs that run under `leaderrun` among them, and whatever their wall clocks say.
+//!   whatever their wall clocks say. That includes programs that run under `leaderrun`.
 //! - The lease is given back after the last `Leadership` has been dropped, and not before.
-//! - Whoever still holds one when the lease is about to end does not work on: the process is aborted ([`Overrun::Abort`]).
-//!   A thread of its own does that, whatever the async runtime is blocked by; and should that thread not run, because the
-//!   process was stopped or has no processor, the kernel kills the process shortly afterwards.
-//! - The lease is renewed from a thread of its own: tasks that block your runtime do not lose it.
-//! - Terms rise with every leadership, also across crashes.
+//! - A process that still holds one when the lease is about to end is aborted ([`Overrun::Abort`]). A separate thread
+//!   does that, even if the async runtime is blocked. If that thread cannot run, because the process was stopped or has
+//!   no processor, the kernel kills the process shortly afterwards.
+//! - A separate thread renews the lease: tasks that block your runtime do not lose it.
+//! - Terms rise with every leadership, even across crashes.
 //!
 //! # What is not promised
 //!
-//! - Work is stopped only by the end of the process. The crate cannot stop a task that goes on after it was told to end,
-//!   so it aborts. With [`Overrun::Warn`] it does not, and **two may then work at once**.
-//! - Work that holds no `Leadership` is not known to anybody: a spawned task or thread that got none, a request on its way
-//!   to another service, a child process. `leaderrun COMMAND` kills whole process trees; this does not.
-//! - All that holds while clock *rates* differ by less than 1 %. A machine that was suspended, or a PID 1 that was frozen
-//!   (a container without an init: use `docker run --init`), may work for the moment that it takes to run the thread
-//!   which ends it. Only a fencing token closes that: [`Leadership::term`].
-//! - exec(2) takes away what would have ended the process, and a fork(2) without one copies work that nobody knows of.
-//! - A store that is wiped, or that loses acknowledged writes, has forgotten who leads. leaderrun(7) says of each store
-//!   what is done about that.
+//! - Only the end of the process stops work. The crate cannot stop a task that continues after it was told to end, so
+//!   it aborts the process. With [`Overrun::Warn`] it does not, and **two may then work at once**.
+//! - The crate does not know of work that holds no `Leadership`: a spawned task or thread that got none, a request on
+//!   its way to another service, a child process. `leaderrun COMMAND` kills whole process trees; this does not.
+//! - The promises hold while clock *rates* differ by less than 1 %. After a suspend, or after a freeze of PID 1 (a
+//!   container without an init: use `docker run --init`), work may run for the moment that the thread needs to end it.
+//!   Only a fencing token closes that gap: [`Leadership::term`].
+//! - exec(2) removes the thread and the timer that would have ended the process. fork(2) without exec(2) copies work
+//!   that the crate does not know of.
+//! - A store that is wiped, or that loses acknowledged writes, has forgotten who leads. leaderrun(7) says for each
+//!   store how leaderrun handles that.
 //!
 //! # Time
 //!
-//! A holder counts its lease from *before* it sent the request that was granted, on `CLOCK_BOOTTIME`. The work is told to
-//! end, and ended, so early that nothing is left of it when the store can give the lease away. No two hosts' clocks are ever
-//! compared.
+//! A holder counts its lease from *before* it sent the request that was granted, on `CLOCK_BOOTTIME`. The work is told
+//! to end, and is ended, so early that none of it is left when the store can give the lease away. Clocks of two hosts
+//! are never compared.
 //!
 //! # Logging
 //!
-//! What happens is told as [`tracing`](https://docs.rs/tracing) events, whose targets begin with `leaderrun`.
+//! The crate reports events through [`tracing`](https://docs.rs/tracing), with targets that begin with `leaderrun`.
 
 // Each module imports only from those above it; tests/layers.rs holds them to that. ARCHITECTURE.md draws them.
 mod exit;
@@ -88,7 +89,7 @@ mod fuzz;
 
 pub use member::{Builder, Ending, Error, Leader, Leadership, Member, Overrun, Role, Roles};
 
-/// For the two programs and the tests. It may change in any release.
+/// Internals for the two programs and the tests. They may change in any release.
 #[doc(hidden)]
 pub mod internals {
     pub mod cli {

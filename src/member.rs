@@ -1,8 +1,8 @@
 //! The election as a library: the work is code of the process that takes part.
 //!
-//! The hazard: nothing can stop a thread but the end of its process. So a leadership is handed out as a value that knows
-//! its own end ([`Leadership`]), the lease is given back when the last of them is dropped, and whoever still holds one
-//! when the lease is about to end takes the process down with it ([`Overrun`]).
+//! The hazard: nothing stops a thread but the end of its process. So a leadership is a value that knows its own end
+//! ([`Leadership`]). The lease is given back when the last one is dropped. Code that still holds one when the lease is
+//! about to end takes the process down with it ([`Overrun`]).
 #![deny(missing_docs)]
 
 mod host;
@@ -30,7 +30,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What to join, and how. Made by [`Member::builder`].
+/// Settings for joining an election. Made by [`Member::builder`].
 #[must_use = "nothing happens before `join`"]
 pub struct Builder {
     url: Secret,
@@ -43,45 +43,46 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How long a lease lasts that is not renewed: after a crash nobody leads for so long (default 15 s).
+    /// How long a lease lasts without renewal (default 15 s). After a crash, nobody leads for that long.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.timing.lease = lease;
         self
     }
 
-    /// From one renewal to the next (default 5 s). It has to fit into the lease together with a request, the grace and
-    /// the margin; if it does not, [`join`](Self::join) refuses, and shows the sum.
+    /// The time from one renewal to the next (default 5 s). Together with a request, the grace and the margin it must
+    /// fit into the lease. If it does not, [`join`](Self::join) refuses and shows the sum.
     pub fn renew(mut self, interval: Duration) -> Self {
         self.timing.renew_interval = interval;
         self
     }
 
-    /// From one look of a standby to the next, where the store cannot tell; and the most between two attempts (default 2 s).
+    /// How often a standby checks the lease if the store cannot report changes, and the longest wait between two
+    /// attempts (default 2 s).
     pub fn retry(mut self, interval: Duration) -> Self {
         self.timing.retry_interval = interval;
         self
     }
 
-    /// How long work has to end once the lease is slipping away (default 5 s). See [`Leadership::ending`].
+    /// How long work may take to end once the lease is being lost (default 5 s). See [`Leadership::ending`].
     pub fn grace(mut self, grace: Duration) -> Self {
         self.timing.stop_grace = grace;
         self
     }
 
-    /// The most for one request to the store (default: what the other durations leave, at most 10 s).
+    /// The most time for one request to the store (default: what the other durations leave, at most 10 s).
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.timing.request_timeout = Some(timeout);
         self
     }
 
-    /// From the last moment of work to the end of the lease (default: 600 ms and 1 % of the lease).
+    /// The time from the last moment of work to the end of the lease (default: 600 ms and 1 % of the lease).
     pub fn margin(mut self, margin: Duration) -> Self {
         self.timing.margin = Some(margin);
         self
     }
 
-    /// The name to show as the leader (default: `HOST-PID-UUID`). Two members with one name exclude each other all the
-    /// same.
+    /// The name to show as the leader (default: `HOST-PID-UUID`). Two members with the same name still exclude each
+    /// other.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
@@ -93,32 +94,32 @@ impl Builder {
         self
     }
 
-    /// Has `callback` called with each leadership at its beginning, on a thread of its own, which may block. It is called
-    /// for one after the other: a leadership that ends while it still runs for an earlier one is left out. A callback that
-    /// panics makes the member leave.
+    /// Calls `callback` with each leadership when it begins, on a thread of its own, which may block. Calls do not
+    /// overlap: a leadership that ends while the callback still runs for an earlier one is skipped. If the callback
+    /// panics, the member leaves the election.
     pub fn on_leading(mut self, callback: impl FnMut(Leadership) + Send + 'static) -> Self {
         self.on_leading = Some(Box::new(callback));
         self
     }
 
-    /// Has `callback` called with the term and the reason when the work of a leadership has to end, on a thread of its own.
-    /// A callback that panics makes the member leave.
+    /// Calls `callback` with the term and the reason when the work of a leadership has to end, on a thread of its own.
+    /// If the callback panics, the member leaves the election.
     pub fn on_losing(mut self, callback: impl FnMut(u64, Ending) + Send + 'static) -> Self {
         self.on_losing = Some(Box::new(callback));
         self
     }
 
-    /// Joins the election: from now on the member leads whenever it can. Returns once the store is opened, and waits for
-    /// no answer of it: a store that cannot be reached is tried again for as long as the member lives. What the store says
-    /// of a wrong configuration comes from [`Member::run`] and the like.
+    /// Joins the election: from now on the member leads whenever it can. Returns once the store is open, without
+    /// waiting for an answer of the store. The member keeps trying to reach it. If the store reports a wrong
+    /// configuration, [`Member::run`] and similar calls return it.
     ///
-    /// Any executor will do: the election has a thread and a runtime of its own.
+    /// Works on any executor: the election has a thread and a runtime of its own.
     ///
     /// # Errors
-    /// What is wrong with the URL, a name or the durations; or that the operating system refused. Nothing was begun then.
+    /// The URL, a name or a duration is wrong, or the operating system refused. The member has not joined then.
     pub async fn join(self) -> Result<Member, Error> {
         let location = Location::from_url(self.url.expose()).map_err(Error::Url)?;
-        // The sentences are those of the command line.
+        // The messages are written for the command line.
         let timing = Timing::new(self.timing).map_err(|message| Error::Timing(message.replace("--", "")))?;
         let candidate = candidate(&self.shard, self.owner, timing.lease)?;
         let (told, endings) = threads::channel();
@@ -128,7 +129,7 @@ impl Builder {
             tell_endings(endings, Arc::downgrade(&shared), callback)?;
         }
         let led = self.on_leading.map(|callback| hand_out(Arc::clone(&shared), callback)).transpose()?;
-        // Leaves again when it is dropped, as when nobody waits for us any more.
+        // Dropping it leaves the election, for example if the caller stops waiting for `join`.
         let member = Member { shared: Arc::clone(&shared) };
         let (joined, has_joined) = oneshot::channel();
         let spec = WorkSpec { location, timing, shared: Arc::clone(&shared), events, led };
@@ -166,10 +167,10 @@ fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candi
     Ok(Candidate { shard, owner, session, host, pid, lease })
 }
 
-/// A thread that calls `callback` with the leadership of each term that it is sent.
+/// Starts a thread that calls `callback` with the leadership of each term that it receives.
 ///
-/// A leadership that waits in a queue would be work, for which the process is aborted though nobody does it. So it is
-/// taken here, where the callback is free, and not where it begins.
+/// A [`Leadership`] in a queue would count as work, and the process would be aborted for it. So the thread takes it
+/// when the callback is free.
 fn hand_out(
     shared: Arc<Shared>,
     mut callback: impl FnMut(Leadership) + Send + 'static,
@@ -177,11 +178,11 @@ fn hand_out(
     let (sender, begun) = threads::channel::<Term>();
     spawn("leaderrun-lead", move || {
         for term in begun {
-            // Each is handed out once: one of a later term has a turn of its own.
+            // Each leadership is handed out once. One of a later term comes in its own turn.
             if let Some(leadership) = shared.hold().filter(|leadership| leadership.term() == term.0)
                 && panics(|| callback(leadership))
             {
-                // A leader that does nothing keeps others from it.
+                // A leader that does nothing keeps others from leading.
                 tracing::error!("the callback of a leadership panicked: leaving the election");
                 shared.ask();
             }
@@ -190,7 +191,7 @@ fn hand_out(
     Ok(sender)
 }
 
-/// A thread that calls `callback` with each end. `endings` are over when nothing is left of `shared`.
+/// Starts a thread that calls `callback` with each ending. `endings` closes when `shared` is gone.
 fn tell_endings(
     endings: threads::Receiver<(u64, Ending)>,
     shared: Weak<Shared>,
@@ -199,7 +200,7 @@ fn tell_endings(
     spawn("leaderrun-lose", move || {
         for (term, why) in endings {
             if panics(|| callback(term, why)) {
-                // What it was to end may be half done, and it may not hear of the next end.
+                // The work may have ended only in part, and the callback may miss the next ending.
                 tracing::error!("the callback of an ending panicked: leaving the election");
                 if let Some(shared) = shared.upgrade() {
                     shared.ask();
@@ -213,24 +214,25 @@ fn panics(callback: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(callback)).is_err()
 }
 
-fn spawn(name: &str, life: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name(name.to_owned()).spawn(life).map(drop)
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// One of those who want to lead a shard.
+/// A candidate that wants to lead a shard.
 ///
-/// It takes part from [`Builder::join`] until [`stop`](Self::stop), or until it is dropped; then it leaves in the
-/// background, and gives the lease back when the last [`Leadership`] is dropped. Where the process ends before that, the
-/// lease ends by itself: at once on `file:`, else after what is left of it. So programs that end should await `stop`.
+/// It takes part from [`Builder::join`] until [`stop`](Self::stop), or until it is dropped. A dropped member leaves in
+/// the background, and gives the lease back when the last [`Leadership`] is dropped. If the process ends before that,
+/// the lease ends by itself: at once on `file:`, otherwise when it expires. So await `stop` before a program ends.
 ///
-/// Work goes into [`run`](Self::run), or into whatever holds a [`Leadership`]. Share a member by an [`Arc`].
+/// Put the work into [`run`](Self::run), or into code that holds a [`Leadership`]. Share a member with an [`Arc`].
 pub struct Member {
     shared: Arc<Shared>,
 }
 
 impl Member {
-    /// Begins to say which shard in which store. The URL is what `leaderrun --store` takes, such as `redis://HOST`, and
-    /// `file:DIR` for the processes of one machine; whoever runs `leaderrun` on the shard takes part in the same election.
+    /// Starts the settings for a shard in a store. The URL is the one that `leaderrun --store` takes, such as
+    /// `redis://HOST`, or `file:DIR` for the processes of one machine. Every `leaderrun` on the same shard takes part
+    /// in the same election.
     pub fn builder(url: impl Into<String>, shard: impl Into<String>) -> Builder {
         Builder {
             url: Secret::from(url.into()),
@@ -243,23 +245,23 @@ impl Member {
         }
     }
 
-    /// Waits to lead, does `work`, and answers with what came out of it. If the leadership ends before the work does, the
-    /// work is dropped at its next `await`, and done anew in the next leadership.
+    /// Waits to lead, runs `work`, and returns its output. If the leadership ends first, the work is dropped at its
+    /// next `await` and starts again in the next leadership.
     ///
-    /// The member goes on leading afterwards: [`stop`](Self::stop) lets another one lead. What `work` spawns goes on when it
-    /// is dropped, so hand a clone of the [`Leadership`] to each task, and have it heed [`Leadership::ending`]. So does work
-    /// that wants to end in order: take [`leadership`](Self::leadership) instead.
+    /// The member still leads afterwards: [`stop`](Self::stop) lets another one lead. Tasks that `work` spawns continue
+    /// when it is dropped, so give each of them a clone of the [`Leadership`], and let it watch [`Leadership::ending`].
+    /// Work that needs an orderly end should watch it too: use [`leadership`](Self::leadership) instead.
     ///
     /// # Errors
-    /// When the member leaves before the work is done.
+    /// If the member leaves first.
     pub async fn run<Work: Future>(&self, mut work: impl FnMut(Leadership) -> Work) -> Result<Work::Output, Error> {
         loop {
-            // Dropped after the work, and not before it.
+            // Declared before the work, so that it is dropped after it.
             let leadership = self.leadership().await?;
             let mut working = pin!(work(leadership.clone()));
             tokio::select! {
                 biased;
-                // Who wakes up after the end must not work first and ask then.
+                // A task that wakes after the end must not do work before it checks.
                 _ = leadership.ending() => {}
                 output = &mut working => return Ok(output),
             }
@@ -269,7 +271,7 @@ impl Member {
     /// Waits to lead.
     ///
     /// # Errors
-    /// When the member leaves before that.
+    /// If the member leaves first.
     pub async fn leadership(&self) -> Result<Leadership, Error> {
         let mut roles = self.shared.watch();
         loop {
@@ -280,26 +282,26 @@ impl Member {
             if let Some(farewell) = self.shared.farewell() {
                 return Err(farewell.err().unwrap_or(Error::Stopped));
             }
-            // It outlives us.
+            // The sender lives at least as long as this member.
             let _ = roles.changed().await;
         }
     }
 
-    /// A hold on the leadership, if there is one right now.
+    /// The leadership, if this member leads right now.
     #[must_use]
     pub fn try_leadership(&self) -> Option<Leadership> {
         self.shared.hold()
     }
 
-    /// Whether it leads, and may begin something: by the clock at this moment and without a request. What is done upon
-    /// the answer may come too late; a [`Leadership`] says how much time there is.
+    /// True if the member leads and may begin something, by the clock now, without a request. What you do with the
+    /// answer may come too late; a [`Leadership`] says how much time is left.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.shared.is_leader()
     }
 
-    /// Who leads, as far as is known here, without a request. A standby knows what the store said last, and may not have
-    /// heard of a change by which it did not become the leader; [`find_leader`](Self::find_leader) asks the store.
+    /// The leader, as far as this member knows, without a request. A standby knows what the store said last, and may
+    /// have missed a change that did not make it the leader. [`find_leader`](Self::find_leader) asks the store.
     #[must_use]
     pub fn leader(&self) -> Option<Leader> {
         self.shared.leader()
@@ -308,35 +310,35 @@ impl Member {
     /// Asks the store who leads.
     ///
     /// # Errors
-    /// When the store does not answer, or the member has left.
+    /// If the store does not answer, or the member has left.
     pub async fn find_leader(&self) -> Result<Option<Leader>, Error> {
         self.shared.find_leader().await
     }
 
-    /// The name that it goes by as a leader.
+    /// The name that it shows as the leader.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.shared.candidate.owner
     }
 
-    /// Why the store cannot be asked, while that lasts. For people and for probes.
+    /// The store's last error, while it cannot be reached. For people and for probes.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble()
     }
 
-    /// Every change of its role. It shows the latest: who is slow may miss what was in between.
+    /// Follows the changes of the role. It shows the latest role: a slow reader may miss those in between.
     #[must_use]
     pub fn watch(&self) -> Roles {
         Roles::new(self.shared.watch())
     }
 
-    /// Leaves the election: tells the work to end, waits until every [`Leadership`] is dropped, and gives the lease back,
-    /// so that another member leads within moments. **It waits for ever for whoever holds one and does not end**, the
-    /// caller among them; the lease is renewed meanwhile. Giving up the wait does not undo the request.
+    /// Leaves the election: tells the work to end, waits until every [`Leadership`] is dropped, and gives the lease
+    /// back, so that another member leads within moments. **It waits without limit for code that holds one and does not
+    /// end**, which may be the caller. The lease is renewed meanwhile. Cancelling the wait does not cancel the request.
     ///
     /// # Errors
-    /// When the lease could not be given back, so that it ends by itself; or why the member had left before.
+    /// If the lease could not be given back, so that it ends by itself; or why the member had already left.
     pub async fn stop(&self) -> Result<(), Error> {
         self.shared.ask();
         let mut roles = self.shared.watch();
@@ -345,7 +347,7 @@ impl Member {
             if let Some(farewell) = self.shared.farewell() {
                 return farewell;
             }
-            // It outlives us.
+            // The sender lives at least as long as this member.
             let _ = roles.changed().await;
         }
     }

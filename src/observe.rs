@@ -1,4 +1,5 @@
-//! What others see of a candidate: log lines, a status line, numbers, a service manager's messages and a socket for questions.
+//! What others see of a candidate: log lines, a status line, metrics, messages to the service manager, and the query
+//! socket.
 
 pub mod http;
 pub mod log;

@@ -1,18 +1,18 @@
-//! Several leaders of one shard, each in a slot of its own: a candidate's view of a store.
+//! Several leaders of one shard, each in a slot of its own: a layer over a store, for one candidate.
 //!
-//! Slot 2 of the shard `S` is the shard `S/2`, with a lease, terms and orders of its own. So whatever holds for a shard
-//! holds for a slot, and all that an operator has for shards works for slots.
+//! Slot 2 of the shard `S` is the shard `S/2`, with its own lease, terms and orders. So everything that works for a
+//! shard works for a slot, operators' commands among them.
 //!
 //! The hazards:
 //!
-//! - *An answer may be lost.* A claim without a definite answer may have been granted, or may yet be; a candidate that
-//!   went on to the next slot would hold two. So the slot of such a claim is asked for again, first and alone, until the
-//!   store has said whose it is; and whoever leaves before that releases it.
-//! - *A claim goes to one slot after another, and is cut off as a whole.* On a slow network it would be cut off at the
-//!   same slot each time. So what was learnt is kept, the next claim begins where the last one ended, and the rest is
-//!   left to the next look where the first answer took long.
-//! - *A slot that is paused looks free.* Whoever took it would give it back and take it again, without end. So a slot
-//!   that orders bar from us is passed over, and its orders are read again now and then.
+//! - *An answer may be lost.* A claim without a definite answer may have been granted, or may yet be. A candidate that
+//!   went on to the next slot could hold two. So it asks for the slot of such a claim again, before any other, until
+//!   the store has said who holds it. A candidate that leaves before that releases the slot.
+//! - *A claim tries one slot after another, and a timeout cuts off the whole claim.* On a slow network that would
+//!   happen at the same slot every time. So a claim keeps what it has learnt, the next claim begins where the last one
+//!   ended, and after a slow first answer the rest is left to the next look.
+//! - *A paused slot looks free.* A candidate that took it would give it back and take it again, without end. So a
+//!   candidate skips a slot that is on hold, and reads the slot's orders again from time to time.
 
 mod holds;
 
@@ -30,18 +30,18 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Slots of a shard, at most: a standby looks at each of them.
+/// The most slots of a shard. A standby looks at each of them.
 pub const MOST: u32 = 64;
 
 /// The name of slot `slot` of `shard`.
 ///
 /// # Errors
-/// Where it would be too long.
+/// If it would be too long.
 pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
     Shard::from_str(&format!("{shard}/{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
 }
 
-/// The shard of which `shard` may be a slot, and which.
+/// The shard that `shard` may be a slot of, and the number of the slot.
 #[must_use]
 pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
     let (parent, number) = shard.as_str().rsplit_once('/')?;
@@ -49,10 +49,10 @@ pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
     Some((parent.parse().ok()?, slot))
 }
 
-/// What [`Store::inspect`] tells of the slots of `shard`, as far as there is something to tell.
+/// The reports of [`Store::inspect`] on the slots of `shard`, without empty ones.
 ///
-/// It takes no more permission than to look at a shard: where a list takes some, or money, each slot that there may be
-/// is asked for by its name.
+/// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
+/// possible slot by name.
 ///
 /// # Errors
 /// As [`Store::inspect`].
@@ -74,7 +74,7 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Rep
         let looks = some.iter().map(|slot| async move { (slot, store.inspect(slot).await) });
         for (slot, report) in parallel::all(looks).await {
             let report = match report {
-                // As a list shows what something else wrote.
+                // A list also shows records that another program wrote.
                 Err(error) if error.kind == ErrorKind::Misconfigured => {
                     Report { holder: Some(Holder::stranger()), last_term: None }
                 }
@@ -88,13 +88,15 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Rep
     Ok(known)
 }
 
+/// Checks that the store at `location` can have `slots` leaders of a shard.
+///
 /// # Errors
-/// One line, where the store at `location` cannot have so many leaders of a shard.
+/// One line that says why not.
 pub fn check(location: &Location, slots: u32) -> Result<(), String> {
     match location {
         #[cfg(feature = "postgres")]
         Location::Postgres(address) if address.advisory_lock.is_some() && slots > 1 => {
-            Err(format!("--slots {slots}: advisory_lock= lets one candidate lead at a time: leave one of them out"))
+            Err(format!("--slots {slots} does not work with advisory_lock=, which allows one leader"))
         }
         _ => {
             let _ = slots;
@@ -103,13 +105,13 @@ pub fn check(location: &Location, slots: u32) -> Result<(), String> {
     }
 }
 
-/// A store as one candidate sees it whose shard has slots.
+/// The slots of a shard, as one candidate sees them in a store.
 pub struct Slots {
     inner: Arc<dyn Store>,
     candidate: Candidate,
-    /// Their shards, in their order. Below, a slot is its place in here.
+    /// The shard of each slot, in order. Below, a slot is an index into this.
     shards: Vec<Shard>,
-    /// The most that a request may take.
+    /// The most time for a request.
     patience: Duration,
     state: Mutex<State>,
 }
@@ -121,13 +123,13 @@ struct State {
     holds: Holds,
 }
 
-/// The one slot that we hold, or may hold.
+/// The one slot that the candidate holds or may hold.
 #[derive(Clone, Copy)]
 struct Claimed {
     slot: usize,
-    /// None while that is in doubt.
+    /// None while it is in doubt.
     term: Option<Term>,
-    /// In doubt: when something was last sent that may have made or prolonged the lease.
+    /// When the last request was sent that may have made or prolonged the lease. Read while it is in doubt.
     asked: BootInstant,
 }
 
@@ -139,20 +141,20 @@ impl Claimed {
     }
 }
 
-/// What a look at a slot showed.
+/// The result of a look at a slot.
 enum Sight {
     Free,
     Held(Holder),
-    /// Orders keep us from it, in these words.
+    /// Orders keep the candidate from claiming it, in these words.
     OnHold(String),
 }
 
-/// Who is in the way, of all slots: whose lease ends first.
+/// The holder to report when all slots are taken: the one whose lease ends first.
 #[derive(Default)]
 struct InTheWay {
     holder: Option<Holder>,
-    /// Does not count where there is somebody who holds a slot.
-    nobody: Option<Holder>,
+    /// Reported only if no slot has a holder.
+    on_hold: Option<Holder>,
 }
 
 impl InTheWay {
@@ -163,41 +165,42 @@ impl InTheWay {
         }
     }
 
-    fn add_barred(&mut self, shard: &Shard, said: &str) {
-        self.nobody.get_or_insert_with(|| Holder { owner: format!("nobody ({shard} is {said})"), ..Holder::default() });
+    fn add_on_hold(&mut self, shard: &Shard, said: &str) {
+        self.on_hold
+            .get_or_insert_with(|| Holder { owner: format!("nobody ({shard} is {said})"), ..Holder::default() });
     }
 
-    fn told(self) -> Holder {
-        self.holder.or(self.nobody).expect("a shard has slots, and each was asked for")
+    fn holder_to_report(self) -> Holder {
+        self.holder.or(self.on_hold).expect("a shard has slots, and each was asked for")
     }
 }
 
-/// Where one of several leaders of a shard leads.
+/// The slot in which a leader leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// From 1 on.
+    /// Counts from 1.
     pub slot: u32,
-    /// The name under which the store has its lease.
+    /// The shard that has the lease of this slot.
     pub shard: Shard,
 }
 
-/// What a candidate campaigns for in a store: the lease of its shard, or of one of the shard's slots.
+/// The lease that a candidate campaigns for: that of its shard, or of one of the shard's slots.
 pub struct Campaign {
     store: Arc<dyn Store>,
     slots: Option<Slots>,
 }
 
 impl Campaign {
-    /// For the one lease of the candidate's shard.
+    /// A campaign for the one lease of the candidate's shard.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, slots: None }
     }
 
-    /// For one of `slots` slots of the candidate's shard; a request takes `patience` at most.
+    /// A campaign for one of `slots` slots of the candidate's shard. A request takes at most `patience`.
     ///
     /// # Errors
-    /// Where the name of a slot would be too long.
+    /// If the name of a slot would be too long.
     pub fn with_slots(
         store: Arc<dyn Store>,
         candidate: &Candidate,
@@ -208,7 +211,7 @@ impl Campaign {
         Ok(Self { store, slots: Some(slots) })
     }
 
-    /// The notes of the shard and of its slots, and what the store is like.
+    /// The store, for notes of the shard and its slots, and for its properties.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -222,7 +225,7 @@ impl Campaign {
         }
     }
 
-    /// What operators' orders mean for the candidate.
+    /// The directives for the candidate, from operators' orders.
     ///
     /// # Errors
     /// As [`orders::read`].
@@ -233,7 +236,7 @@ impl Campaign {
         }
     }
 
-    /// The slot in which the candidate leads; None where a shard has one leader alone, or while it leads nothing.
+    /// The slot in which the candidate leads. None without slots, or while it does not lead.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         self.slots.as_ref()?.place()
@@ -241,15 +244,15 @@ impl Campaign {
 }
 
 impl Slots {
-    /// `candidate` is of a shard with `slots` slots; a request takes `patience` at most.
+    /// The slots of `candidate`'s shard. A request takes at most `patience`.
     ///
     /// # Errors
-    /// Where a name would be too long.
+    /// If a name would be too long.
     pub fn new(inner: Arc<dyn Store>, candidate: &Candidate, slots: u32, patience: Duration) -> Result<Self, String> {
         let slots = (1..=slots).map(|slot| name(&candidate.shard, slot)).collect::<Result<Vec<_>, _>>()?;
         assert!(!slots.is_empty(), "a shard has a slot at least");
-        // Each begins elsewhere, so that they are not all in each other's way; and one with a name of its own begins
-        // where it began the last time.
+        // Candidates begin at different slots, to stay out of each other's way. One with a fixed owner name begins at
+        // the same slot each time.
         let mut hasher = DefaultHasher::new();
         candidate.owner.hash(&mut hasher);
         let first = usize::try_from(hasher.finish() % slots.len() as u64).expect("there are not so many");
@@ -257,7 +260,7 @@ impl Slots {
         Ok(Self { inner, candidate: candidate.clone(), shards: slots, patience, state })
     }
 
-    /// Where the candidate leads; None while it leads nothing.
+    /// The slot in which the candidate leads. None while it does not lead.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         let (slot, _) = self.led()?;
@@ -273,7 +276,7 @@ impl Slots {
         (slot + 1) % self.shards.len()
     }
 
-    /// All of them, in the order in which they are asked for.
+    /// All slots, in the order in which a claim tries them.
     fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, count) = (self.state().first, self.shards.len());
         (0..count).map(move |step| (first + step) % count)
@@ -283,17 +286,18 @@ impl Slots {
         Candidate { shard: self.shards[slot].clone(), ..candidate.clone() }
     }
 
-    /// Some while we lead there.
+    /// The slot and the term of the candidate. Some while it leads.
     fn led(&self) -> Option<(usize, Term)> {
-        self.state().claimed.and_then(|hold| Some((hold.slot, hold.term?)))
+        self.state().claimed.and_then(|claimed| Some((claimed.slot, claimed.term?)))
     }
 
-    /// In doubt from before it is sent until the store has said whose it is: also when this is dropped.
+    /// Claims a slot. The slot is in doubt from before the request until the store has said who holds it, even if this
+    /// is dropped.
     async fn claim_slot(&self, slot: usize, candidate: &Candidate) -> Result<Claim, StoreError> {
         let before = {
             let mut state = self.state();
             let before = state.claimed.replace(Claimed { slot, term: None, asked: BootInstant::now() });
-            assert!(before.is_none_or(|hold| hold.slot == slot), "nothing is claimed while another slot is in doubt");
+            assert!(before.is_none_or(|claimed| claimed.slot == slot), "another slot is in doubt: it comes first");
             before
         };
         let answer = self.inner.claim(&self.in_slot(slot, candidate)).await;
@@ -310,19 +314,20 @@ impl Slots {
             Err(StoreError { kind: ErrorKind::Unknown, .. }) => {}
             Err(error) => {
                 if let Some(before) = before.filter(|before| !self.is_over(before, candidate, error)) {
-                    // This claim was not applied. The one in doubt may have been.
+                    // This claim was not applied, but the earlier one, still in doubt, may have been.
                     state.claimed = Some(before);
                     return answer;
                 }
                 state.claimed = None;
-                // What is wrong with this one need not be with the next.
+                // The next slot need not have the same fault.
                 state.first = self.after(slot);
             }
         }
         answer
     }
 
-    /// Whether a doubt is over without an answer: the store would give none for ever, and no lease lives so long.
+    /// True if a doubt is over without an answer: the store would never give one, and the lease would have expired by
+    /// now.
     fn is_over(&self, doubt: &Claimed, candidate: &Candidate, error: &StoreError) -> bool {
         let for_ever = matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured);
         for_ever && self.inner.expires() && BootInstant::now().since(doubt.asked) > candidate.lease
@@ -338,7 +343,7 @@ impl Slots {
         })
     }
 
-    /// In the order in which they are asked for.
+    /// Looks at all slots but one, in the order in which a claim tries them.
     async fn look_at_all(&self, but: Option<usize>) -> Vec<(usize, Result<Sight, StoreError>)> {
         let slots: Vec<usize> = self.in_order().filter(|&slot| Some(slot) != but).collect();
         let mut sights = Vec::with_capacity(slots.len());
@@ -349,8 +354,8 @@ impl Slots {
         sights
     }
 
-    /// What the kernel has given us beside the slot that we lead, it gets back.
-    async fn let_others_go(&self, slot: usize, candidate: &Candidate) {
+    /// Releases every slot but the one that the candidate leads: the kernel may have granted several.
+    async fn release_other_slots(&self, slot: usize, candidate: &Candidate) {
         if !self.inner.expires() {
             for other in (0..self.shards.len()).filter(|&other| other != slot) {
                 let _ = self.inner.release(&self.in_slot(other, candidate), Term(0)).await;
@@ -363,28 +368,28 @@ impl Slots {
 impl Leases for Slots {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let begun = BootInstant::now();
-        // Who has waited so long for a first answer would be cut off before the last.
+        // After such a slow first answer, the timeout would come before the last.
         let takes_long = || BootInstant::now().since(begun) > self.patience / 3;
         let mut in_the_way = InTheWay::default();
         let (in_doubt, first) = {
             let mut state = self.state();
-            if let Some(hold) = &mut state.claimed {
-                hold.doubt();
+            if let Some(claimed) = &mut state.claimed {
+                claimed.doubt();
             }
-            (state.claimed.is_some(), state.claimed.map_or(state.first, |hold| hold.slot))
+            (state.claimed.is_some(), state.claimed.map_or(state.first, |claimed| claimed.slot))
         };
-        // Should its orders be out of reach, the others are asked for all the same.
+        // If its orders cannot be read, the other slots are tried all the same.
         let first = (in_doubt || matches!(self.gate(first).await, Ok(Gate::Open))).then_some(first);
         if let Some(slot) = first {
             match self.claim_slot(slot, candidate).await? {
                 Claim::Granted(grant) => {
-                    self.let_others_go(slot, candidate).await;
+                    self.release_other_slots(slot, candidate).await;
                     return Ok(Claim::Granted(grant));
                 }
                 Claim::Refused(holder) => in_the_way.add(holder),
             }
             if takes_long() {
-                return Ok(Claim::Refused(in_the_way.told()));
+                return Ok(Claim::Refused(in_the_way.holder_to_report()));
             }
         }
         let mut failure = None;
@@ -393,23 +398,23 @@ impl Leases for Slots {
             match sight {
                 Ok(Sight::Free) => free.push(slot),
                 Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_barred(&self.shards[slot], &said),
+                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
                 Err(error) => failure = Some(error),
             }
         }
         for slot in free {
             match self.claim_slot(slot, candidate).await? {
                 Claim::Granted(grant) => {
-                    self.let_others_go(slot, candidate).await;
+                    self.release_other_slots(slot, candidate).await;
                     return Ok(Claim::Granted(grant));
                 }
                 Claim::Refused(holder) => in_the_way.add(holder),
             }
             if takes_long() {
-                return Ok(Claim::Refused(in_the_way.told()));
+                return Ok(Claim::Refused(in_the_way.holder_to_report()));
             }
         }
-        failure.map_or_else(|| Ok(Claim::Refused(in_the_way.told())), Err)
+        failure.map_or_else(|| Ok(Claim::Refused(in_the_way.holder_to_report())), Err)
     }
 
     async fn observe(&self, _shard: &Shard) -> Result<Observation, StoreError> {
@@ -421,27 +426,27 @@ impl Leases for Slots {
                     return Ok(Observation::Free);
                 }
                 Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_barred(&self.shards[slot], &said),
+                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
                 Err(error) => failure = Some(error),
             }
         }
-        failure.map_or_else(|| Ok(Observation::Held(in_the_way.told())), Err)
+        failure.map_or_else(|| Ok(Observation::Held(in_the_way.holder_to_report())), Err)
     }
 
     async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        let Some(hold) = self.state().claimed else { return Ok(Renewal::Lost(None)) };
-        let renewed = self.inner.renew(&self.in_slot(hold.slot, candidate), term, sequence).await;
-        // What was won while the claim was answered is heard of only after that.
-        self.let_others_go(hold.slot, candidate).await;
+        let Some(claimed) = self.state().claimed else { return Ok(Renewal::Lost(None)) };
+        let renewed = self.inner.renew(&self.in_slot(claimed.slot, candidate), term, sequence).await;
+        // A slot that was won during the claim is known only now.
+        self.release_other_slots(claimed.slot, candidate).await;
         renewed
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let slot = {
             let mut state = self.state();
-            let Some(hold) = &mut state.claimed else { return Ok(Release::NotHeld) };
-            hold.doubt();
-            hold.slot
+            let Some(claimed) = &mut state.claimed else { return Ok(Release::NotHeld) };
+            claimed.doubt();
+            claimed.slot
         };
         let released = self.inner.release(&self.in_slot(slot, candidate), term).await?;
         let mut state = self.state();
@@ -483,7 +488,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_a_shard_and_tells_of_which() {
+    fn the_name_of_a_slot_tells_its_shard_and_its_number() {
         let shard = |name: &str| name.parse::<Shard>().unwrap();
         assert_eq!(name(&shard("db/main"), 7).as_ref().map(Shard::as_str), Ok("db/main/7"));
         assert_eq!(parent(&shard("db/main/7")), Some((shard("db/main"), 7)));

@@ -1,4 +1,7 @@
 //! The only unsafe code: the few system calls that neither std nor nix offers in a safe form.
+//!
+//! The hazard: a mistake here is undefined behaviour. So each `unsafe` block names the contract that it relies
+//! on, and nothing else in the crate has one.
 #![expect(unsafe_code, reason = "this is the file for it")]
 
 use crate::exit;
@@ -24,17 +27,17 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
-/// Rows and columns of a terminal. None where `device` is none.
+/// The rows and columns of a terminal. None if `device` is not a terminal.
 #[must_use]
 pub fn terminal_size(device: impl AsFd) -> Option<(u16, u16)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCGWINSZ writes a winsize (ioctl_tty(2)), and `size` is one that lives until the call has returned.
+    // SAFETY: TIOCGWINSZ writes a winsize (ioctl_tty(2)). `size` is one, and lives until the call has returned.
     let answer = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
     (answer == 0).then_some((size.ws_row, size.ws_col))
 }
 
-/// Starts this very executable again under another `name`, with exactly `environment`, `input` as its standard input,
-/// and with `inherited` open in it under the same numbers.
+/// Starts this executable again under another `name`, with exactly `environment`, with `input` as its standard input,
+/// and with `inherited` open under the same numbers.
 ///
 /// # Errors
 /// The kernel's; `/proc` must be mounted.
@@ -49,8 +52,8 @@ pub fn respawn(
     let mask = given_mask();
     let mut command = Command::new("/proc/self/exe");
     command.arg0(name).args(arguments).env_clear().envs(environment).stdin(input);
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)): fcntl and sigprocmask are,
-    // and nothing is allocated. The descriptors are open: `inherited` borrows them.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)). fcntl and sigprocmask
+    // are, and nothing is allocated. The descriptors are open: `inherited` borrows them.
     unsafe {
         command.pre_exec(move || {
             for &number in &numbers {
@@ -59,49 +62,51 @@ pub fn respawn(
                     return Err(io::Error::last_os_error());
                 }
             }
-            // What we listen to is unblocked, for us alone.
+            // This process has unblocked the signals that it handles. The child gets the mask that this process was
+            // given.
             Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?)
         });
     }
     command.spawn()
 }
 
-/// Shows that this process has one thread, so that it may fork. Not `Send`, and the guard, which alone has one, starts no
-/// thread.
+/// Proof that this process has one thread, so that it may fork. It is not `Send`, and only the guard's processes keep
+/// one; they start no thread.
 #[derive(Debug)]
 pub struct SingleThread(PhantomData<*const ()>);
 
 impl SingleThread {
+    /// Checks that this process has one thread.
+    ///
     /// # Errors
-    /// The kernel's, and when this process has more than one thread. `/proc` must be mounted.
+    /// The kernel's, or an error if this process has more than one thread. `/proc` must be mounted.
     pub fn prove() -> io::Result<Self> {
-        // A directory has two links and one more for each directory in it: here, for each thread.
+        // A directory has two links, and one more for each directory in it: here, for each thread.
         if std::fs::metadata("/proc/self/task")?.nlink() != 3 {
             return Err(io::Error::other("cannot fork: this process has threads"));
         }
         Ok(Self(PhantomData))
     }
 
-    /// Forks. None in the child.
+    /// Forks. Returns None in the child.
     ///
     /// # Errors
     /// The kernel's.
     pub fn fork(&self) -> io::Result<Option<Pid>> {
-        // SAFETY: fork(2) allows a child everything when its parent has one thread, which `self` shows.
+        // SAFETY: after fork(2) the child may do anything if its parent has one thread, which `self` proves.
         match unsafe { nix::unistd::fork() }? {
             nix::unistd::ForkResult::Parent { child } => Ok(Some(child)),
             nix::unistd::ForkResult::Child => Ok(None),
         }
     }
 
-    /// Forks a child into new namespaces and into the cgroup whose directory this is, each where it is given. None in the
-    /// child.
+    /// Forks a child into new namespaces and into the cgroup with this directory, if given. Returns None in the child.
     ///
     /// # Errors
-    /// The kernel's: EPERM where this process may not, ENOSPC where there are too many namespaces, ENOSYS where it has no
-    /// clone3(2) or a filter of system calls hides it.
+    /// The kernel's: EPERM without permission, ENOSPC with too many namespaces, ENOSYS without clone3(2) or if a system
+    /// call filter hides it.
     pub fn fork_into(&self, namespaces: Option<Namespaces>, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<Pid>> {
-        /// From linux/sched.h; libc's is too narrow for it.
+        /// From linux/sched.h. libc's type is too narrow for it.
         const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
         // struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
         // set_tid_size, cgroup.
@@ -112,9 +117,9 @@ impl SingleThread {
             arguments[0] |= CLONE_INTO_CGROUP;
             arguments[10] = u64::from(cgroup.as_raw_fd().unsigned_abs());
         }
-        // SAFETY: clone3(2) without CLONE_VM is fork(2), which is allowed (above); all pointers are null, so the kernel writes
-        // nowhere, and the child goes on with a copy of this stack. It reads the arguments, whose size is right. glibc is not
-        // told: it needs to know of threads alone.
+        // SAFETY: clone3(2) without CLONE_VM is fork(2), which is allowed (above). All pointers are null, so the kernel
+        // writes nothing, and the child continues on a copy of this stack. The kernel reads the arguments, whose size
+        // is right. glibc does not know of the child, and only needs to know of threads.
         let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
         match i32::try_from(pid).expect("a process number or -1") {
             -1 => Err(io::Error::last_os_error()),
@@ -124,12 +129,12 @@ impl SingleThread {
     }
 }
 
-/// The namespaces that a PID namespace of our own consists of.
+/// The namespaces that make up a PID namespace of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Namespaces {
-    /// PIDs, and mounts for their `/proc`.
+    /// A PID namespace, and a mount namespace for its `/proc`.
     Privileged,
-    /// The same below a user namespace, which an unprivileged process may have where the system allows it.
+    /// The same below a user namespace, which an unprivileged process may create if the system allows it.
     WithUser,
 }
 
@@ -148,17 +153,19 @@ impl Namespaces {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduling {
     policy: i32,
-    /// Above 0 for the real-time policies alone.
+    /// Above 0 only for real-time policies.
     priority: i32,
     nice: i32,
 }
 
 impl Scheduling {
-    /// Runs before everything that is not real-time.
+    /// Runs before every process that is not real-time.
     pub const REAL_TIME: Self = Self { policy: libc::SCHED_FIFO, priority: 1, nice: 0 };
-    /// Shares the processors with the others, by its nice value.
+    /// Shares the processors with other processes by its nice value.
     pub const SHARED: Self = Self { policy: libc::SCHED_OTHER, priority: 0, nice: 0 };
 
+    /// Reads the scheduling of the calling thread.
+    ///
     /// # Errors
     /// The kernel's; none is known.
     pub fn current() -> io::Result<Self> {
@@ -166,7 +173,7 @@ impl Scheduling {
         Ok(Self { policy: policy & !libc::SCHED_RESET_ON_FORK, priority, nice })
     }
 
-    /// True for a policy or nice value that puts a process before others.
+    /// True for a policy or nice value that puts a process ahead of others.
     #[must_use]
     pub fn is_raised(self) -> bool {
         self.priority > 0 || self.nice < 0
@@ -177,33 +184,33 @@ impl Scheduling {
         self.nice
     }
 
-    /// Gives the calling thread this policy; what it forks gets the usual one, without a raised nice value.
+    /// Gives the calling thread this policy. Its children get the usual policy, without a raised nice value.
     ///
     /// # Errors
-    /// EPERM where this process may not have it.
+    /// EPERM if this process may not have it.
     pub fn set_policy(self) -> io::Result<()> {
         set_scheduler(self.policy | libc::SCHED_RESET_ON_FORK, self.priority)
     }
 
-    /// Gives the calling thread all of this, and what it forks as well. Async-signal-safe.
+    /// Gives the calling thread and its children all of this. Async-signal-safe.
     ///
     /// # Errors
-    /// EPERM where this process may not have it.
+    /// EPERM if this process may not have it.
     pub fn restore(self) -> io::Result<()> {
         let policy = set_scheduler(self.policy, self.priority);
         set_nice(self.nice).and(policy)
     }
 }
 
-/// Policy with its flags, priority and nice value of the calling thread.
+/// The policy with its flags, the priority and the nice value of the calling thread.
 fn scheduling() -> io::Result<(i32, i32, i32)> {
     let mut parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: sched_getparam(2) writes one sched_param where the pointer says; the others take numbers alone. Some C libraries
-    // have no more than a stub of the first two.
+    // SAFETY: sched_getparam(2) writes one sched_param to the pointer; the other calls take only numbers. This uses the
+    // system calls because some C libraries have only stubs of the first two.
     let (policy, failed, nice) = unsafe {
         let policy = libc::syscall(libc::SYS_sched_getscheduler, 0);
         let failed = libc::syscall(libc::SYS_sched_getparam, 0, &raw mut parameter);
-        // -1 is a nice value as well as an error, and for oneself there is no error.
+        // -1 is both a nice value and an error. For the calling process there is no error.
         (policy, failed, libc::getpriority(libc::PRIO_PROCESS, 0))
     };
     if policy < 0 || failed < 0 {
@@ -222,51 +229,52 @@ fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
 /// Sets the nice value of the calling thread.
 ///
 /// # Errors
-/// EACCES where this process may not have one that low.
+/// EACCES if this process may not have one that low.
 pub fn set_nice(nice: i32) -> io::Result<()> {
-    // SAFETY: setpriority(2) takes numbers alone.
+    // SAFETY: setpriority(2) takes only numbers.
     let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } < 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What [`start_command`] says where the operating system refused a process, its cgroup or its namespace, and not the
-/// program: no errno of exec(2).
+/// The error of [`start_command`] when the operating system refused the process, its cgroup or its namespace, rather
+/// than the program. exec(2) never returns it.
 pub const NO_PROCESS: i32 = libc::ECHILD;
 
-/// Of a refusal before exec(2): what may be tried again later stays as it is.
+/// Maps an error from before exec(2). Errors that a later attempt may not see keep their number; others become
+/// [`NO_PROCESS`].
 #[must_use]
 pub fn refused(error: &io::Error) -> io::Error {
     let number = error.raw_os_error().filter(|number| [libc::EAGAIN, libc::ENOMEM, libc::ESRCH].contains(number));
     io::Error::from_raw_os_error(number.unwrap_or(NO_PROCESS))
 }
 
-/// How a program is started below the guard.
+/// The settings that a program starts with below the guard.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth<'a> {
     pub single_thread: &'a SingleThread,
     pub mask: SigSet,
     pub scheduling: Scheduling,
-    /// Where it is put in the foreground.
+    /// Some to put the program in the foreground of this terminal.
     pub terminal: Option<BorrowedFd<'a>>,
-    /// The directory of the cgroup that it is born in.
+    /// The directory of the cgroup that it starts in.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// It is not started then or later. The decision to start it may be older than the lease, for a process can be stopped
-    /// at any time. So the last look at the clock is the new process's own, right before it becomes the program.
-    /// Time since boot, as [`boot_clock`] tells.
+    /// The program is not started at this instant or later. The decision to start it may be older than the lease,
+    /// because a process can be stopped at any time. So the new process itself looks at the clock, right before it
+    /// becomes the program. Time since boot, as from [`boot_clock`].
     pub not_after: Duration,
 }
 
-/// Starts COMMAND as the leader of a process group of its own, bound to die with this process.
+/// Starts COMMAND as the leader of its own process group. It dies with this process.
 ///
 /// # Errors
-/// The kernel's, those of exec(2) among them; ETIME when it is too late.
+/// The kernel's, including those of exec(2). ETIME if it is too late.
 pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) -> io::Result<Pid> {
     let mut command = Command::new(program);
     command.args(arguments);
     start(command, birth)
 }
 
-/// Starts `sh -c TEXT` as [`start_command`] does, with nothing to read, and with `told` in its environment besides ours.
+/// Starts `sh -c TEXT` as [`start_command`] does, with empty input, and with `told` added to the environment.
 ///
 /// # Errors
 /// As [`start_command`].
@@ -280,7 +288,7 @@ fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
     let guard = getpid();
     let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     let (child, moves) = match birth.cgroup {
-        // Filters of system calls hide clone3(2) in many ways.
+        // System call filters hide clone3(2) with various errors, so any error leads to plain fork(2).
         Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
             Err(_) => (birth.single_thread.fork()?, true),
             Ok(child) => (child, false),
@@ -292,12 +300,12 @@ fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
         let error = become_program(command, birth, guard, moves);
         let number = error.raw_os_error().unwrap_or(libc::EINVAL);
         let _ = nix::unistd::write(&result, &number.to_ne_bytes());
-        // SAFETY: _exit(2) ends this process without running what belongs to the one that it was forked from.
+        // SAFETY: _exit(2) ends this process without running exit handlers of the process that it was forked from.
         unsafe { libc::_exit(exit::NOT_FOUND.into()) }
     };
     drop(result);
     let mut number = [0; 4];
-    // Closed by exec(2), or by the end of the child; then it is a child that ended at once.
+    // exec(2) closes the pipe, or the child's end does. That child has run and ended at once.
     if File::from(failure).read_exact(&mut number).is_err() {
         return Ok(child);
     }
@@ -305,7 +313,7 @@ fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
     Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
 }
 
-/// In the child: becomes the program, or says why not.
+/// Runs in the child: becomes the program, or returns the error.
 fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: bool) -> io::Error {
     let prepare = || -> io::Result<()> {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -320,11 +328,11 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
         }
         nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
         if let Some(terminal) = birth.terminal {
-            // All signals are blocked here, SIGTTOU among them, so this does not stop us. A terminal that
-            // went away meanwhile is no reason not to run.
+            // All signals are blocked here, including SIGTTOU, so this does not stop us. If the terminal is gone by
+            // now, the program runs all the same.
             let _ = tcsetpgrp(terminal, getpid());
         }
-        // Where a lower nice value may not be had again, the usual one is what COMMAND gets.
+        // If the lower nice value cannot be set again, COMMAND gets the usual one.
         let _ = birth.scheduling.restore();
         Ok(())
     };
@@ -332,8 +340,8 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
         return refused(&error);
     }
     let (mask, not_after) = (birth.mask, birth.not_after);
-    // SAFETY: this process has one thread, so what runs between fork and exec may do anything. It is here, and not in
-    // `prepare`, because std sets a signal mask of its own before it.
+    // SAFETY: this process has one thread, so code between fork and exec may do anything. It is here, and not in
+    // `prepare`, because std sets its own signal mask before it.
     unsafe {
         command.pre_exec(move || {
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
@@ -346,72 +354,73 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
     command.exec()
 }
 
-/// Ends this process, which was forked from another one, without running what belongs to that one.
+/// Ends a forked process without running exit handlers of the process that it was forked from.
 pub fn exit_at_once(status: u8) -> ! {
     // SAFETY: _exit(2) takes a number, and does not return.
     unsafe { libc::_exit(status.into()) }
 }
 
-/// Reads as many entries of a directory as fit into `buffer`, as getdents64(2) writes them: their length. 0 at the end.
+/// Reads as many directory entries as fit into `buffer`, in the format of getdents64(2). Returns their length, 0 at the
+/// end.
 ///
 /// # Errors
 /// The kernel's.
 pub fn read_directory(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: getdents64(2) writes at most as many bytes as it is told that there is room for.
+    // SAFETY: getdents64(2) writes at most as many bytes as it is told to, which is the size of `buffer`.
     let read = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
-/// The value of an extended attribute, cut to the size of `buffer`'s.
+/// Reads an extended attribute into `buffer`, and returns the value.
 ///
 /// # Errors
-/// The kernel's: ENODATA where there is no such attribute, or where this process may not see it.
+/// The kernel's: ENODATA if there is no such attribute, or this process may not see it.
 pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    // SAFETY: fgetxattr(2) reads a string that ends with NUL, and writes at most as many bytes as there is room for.
+    // SAFETY: fgetxattr(2) reads a string that ends with NUL, and writes at most as many bytes as `buffer` has.
     let length = unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     Ok(&buffer[..length])
 }
 
-/// Keeps the pages of this process that are resident in memory, and those that it uses later of what is mapped by now.
-/// Children do not inherit it.
+/// Keeps the resident pages of this process in memory, and those of its present mappings that it uses later. Children
+/// do not inherit this.
 ///
 /// # Errors
-/// EPERM or ENOMEM where this process may not.
+/// EPERM or ENOMEM if this process may not.
 pub fn lock_memory() -> io::Result<()> {
-    // SAFETY: mlockall(2) takes a number, and changes nothing of what the memory holds.
+    // SAFETY: mlockall(2) takes a number, and does not change the contents of memory.
     let failed = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) } < 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The opposite of [`lock_memory`].
+/// Undoes [`lock_memory`].
 pub fn unlock_memory() {
-    // SAFETY: munlockall(2) takes nothing.
+    // SAFETY: munlockall(2) takes no arguments.
     unsafe { libc::munlockall() };
 }
 
-/// Takes over a descriptor that this process inherited under `number`, and keeps it from being inherited on.
+/// Takes over a descriptor that this process inherited under `number`. Children will not inherit it.
 ///
 /// # Errors
-/// When no such descriptor is open, or it is one of the standard three.
+/// If no such descriptor is open, or it is one of the standard three.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: fcntl touches no memory, and fails for a number that is not open.
+    // SAFETY: fcntl(2) with F_SETFD touches no memory, and fails for a number that is not open.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open (above), and the caller adopts each number once, at start, when nothing else owns any.
+    // SAFETY: it is open (above). The caller adopts each number once, at the start, when nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// A descriptor that stands for one process and is never another's, though its number may be.
+/// Opens a descriptor that always stands for the same process, even after the number has gone to another one.
 ///
 /// # Errors
-/// The kernel's: ESRCH where there is no such process.
+/// The kernel's: ESRCH if there is no such process.
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open(2) takes two integers and answers a descriptor that is ours alone, or -1.
+    // SAFETY: pidfd_open(2) takes two integers and returns a descriptor that nothing else owns, or -1.
     let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
     let number = RawFd::try_from(number).expect("a descriptor or -1");
     if number < 0 {
@@ -424,7 +433,7 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
 /// Sends `signal` to the process that `pidfd` stands for.
 ///
 /// # Errors
-/// The kernel's: ESRCH where it has ended, EPERM where it may not be signalled.
+/// The kernel's: ESRCH if it has ended, EPERM if it may not be signalled.
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
@@ -432,7 +441,7 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What has become of a child. Signals are numbers: the real-time ones have no names.
+/// A change of a child's state. Signals are numbers, because real-time signals have no names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildState {
     Exited(i32),
@@ -442,23 +451,23 @@ pub enum ChildState {
 }
 
 impl ChildState {
-    /// True when it was reaped, and its number may become another process's.
+    /// True if the child has ended. Once it is reaped, another process may get its number.
     #[must_use]
     pub fn is_end(self) -> bool {
         matches!(self, Self::Exited(_) | Self::Signalled(_))
     }
 }
 
-/// News of any child, without blocking. None when no child has any.
+/// Returns the next change of any child's state without blocking. None if there is none.
 ///
 /// # Errors
-/// ECHILD when there is no child.
+/// ECHILD if there is no child.
 pub fn wait_any(flags: WaitPidFlag) -> Result<Option<(Pid, ChildState)>, Errno> {
     let flags = (flags | WaitPidFlag::WNOHANG).bits();
     loop {
         let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: waitid(2) writes one siginfo where the pointer says, and there is room for it; all zeroes are
-        // valid where it writes none. For a child's news it fills the fields that the two getters read.
+        // SAFETY: waitid(2) writes one siginfo to the pointer, and there is room for it. If it writes none, all zeroes
+        // are a valid siginfo. For a child's change it fills the fields that the getters read.
         let (failed, pid, status, code) = unsafe {
             let failed = libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), flags) < 0;
             let info = info.assume_init();
@@ -481,7 +490,7 @@ pub fn wait_any(flags: WaitPidFlag) -> Result<Option<(Pid, ChildState)>, Errno> 
     }
 }
 
-/// Something that owns the descriptor it answers, and answers always the same one.
+/// An owner of a descriptor that always returns the same descriptor.
 #[derive(Debug)]
 pub struct Owned<T: AsFd>(pub T);
 
@@ -491,31 +500,33 @@ impl<T: AsFd> AsRawFd for Owned<T> {
     }
 }
 
-/// Has tokio's reactor watch `source`.
+/// Registers `source` with tokio's reactor.
 ///
 /// # Errors
 /// The kernel's.
 pub fn watch<T: AsFd + 'static>(source: T) -> io::Result<AsyncFd<Owned<T>>> {
-    // SAFETY: tokio asks that the descriptor stays open and the same until the AsyncFd is dropped. `source` is
-    // 'static and owned by the AsyncFd from here on, its `as_fd` borrows from it, and nobody replaces it: only a
-    // shared reference is given out.
+    // SAFETY: tokio requires that the descriptor stays open and the same until the AsyncFd is dropped. The AsyncFd owns
+    // `source`, which is 'static and whose `as_fd` borrows from it. Nothing can replace it, because the AsyncFd gives
+    // out only shared references.
     Ok(unsafe { AsyncFd::register(Owned(source)) }?)
 }
 
-/// A timer by which the kernel kills this whole process, on `CLOCK_BOOTTIME`: also where no thread of it runs any more, and
-/// where it was stopped. Children do not inherit it; exec(2) removes it.
+/// A timer with which the kernel kills this process, on `CLOCK_BOOTTIME`. It works even if the process was stopped or
+/// no thread of it runs any more. Children do not inherit it, and exec(2) removes it.
 #[derive(Debug)]
 pub struct KillTimer {
     timer: ManuallyDrop<Timer>,
-    /// After a fork(2) somebody else's number may be behind it.
+    /// The process that made it. After a fork(2) the number may belong to another timer.
     pid: Pid,
 }
 
-// SAFETY: a timer_t is the kernel's number for a timer of the process, and none of one thread; timer_settime(2) and
-// timer_delete(2) may be called from any of them. That it is a pointer type in C is of no consequence.
+// SAFETY: a timer_t is the kernel's number for a timer of the process, not of one thread. Any thread may call
+// timer_settime(2) and timer_delete(2). It is a pointer type only in C.
 unsafe impl Send for KillTimer {}
 
 impl KillTimer {
+    /// Makes a timer that is not set.
+    ///
     /// # Errors
     /// The kernel's: too many timers or pending signals (`RLIMIT_SIGPENDING`).
     pub fn new() -> io::Result<Self> {
@@ -524,12 +535,12 @@ impl KillTimer {
         Ok(Self { timer: ManuallyDrop::new(timer), pid: nix::unistd::getpid() })
     }
 
-    /// Has the kernel kill this process at `instant`: at once where that has passed, and not at all where there is none.
+    /// Has the kernel kill this process at `instant`: at once if that has passed, never if it is None.
     ///
     /// # Errors
     /// The kernel's; none is known.
     pub fn set(&mut self, instant: Option<Duration>) -> io::Result<()> {
-        // Zero disarms it.
+        // Zero disarms the timer.
         let at = instant.map_or(0, |instant| instant.as_nanos().clamp(1, i64::MAX as u128));
         let at = TimeSpec::from_duration(Duration::from_nanos(u64::try_from(at).unwrap_or(u64::MAX)));
         if nix::unistd::getpid() == self.pid {
@@ -542,18 +553,18 @@ impl KillTimer {
 impl Drop for KillTimer {
     fn drop(&mut self) {
         if nix::unistd::getpid() == self.pid {
-            // SAFETY: it is dropped here, and nobody has it afterwards.
+            // SAFETY: it is dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.timer) }
         }
     }
 }
 
-/// `CLOCK_BOOTTIME`, from the kernel itself: a preloaded library that fakes clocks (libfaketime) would fake this one
-/// differently in each process, and the kernel's timers not at all.
+/// Reads `CLOCK_BOOTTIME` from the kernel itself. A preloaded library that fakes clocks (libfaketime) would fake it
+/// differently in each process, and would not fake the kernel's timers.
 #[must_use]
 pub fn boot_clock() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime(2) writes one timespec where the pointer says, and `now` is one.
+    // SAFETY: clock_gettime(2) writes one timespec to the pointer, and `now` is one.
     let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_BOOTTIME, &raw mut now) };
     assert!(failed == 0, "every Linux since 2.6.39 has CLOCK_BOOTTIME");
     let seconds = u64::try_from(now.tv_sec).expect("the time since boot is not negative");
@@ -561,42 +572,42 @@ pub fn boot_clock() -> Duration {
     Duration::new(seconds, nanos)
 }
 
-/// What `/proc/self/stat` tells from a field on: where something begins, and in the next field where it ends
-/// (proc_pid_stat(5)). None where the kernel does not tell.
-fn stated_addresses(field: usize) -> Option<(usize, usize)> {
+/// Reads two addresses from `/proc/self/stat`: where something begins, in `field`, and where it ends, in the next one
+/// (proc_pid_stat(5)). None if the kernel does not show them.
+fn stat_addresses(field: usize) -> Option<(usize, usize)> {
     let line = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field, in parentheses, may hold spaces.
+    // The second field, in parentheses, may contain spaces.
     let fields: Vec<&str> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let address = |field: usize| fields.get(field - 3)?.parse().ok();
     Some((address(field)?, address(field + 1)?))
 }
 
-/// Has the kernel forget which of this program's instructions this process has used: it maps those again that are used
-/// again. Where the kernel does not tell where they are, nothing happens.
+/// Has the kernel unmap the instructions of this program. It maps those again that are used again. Does nothing if the
+/// kernel does not show where they are.
 pub fn forget_instructions() {
     let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or_default()).unwrap_or_default();
-    // startcode and endcode; 0 or 1 where they are not to be known.
-    let Some((start, end)) = stated_addresses(26).filter(|&(start, _)| start > 1 && page > 0) else { return };
+    // startcode and endcode. They are 0 or 1 if the kernel hides them.
+    let Some((start, end)) = stat_addresses(26).filter(|&(start, _)| start > 1 && page > 0) else { return };
     let (start, end) = (start.next_multiple_of(page), end / page * page);
     if start < end {
         let region = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
-        // SAFETY: what was mapped from a file and never written has the same content when it is mapped again
-        // (madvise(2), MADV_DONTNEED), and nobody writes into the instructions of a program: they are not mapped so.
+        // SAFETY: pages that were mapped from a file and never written have the same content when they are mapped again
+        // (madvise(2), MADV_DONTNEED). Nothing writes to a program's instructions: they are not mapped writable.
         unsafe { libc::madvise(region, end - start, libc::MADV_DONTNEED) };
     }
 }
 
-/// Overwrites the first of this process's arguments that has `text` in it, where `ps` and `/proc` show it, but for
-/// what stands before its first `:`. Where the kernel does not tell where the arguments are, nothing happens.
+/// Overwrites the first argument that contains `text`, where `ps` and `/proc` show it, except for the part before the
+/// first `:`. Does nothing if the kernel does not show where the arguments are.
 pub fn hide_argument(text: &str) {
     // arg_start and arg_end.
-    let Some((start, end)) = stated_addresses(48) else { return };
+    let Some((start, end)) = stat_addresses(48) else { return };
     if start == 0 || end <= start || text.is_empty() {
         return;
     }
     let region = std::ptr::with_exposed_provenance_mut::<u8>(start);
-    // SAFETY: the kernel put the arguments there when this program began, in memory that is ours to write
-    // (execve(2)); std has copied what it was asked for, and no other thread runs yet that could look.
+    // SAFETY: the kernel put the arguments there when this program began, in memory that we may write (execve(2)). std
+    // has copied those that were asked for, and no other thread runs yet.
     let arguments = unsafe { std::slice::from_raw_parts_mut(region, end - start) };
     let found = arguments.windows(text.len()).position(|window| window == text.as_bytes());
     if let Some(at) = found {
@@ -605,19 +616,19 @@ pub fn hide_argument(text: &str) {
     }
 }
 
-/// True when `signal` was ignored when this process began, as nohup(1) and a shell's `&` do.
+/// True if `signal` was ignored when this process began, as nohup(1) and a shell's `&` do.
 #[must_use]
 pub fn is_ignored(signal: Signal) -> bool {
     let mut current = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: sigaction(2) with a null new action only writes the old one, for which there is room; all zeroes
-    // are a valid sigaction should it fail.
+    // SAFETY: sigaction(2) with a null new action only writes the old one, for which there is room. If it fails, all
+    // zeroes are a valid sigaction.
     unsafe {
         libc::sigaction(signal as i32, std::ptr::null(), current.as_mut_ptr());
         current.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// Has this process ignore `signal`.
+/// Makes this process ignore `signal`.
 pub fn ignore(signal: Signal) {
     // SAFETY: ignoring installs no handler, so no code of ours can run in a signal.
     let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigIgn) };
@@ -636,29 +647,30 @@ fn given_mask() -> SigSet {
     *GIVEN_MASK.get_or_init(|| SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty()))
 }
 
-/// Remembers the signal mask that this process was given for what it starts, and blocks SIGXFSZ: a file that may not grow
-/// (`RLIMIT_FSIZE`) is then an error as others are. SIGTTOU too: a terminal that takes nothing from the background
-/// (`stty tostop`) would stop the candidate while COMMAND has it. Called before another thread runs.
+/// Saves the signal mask that this process was given, for the programs that it starts, and blocks two signals. With
+/// SIGXFSZ blocked, a file that may not grow (`RLIMIT_FSIZE`) is an error like others. With SIGTTOU blocked, a terminal
+/// that refuses output from the background (`stty tostop`) does not stop the candidate while COMMAND has it. Call this
+/// before another thread runs.
 pub fn keep_given_mask() {
     given_mask();
     let _ = [Signal::SIGXFSZ, Signal::SIGTTOU].into_iter().collect::<SigSet>().thread_block();
 }
 
-/// Lets `signals` come to this thread.
+/// Unblocks `signals` in this thread.
 pub fn unblock(signals: impl IntoIterator<Item = Signal>) {
     given_mask();
     let _ = signals.into_iter().collect::<SigSet>().thread_unblock();
 }
 
-/// Writes what goes out without waiting, whatever flags the open file has.
+/// Writes as much as possible without waiting, whatever flags the open file has.
 ///
 /// # Errors
-/// The kernel's: EAGAIN where it would wait, EOPNOTSUPP where this kind of file cannot be asked not to.
+/// The kernel's: EAGAIN if it would wait, EOPNOTSUPP if this kind of file does not support the request.
 pub fn write_now(file: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let file = file.as_fd().as_raw_fd();
-    // SAFETY: pwritev2(2) reads one iovec and what that names, which is `bytes`; it writes nothing. -1 in both halves of the
-    // offset has it write where write(2) does.
+    // SAFETY: pwritev2(2) reads one iovec and the memory that it names, which is `bytes`, and writes nothing. An offset
+    // of -1 writes at the position of the file, as write(2) does.
     let written =
         unsafe { libc::syscall(libc::SYS_pwritev2, file, &raw const part, 1, -1_i64, -1_i64, libc::RWF_NOWAIT) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())

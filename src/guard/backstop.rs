@@ -1,5 +1,7 @@
-//! The backstop: the guard's parent. It does nothing but wait, and kills the tree when the guard does not. When the
-//! candidate is gone as well, it gives the lease back in the end.
+//! The backstop: the guard's parent, which kills the tree if the guard does not.
+//!
+//! The hazard: the guard may be killed or frozen while the tree lives on. So the backstop does nothing but wait, with a
+//! limit of its own. If the candidate is gone as well, it gives the lease back once the tree is dead.
 
 use super::cgroup::Leaf;
 use super::tree::Tree;
@@ -19,15 +21,17 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long after the time for a stop a guard whose candidate is gone may take to show that the tree is dead.
+/// How long after the time for a stop the backstop waits for a guard whose candidate is gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `arguments`: the shard (for people who look at the process table), then the numbers of the charge, the
-/// guard's line, the backstop's line, and what else has to stay open while the tree lives.
+/// Runs the backstop, and forks the guard.
+///
+/// `arguments` are the shard (for people who look at the process table), then descriptor numbers: the guard spec, the
+/// guard's line, the backstop's line, the cgroup if there is one, and files that must stay open while the tree lives.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut mask = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
-    // Where it is inherited as ignored, the kernel reaps children before we do.
+    // If SIGCHLD were ignored, the kernel would reap children before this process could.
     sys::default_action(Signal::SIGCHLD);
     arguments.next();
     let mut descriptors = adopt_all(arguments)?.into_iter();
@@ -38,7 +42,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let (guards_line, line) = (Line::adopt(next()?), Line::adopt(next()?));
     let leaf = spec.leaf.as_deref().map(|name| Ok((CString::new(name)?, File::from(next()?)))).transpose();
     let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
-    let tenure: Vec<OwnedFd> = descriptors.collect();
+    let lease_files: Vec<OwnedFd> = descriptors.collect();
 
     let (limit, will) = (spec.deadline.backstop_at, spec.will.clone());
     let stop_time = spec.grace.saturating_add(spec.hooks.times().around_a_stop());
@@ -54,7 +58,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     match forked {
         Ok((backstops, None, single_thread)) => {
             drop((line, backstops));
-            // The descriptors in `tenure` stay open until this process ends.
+            // `lease_files` stay open until this process ends.
             let ended = bind_to_backstop(walks)
                 .and_then(|()| own_tree(walks, guards_leaf))
                 .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
@@ -69,7 +73,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
             prepare_to_kill(rise);
             let backstop = Backstop { guard: Some(guard), tree, line: Some(line), limit, stop_time };
-            let candidate_lives = backstop.run(tenure)?;
+            let candidate_lives = backstop.run(lease_files)?;
             if let Some(will) = will.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
                 priority::lower(spec.scheduling);
@@ -85,13 +89,14 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     }
 }
 
-/// Guard and backstop read the same files at the same time, so each opens them for itself.
+/// Opens the tree for this process alone: guard and backstop read the same files at the same time.
 fn own_tree(walks: bool, leaf: Option<(CString, File)>) -> io::Result<Tree> {
     let leaf = leaf.map(|(name, directory)| Leaf::of(name, directory)).transpose()?;
     Ok(Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf))
 }
 
-/// A candidate that seizes the tree kills the backstop, and finds the guard by a walk. Where it has none, the kernel kills it.
+/// Has the kernel kill the guard when the backstop dies, if there is no walk. A candidate that seizes the tree kills
+/// the backstop, and with a walk it finds the guard itself.
 fn bind_to_backstop(walks: bool) -> io::Result<()> {
     if !walks {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -113,13 +118,13 @@ struct Backstop {
     /// None once the candidate is gone.
     line: Option<Line>,
     limit: BootInstant,
-    /// The grace, and the boxes of the hooks before and after it.
+    /// The grace and the timeouts of the hooks around it.
     stop_time: Duration,
 }
 
 impl Backstop {
-    /// Returns once the tree is dead, with whether the candidate is still there.
-    fn run(mut self, tenure: Vec<OwnedFd>) -> io::Result<bool> {
+    /// Waits until the tree is dead. True if the candidate is still there.
+    fn run(mut self, lease_files: Vec<OwnedFd>) -> io::Result<bool> {
         let mut watch = Watch::new()?;
         let mut failed = false;
         loop {
@@ -141,8 +146,8 @@ impl Backstop {
                         if let Some(leaf) = self.tree.leaf() {
                             leaf.remove();
                         }
-                        // What the lease hangs on is let go before anybody is told that it is free.
-                        drop(tenure);
+                        // Close the files that hold the lease before reporting that the tree is dead.
+                        drop(lease_files);
                         self.report(&Report::Dead);
                         return Ok(self.line.is_some());
                     }
@@ -153,7 +158,7 @@ impl Backstop {
         }
     }
 
-    /// True when the guard ended otherwise than by its own decision.
+    /// Reaps children. True when the guard ended, but not by its own decision.
     fn reap(&mut self) -> bool {
         let mut failed = false;
         while let Some((pid, state)) = self.tree.reap(WaitPidFlag::WEXITED) {
@@ -171,7 +176,7 @@ impl Backstop {
                 Heard::Message(super::policy::Order::Extend(deadline)) => {
                     self.limit = self.limit.max(deadline.backstop_at);
                 }
-                // The rest is the guard's.
+                // The other orders are for the guard.
                 Heard::Message(_) => {}
                 Heard::Silence => return,
                 Heard::Closed => {

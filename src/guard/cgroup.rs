@@ -1,18 +1,19 @@
-//! A cgroup (version 2) for each tree, which the kernel kills in one step.
+//! A cgroup (version 2) for each tree. The kernel kills it in one step.
 //!
 //! The hazards:
 //!
-//! - *A cgroup that can be written is not therefore ours.* Root can write all of them, and a service manager counts on those
-//!   that it made. A directory is ours by systemd's rules of delegation (`Delegate=` sets an extended attribute on it), or
-//!   when it is the root of a container's cgroup namespace. Its own files are never written: only directories are made in it.
-//! - *What runs in an inner node is in the way* once its owner enables controllers. So leaderrun moves itself to
-//!   `supervisor`, and each COMMAND is born in a leaf `payload-N` beside it.
-//! - *A crash leaves a leaf behind*, maybe with a tree in it. All that own a leaf hold a lock on it, which the kernel frees
-//!   with the last of them. What can be locked is nobody's, and is killed and removed at the next start.
-//! - *`cgroup.kill` passes over a zombie whose threads live on*, so what is listed still is killed one by one.
+//! - *A writable cgroup is not necessarily ours.* Root can write all of them, and a service manager relies on those
+//!   that it made. A directory is ours if systemd delegated it (`Delegate=` sets an extended attribute), or if it is
+//!   the root of a container's cgroup namespace. leaderrun only makes directories in it, and never writes the
+//!   directory's own files.
+//! - *A process in an inner node is in the way* once the owner enables controllers. So leaderrun moves itself to
+//!   `supervisor`, and each COMMAND starts in a leaf `payload-N` beside it.
+//! - *A crash leaves a leaf behind*, perhaps with a tree in it. Every process that owns a leaf holds a lock on it,
+//!   which the kernel frees with the last of them. The next start kills and removes every leaf that it can lock.
+//! - *`cgroup.kill` skips a zombie whose threads live on.* So processes that are still listed are killed one by one.
 //!
-//! The files are those of the kernel's Documentation/admin-guide/cgroup-v2.rst; the rules of delegation are those of
-//! systemd's CGROUP_DELEGATION.md.
+//! The kernel documents the files in Documentation/admin-guide/cgroup-v2.rst, and systemd the rules of delegation in
+//! CGROUP_DELEGATION.md.
 
 use crate::sys;
 use crate::time::BootInstant;
@@ -33,9 +34,9 @@ use std::time::Duration;
 
 const SUPERVISOR: &CStr = c"supervisor";
 const LEAF: &str = "payload-";
-/// How many names are tried for a leaf: other leaderruns of other PID namespaces may have taken some.
+/// Names to try for a leaf. A leaderrun in another PID namespace may have taken some.
 const TRIES: u32 = 100;
-/// What the leaves of a crash before may take to die.
+/// How long leaves of an earlier crash may take to die.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The cgroup that was delegated to us.
@@ -49,7 +50,7 @@ pub struct Cgroup {
 #[derive(Debug)]
 pub struct Leaf {
     name: CString,
-    /// Locked for as long as it is open here, or in a process that inherited it.
+    /// Locked while this process, or one that inherited it, has it open.
     directory: File,
     kill: OwnedFd,
     members: OwnedFd,
@@ -60,19 +61,19 @@ impl Cgroup {
     /// The cgroup of this process, if it was delegated to us.
     ///
     /// # Errors
-    /// Why it is not ours, or cannot be used.
+    /// Why it is not ours, or why it cannot be used.
     pub fn ours() -> Result<Self, String> {
         let membership =
             fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
         let mounts =
             fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
-        // Another mount may lie over one of them.
+        // A later mount may hide an earlier one.
         let opened = directories_of(&mounts, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
-        let (directory, path) = opened.ok_or("no file system of type cgroup2 that shows its cgroup is mounted")?;
+        let (directory, path) = opened.ok_or("no mounted cgroup2 file system shows the cgroup of this process")?;
         let (directory, shown) = (OwnedFd::from(directory), path.display());
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
-        // The root of all cgroups has no such file.
+        // The root of the whole hierarchy has no such file.
         let is_namespaces_root = own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok();
         if !(is_delegated(&directory) || is_namespaces_root) {
             return Err(format!("{shown} was not delegated to us (systemd: Delegate=yes)"));
@@ -81,7 +82,7 @@ impl Cgroup {
             there(name, AccessFlags::W_OK).map_err(|error| format!("{shown} cannot be written: {}", error.desc()))?;
         }
         there(c"cgroup.kill", AccessFlags::F_OK)
-            .map_err(|_| format!("{shown} has no cgroup.kill: Linux has it from 5.14 on"))?;
+            .map_err(|_| format!("{shown} has no cgroup.kill, which needs Linux 5.14"))?;
         Ok(Self { directory, path })
     }
 
@@ -90,7 +91,8 @@ impl Cgroup {
         &self.path
     }
 
-    /// Removes the leaves of a crash before, with all that lives in them, and moves this process out of the way.
+    /// Removes the leaves of an earlier crash with everything that lives in them, and moves this process out of the
+    /// way.
     ///
     /// # Errors
     /// The kernel's.
@@ -104,10 +106,10 @@ impl Cgroup {
         self.sweep()
     }
 
-    /// Kills and removes what leaderruns that are gone have left.
+    /// Kills and removes the leaves that dead leaderruns left.
     fn sweep(&self) -> io::Result<()> {
         let names = directories_in(&self.directory)?;
-        // What is gone meanwhile, or somebody's, is none of a crash.
+        // A leaf that has vanished or is locked is not left over from a crash.
         let abandoned = names.into_iter().filter(|name| is_leaf(name.to_bytes())).filter_map(|name| {
             let directory = File::from(open(&self.directory, &name, OFlag::O_DIRECTORY).ok()?);
             directory.try_lock().ok()?;
@@ -132,30 +134,30 @@ impl Cgroup {
             }
             if BootInstant::now() >= give_up {
                 let names: Vec<_> = abandoned.iter().map(|leaf| leaf.name.to_string_lossy()).collect();
-                tracing::warn!("a command of a leaderrun that is gone lives on in {}", names.join(", "));
+                tracing::warn!("processes left over from another leaderrun are still alive in {}", names.join(", "));
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// A new leaf.
+    /// Makes a leaf for one tree.
     ///
     /// # Errors
     /// The kernel's: too many cgroups, or no memory.
     pub fn new_leaf(&self) -> io::Result<Leaf> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // One that waited may come right after a crash.
+        // A standby may become the leader right after a crash.
         self.sweep()?;
         for _ in 0..TRIES {
             let name = format!("{LEAF}{}-{}", getpid(), COUNT.fetch_add(1, Ordering::Relaxed));
             let name = CString::new(name).expect("a number has no NUL");
             match mkdirat(&self.directory, name.as_c_str(), Mode::from_bits_truncate(0o755)) {
-                // Of another process that had our number, here or in another PID namespace.
+                // An earlier process with our number made it, here or in another PID namespace.
                 Err(Errno::EEXIST) => continue,
                 made => made?,
             }
-            // Somebody who starts may take it for one of a crash before it is locked, and remove it.
+            // Before it is locked, another leaderrun may take it for left over, and remove it.
             let Ok(directory) = open(&self.directory, &name, OFlag::O_DIRECTORY).map(File::from) else { continue };
             if directory.try_lock_shared().is_ok()
                 && let Ok(leaf) = Leaf::of(name, directory)
@@ -168,10 +170,10 @@ impl Cgroup {
 }
 
 impl Leaf {
-    /// Of a directory that this process, or one that it comes from, has locked.
+    /// Opens a leaf by its directory. This process or an ancestor has locked it.
     ///
     /// # Errors
-    /// The kernel's: ENODEV where it was removed.
+    /// The kernel's: ENODEV if it was removed.
     pub fn of(name: CString, directory: File) -> io::Result<Self> {
         Ok(Self {
             kill: open(&directory, c"cgroup.kill", OFlag::O_WRONLY)?,
@@ -192,32 +194,32 @@ impl Leaf {
         self.directory.as_fd()
     }
 
-    /// Readable with priority when what it says of members has changed.
+    /// A file that polls as POLLPRI when the last member leaves or the first one enters.
     #[must_use]
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Has the kernel kill all members, and what they fork meanwhile.
+    /// Has the kernel kill all members, and all that they fork meanwhile.
     pub fn kill(&self) {
         let _ = write(&self.kill, b"1");
     }
 
-    /// True when no process of it lives, threads of zombies included.
+    /// True when no member lives, counting the threads of zombies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let mut text = [0; 256];
-        // A directory that was removed had no members.
+        // A directory could only be removed when it had no members.
         match nix::sys::uio::pread(&self.events, &mut text, 0) {
             Ok(length) => text[..length].split(|&byte| byte == b'\n').any(|line| line == b"populated 0"),
             Err(error) => error == Errno::ENODEV,
         }
     }
 
-    /// `signal` to each member that `is_meant`.
+    /// Sends `signal` to each member that `is_meant`.
     ///
-    /// The numbers that are read may become strangers' before they are used. So each is pinned by a pidfd, and signalled if
-    /// it is listed still: then it was a member's when it was pinned.
+    /// Between reading a number and signalling it, the process may end and a stranger may get the number. So a pidfd
+    /// pins each process first. If the number is still listed after that, the pidfd stands for a member.
     pub fn signal_each(&self, signal: Signal, is_meant: impl Fn(Pid) -> bool) {
         const BATCH: usize = 8;
         let mut seen = 0;
@@ -226,7 +228,7 @@ impl Leaf {
             let mut count = 0;
             self.each_member(|at, pid| {
                 if at >= seen && count < BATCH {
-                    // 0 stands for a process of another PID namespace.
+                    // 0 is a process of another PID namespace.
                     let meant = Some(Pid::from_raw(pid)).filter(|&member| pid > 0 && is_meant(member));
                     pinned[count] = meant.and_then(|member| Some((pid, sys::pidfd_open(member).ok()?)));
                     count += 1;
@@ -246,7 +248,7 @@ impl Leaf {
         }
     }
 
-    /// Hands the members' numbers to `each`, with their places in the list.
+    /// Calls `each` with every member's place in the list and number.
     fn each_member(&self, mut each: impl FnMut(usize, i32)) {
         let mut text = [0; 4096];
         if lseek(&self.members, 0, Whence::SeekSet).is_err() {
@@ -254,7 +256,7 @@ impl Leaf {
         }
         let (mut at, mut number) = (0, 0_i32);
         while let Ok(length @ 1..) = read(&self.members, &mut text) {
-            // A line may go on in the next part.
+            // A line may continue in the next chunk.
             for &byte in &text[..length] {
                 if byte == b'\n' {
                     each(at, number);
@@ -266,7 +268,7 @@ impl Leaf {
         }
     }
 
-    /// Removes it with the cgroups that COMMAND made in it, where all are empty.
+    /// Removes the leaf and the cgroups that COMMAND made in it, if all are empty.
     pub fn remove(&self) {
         if let Ok(above) = open(&self.directory, c"..", OFlag::O_DIRECTORY) {
             remove_below(&self.directory);
@@ -299,7 +301,7 @@ fn open(directory: impl AsFd, name: &CStr, flags: OFlag) -> io::Result<OwnedFd> 
     Ok(openat(directory, name, flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW, Mode::empty())?)
 }
 
-/// `payload-PID-N`: nobody else's directory is to be taken for one of ours.
+/// True for `payload-PID-N`. Other programs' directories must not pass for ours.
 fn is_leaf(name: &[u8]) -> bool {
     let numbers = name.strip_prefix(LEAF.as_bytes()).map(|numbers| numbers.split(|&byte| byte == b'-'));
     numbers.is_some_and(|mut numbers| {
@@ -309,7 +311,8 @@ fn is_leaf(name: &[u8]) -> bool {
     })
 }
 
-/// systemd sets one for root, and for all others the other, which they may read.
+/// True if systemd delegated the directory: it sets `trusted.delegate` for root, and `user.delegate`, which everybody
+/// may read, for others.
 fn is_delegated(directory: &OwnedFd) -> bool {
     let mut value = [0; 8];
     [c"trusted.delegate", c"user.delegate"]
@@ -322,7 +325,7 @@ fn own_path(membership: &str) -> Option<&str> {
     membership.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Where the cgroup `own` may be, as proc_pid_mountinfo(5) tells:
+/// The directories where the cgroup `own` may be, by the lines of proc_pid_mountinfo(5):
 /// `36 35 98:0 ROOT POINT OPTIONS TAGS... - TYPE SOURCE OPTIONS`.
 fn directories_of(mounts: &str, own: &str) -> impl Iterator<Item = PathBuf> {
     mounts.lines().filter_map(move |line| {
@@ -333,12 +336,12 @@ fn directories_of(mounts: &str, own: &str) -> impl Iterator<Item = PathBuf> {
         let mut fields = place.split(' ').skip(3);
         let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
         let below = Path::new(own).strip_prefix(Path::new(&root)).ok()?;
-        // A path that ends with a slash is another one to the kernel's eye, not to ours.
+        // Joining an empty path would add a slash at the end.
         Some(if below.as_os_str().is_empty() { PathBuf::from(point) } else { Path::new(&point).join(below) })
     })
 }
 
-/// The kernel writes a space, a tab, a line break and a backslash as three octal digits.
+/// Undoes the kernel's escapes: it writes a space, a tab, a line break and a backslash as three octal digits.
 pub(super) fn unescape(text: &str) -> std::ffi::OsString {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -356,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_cgroup_is_found_below_where_it_is_mounted() {
+    fn our_own_cgroup_is_found_below_its_mount_point() {
         let membership = "4:memory:/x\n0::/system.slice/report.service\n";
         assert_eq!(own_path(membership), Some("/system.slice/report.service"));
         let mounts = "30 23 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_name_is_swept() {
+    fn only_directories_with_our_names_are_swept() {
         for (name, ours) in [
             ("payload-12-0", true),
             ("payload", false),
@@ -382,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_outside_of_what_is_mounted_is_not_found() {
+    fn a_cgroup_outside_the_mounted_part_is_not_found() {
         let mounts = "31 23 0:27 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let directory_of = |mounts, own| directories_of(mounts, own).last();
         assert_eq!(directory_of(mounts, "/docker/abc/x"), Some(PathBuf::from("/sys/fs/cgroup/x")));

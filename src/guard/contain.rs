@@ -1,8 +1,8 @@
-//! By which means this host can kill a whole tree: found out at the start, before anything is acquired.
+//! The kill method: how this host can kill a whole tree. leaderrun finds out at its start, before it asks for a lease.
 //!
-//! The hazard: a means that is thought to be there and is not shows itself when the lease ends. A `/proc` of another PID
-//! namespace has numbers of other processes in it, and one with `hidepid` hides descendants. So each means is tried at the
-//! start, and what is named and cannot be had is refused.
+//! The hazard: a method that does not work shows itself only when the lease ends. The `/proc` of another PID namespace
+//! has numbers of other processes in it, and one with `hidepid` hides descendants. So leaderrun tries each method at
+//! its start, and refuses to run with a method that was asked for and does not work.
 
 use super::cgroup::{Cgroup, unescape};
 use super::init;
@@ -17,22 +17,22 @@ use std::fmt;
 use std::fs;
 use std::io;
 
-/// What an operator asks for.
+/// The value of `--contain`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Contain {
-    /// The walk over `/proc`, and a cgroup where one was delegated to us.
+    /// The walk over `/proc`, and a cgroup if one was delegated to us.
     #[default]
     Auto,
-    /// The walk alone.
+    /// The walk over `/proc` alone.
     Tree,
-    /// A cgroup, or nothing.
+    /// A cgroup. Without one, leaderrun refuses to start.
     Cgroup,
-    /// A PID namespace, or nothing.
+    /// A PID namespace. Without one, leaderrun refuses to start.
     Pidns,
 }
 
 impl Contain {
-    /// As an option has it.
+    /// The name as `--contain` spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,26 +44,26 @@ impl Contain {
     }
 }
 
-/// The means that were found.
+/// The methods that work here.
 #[derive(Debug)]
 pub struct Containment {
     walks: bool,
     cgroup: Option<Cgroup>,
-    /// Why there is none, where nobody said that there must not be one.
+    /// Why there is no cgroup, unless `--contain tree` ruled it out.
     why_no_cgroup: Option<String>,
     namespaces: Option<Namespaces>,
-    /// What this process has, and COMMAND gets.
+    /// What this process has and COMMAND gets.
     scheduling: Scheduling,
     raises: bool,
-    /// Somebody named the cgroup.
+    /// `--contain cgroup` was given.
     wants_cgroup: bool,
 }
 
 impl Containment {
-    /// Finds what `contain` asks for. It changes nothing yet; this process must have one thread.
+    /// Finds the methods that `contain` asks for. Changes nothing yet. This process must have one thread.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// Why `contain` cannot be met.
     pub fn find(contain: Contain) -> Result<Self, String> {
         let walks = walks();
         let cgroup = match contain {
@@ -84,7 +84,7 @@ impl Containment {
         };
         match walks {
             Err(why) if cgroup.is_none() && namespaces.is_none() => Err(format!(
-                "cannot see what would have to be killed: {why}; mount the /proc of this PID namespace, or use --contain pidns"
+                "cannot see the processes to kill: {why}; mount the /proc of this PID namespace, or use --contain pidns"
             )),
             walks => Ok(Self {
                 walks: walks.is_ok(),
@@ -98,10 +98,10 @@ impl Containment {
         }
     }
 
-    /// Moves this process to where it does not stand in the way of the cgroups that it makes.
+    /// Moves this process out of the way of the cgroups that it will make.
     ///
     /// # Errors
-    /// The kernel's, in words.
+    /// The kernel's, as text.
     pub fn settle(&mut self, contain: Contain) -> Result<(), String> {
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
         let Err(error) = cgroup.settle() else { return Ok(()) };
@@ -113,7 +113,7 @@ impl Containment {
         Ok(())
     }
 
-    /// What kills a tree here, in a word: as `--contain` has it.
+    /// The kill method, as `--contain` spells it.
     #[must_use]
     pub fn method(&self) -> &'static str {
         let method = match (&self.namespaces, &self.cgroup) {
@@ -134,13 +134,13 @@ impl Containment {
         self.scheduling
     }
 
-    /// Nothing ends a process that asks for a better priority.
+    /// True when it is safe to ask for a higher priority.
     #[must_use]
     pub fn raises(&self) -> bool {
         self.raises
     }
 
-    /// Whether something kills what runs outside of COMMAND's PID namespace: its hooks.
+    /// True when something can kill processes outside COMMAND's PID namespace: its hooks.
     #[must_use]
     pub fn kills_hooks(&self) -> bool {
         self.walks || self.cgroup.is_some()
@@ -151,7 +151,7 @@ impl Containment {
         self.walks
     }
 
-    /// Of a tree that is yet to be started, with a cgroup of its own where there are some.
+    /// Makes a tree for a COMMAND that will be started, with a cgroup of its own if possible.
     ///
     /// # Errors
     /// The kernel's.
@@ -160,7 +160,7 @@ impl Containment {
         let strangers = tree::strangers(walk.as_mut());
         let leaf = match self.cgroup.as_ref().map(Cgroup::new_leaf).transpose() {
             Err(error) if !self.wants_cgroup && (self.walks || self.namespaces.is_some()) => {
-                tracing::warn!("cannot make a cgroup for the command: {error}; its tree is killed without one");
+                tracing::warn!("cannot make a cgroup for the command: {error}; continuing without it");
                 None
             }
             leaf => leaf?,
@@ -190,11 +190,11 @@ impl fmt::Display for Containment {
     }
 }
 
-/// Whether `/proc` shows all that we may have to kill.
+/// Checks that `/proc` shows every process that may have to be killed.
 fn walks() -> Result<(), String> {
     let own = fs::read_link("/proc/self").map_err(|error| format!("/proc is not mounted, or is not ours: {error}"))?;
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
-        return Err("/proc is of another PID namespace".to_owned());
+        return Err("/proc belongs to another PID namespace".to_owned());
     }
     let mounts =
         fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
@@ -208,15 +208,15 @@ fn walks() -> Result<(), String> {
     }
 }
 
-/// That `/proc` hides processes, as its mount options say (proc(5)).
+/// How `/proc` hides processes, by its mount options (proc(5)).
 #[derive(Debug, PartialEq, Eq)]
 struct Hides<'a> {
     option: &'a str,
-    /// The group that sees all the same.
+    /// The group that sees them all the same.
     exempt: Option<u32>,
 }
 
-/// As the last of the mounts on `/proc` has it, which is the one that is seen.
+/// Reads the options of the last mount on `/proc`, which hides the earlier ones.
 fn hides(mounts: &str) -> Option<Hides<'_>> {
     let (place, kind) = mounts
         .lines()
@@ -227,7 +227,7 @@ fn hides(mounts: &str) -> Option<Hides<'_>> {
     let exempt = options().find_map(|option| option.strip_prefix("gid=")?.parse().ok());
     match hidepid {
         "hidepid=0" | "hidepid=off" => None,
-        // No group is exempt from these.
+        // These exempt no group.
         "hidepid=4" | "hidepid=ptraceable" => Some(Hides { option: hidepid, exempt: None }),
         option => Some(Hides { option, exempt }),
     }
@@ -238,15 +238,15 @@ fn is_member(group: u32) -> bool {
     nix::unistd::getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
 }
 
-/// Whether `/proc/self/status` names `CAP_SYS_PTRACE` among the effective capabilities.
+/// True when `/proc/self/status` lists `CAP_SYS_PTRACE` among the effective capabilities.
 fn is_privileged(status: &str) -> bool {
     const CAP_SYS_PTRACE: u32 = 19;
     let set = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     set.is_some_and(|set| set & (1 << CAP_SYS_PTRACE) != 0)
 }
 
-/// Whether a process that asks for a better priority lives on: a filter of system calls may kill it. Tried where there is a
-/// filter, by a process that may be lost.
+/// True when a process survives asking for a higher priority. A system call filter may kill it, so if there is a
+/// filter, a child tries it.
 fn raises() -> bool {
     let filtered = fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:\t2"));
     if !filtered {
@@ -272,7 +272,7 @@ fn find_namespaces() -> Result<Namespaces, String> {
         Err(_) => match init::try_namespaces(&one, Namespaces::WithUser) {
             Ok(()) => Ok(Namespaces::WithUser),
             Err(error) => {
-                Err(format!("{} (root may, and others where they may make user namespaces)", refused(&error)))
+                Err(format!("{} (this needs root, or permission to create user namespaces)", refused(&error)))
             }
         },
     }
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_mount_of_proc_tells_whether_it_hides_processes() {
+    fn the_last_mount_of_proc_decides_whether_it_hides_processes() {
         let line = |options: &str| format!("24 30 0:22 / /proc rw,nosuid shared:14 - proc proc {options}\n");
         assert_eq!(hides(&line("rw")), None);
         assert_eq!(hides(&line("rw,hidepid=off")), None);
@@ -292,13 +292,13 @@ mod tests {
         assert_eq!(hides(&format!("{mounts}{}", line("rw"))), None);
         let mounts = line("rw,gid=44,hidepid=ptraceable");
         assert_eq!(hides(&mounts), Some(Hides { option: "hidepid=ptraceable", exempt: None }));
-        // An elder kernel has it among the options of the mount.
-        let elder = "24 30 0:22 / /proc rw,hidepid=2 shared:14 - proc proc rw\n";
-        assert_eq!(hides(elder), Some(Hides { option: "hidepid=2", exempt: None }));
+        // An older kernel has it among the options of the mount.
+        let older = "24 30 0:22 / /proc rw,hidepid=2 shared:14 - proc proc rw\n";
+        assert_eq!(hides(older), Some(Hides { option: "hidepid=2", exempt: None }));
     }
 
     #[test]
-    fn the_capability_to_see_all_is_read_from_the_effective_set() {
+    fn the_capability_to_see_all_processes_is_read_from_the_effective_set() {
         assert!(is_privileged("CapPrm:\t0000000000000000\nCapEff:\t000001ffffffffff\n"));
         assert!(!is_privileged("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
     }

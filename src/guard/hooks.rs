@@ -1,8 +1,8 @@
-//! Hooks of a leadership: what the shell runs before COMMAND starts, when a stop begins, and after the tree is dead.
+//! Hooks: shell commands that run before COMMAND starts, when a stop begins, and after the tree is dead.
 //!
-//! The hazard: what is done after a leadership must be over before the next one begins, also when the candidate is
-//! killed or frozen. So hooks are the guard's: its descendants, within its deadline, killed with it. A guard that is
-//! itself killed or frozen runs none.
+//! The hazard: the cleanup after a leadership must end before the next leadership begins, even if the candidate is
+//! killed or frozen. So the guard runs the hooks: they are its descendants, run within its deadline, and are killed
+//! with it. A guard that is itself killed or frozen runs none.
 
 use super::policy::Policy;
 use crate::election::{CommandEnd, HookEnd};
@@ -17,37 +17,37 @@ use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-/// How long each may take.
+/// The default hook timeout.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
-    /// Before COMMAND: where it fails, COMMAND is not started.
+    /// Runs before COMMAND. If it fails, COMMAND does not start.
     Lead,
-    /// When a stop begins, before the stop signal.
+    /// Runs when a stop begins, before the stop signal.
     Losing,
-    /// After the tree is dead, before the lease is released.
+    /// Runs after the tree is dead, before the lease is released.
     Lost,
 }
 
-/// What leads to the hooks of an end.
+/// Why a leadership ends, as its hooks are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// By a signal.
+    /// A signal asked the candidate to stop.
     Asked,
     Paused,
     SteppedDown,
-    /// It was others' turn.
+    /// The leader gave the lease up by itself: rotation.
     Relinquished,
     Overran,
-    /// The lease is, or cannot be renewed in time.
+    /// The lease is lost, or cannot be renewed in time.
     Lost,
     /// The candidate is gone.
     Killed,
-    /// COMMAND, by itself.
+    /// COMMAND ended by itself.
     Ended,
     NotStarted,
-    /// The hook before COMMAND.
+    /// The lead hook failed.
     Failed,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Hook {
     }
 }
 
-/// As hooks read it.
+/// The value of `LEADERRUN_REASON`.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -94,7 +94,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is run for each, where something is.
+/// The command of each hook, if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooks {
     pub lead: Option<Vec<u8>>,
@@ -103,7 +103,7 @@ pub struct Hooks {
     pub timeout: Duration,
 }
 
-/// How long each may take, where there is one.
+/// The timeout of each hook that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Boxes {
     pub lead: Option<Duration>,
@@ -134,13 +134,13 @@ impl Hooks {
     }
 }
 
-/// The hook that runs, and what later ones will be told.
+/// Starts hooks one at a time, and keeps what later ones are told.
 #[derive(Debug)]
 pub(super) struct Runner {
     hooks: Hooks,
-    /// Some while it has not been reaped.
+    /// Some while a hook has not been reaped.
     running: Option<(Hook, Pid)>,
-    /// How COMMAND ended, once it has.
+    /// How COMMAND ended. Some once it has.
     pub command_end: Option<CommandEnd>,
 }
 
@@ -149,7 +149,6 @@ impl Runner {
         Self { hooks, running: None, command_end: None }
     }
 
-    /// Starts `hook`.
     pub fn start(&mut self, hook: Hook, policy: &Policy, birth: Birth<'_>) -> Result<(), HookEnd> {
         let command = self.hooks.command(hook).cloned().unwrap_or_default();
         let mut told: Vec<(&str, String)> = vec![("LEADERRUN_EVENT", hook.to_string())];
@@ -169,18 +168,18 @@ impl Runner {
         }
     }
 
-    /// The hook that was `pid` and has been reaped.
+    /// Takes note that `pid` was reaped. Returns the hook that it was.
     pub fn reaped(&mut self, pid: Pid) -> Option<Hook> {
         let (hook, _) = self.running.take_if(|(_, running)| *running == pid)?;
         Some(hook)
     }
 
-    /// What becomes of it is of no interest any more.
+    /// Stops waiting for the running hook.
     pub fn forget(&mut self) {
         self.running = None;
     }
 
-    /// SIGKILL to it. It is not reaped yet, so its number is its own.
+    /// Sends SIGKILL to the running hook. It has not been reaped, so its number is still its own.
     pub fn kill(&self) -> Option<(Hook, Pid)> {
         if let Some((_, pid)) = self.running {
             let _ = killpg(pid, Signal::SIGKILL);
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_hook_that_is_there_has_its_box_and_only_those_around_a_stop_delay_it() {
+    fn each_hook_has_its_timeout_and_only_those_around_a_stop_lengthen_it() {
         let hooks = Hooks { lead: Some(b"x".to_vec()), timeout: Duration::from_secs(3), ..Hooks::default() };
         assert_eq!(hooks.boxes(), Boxes { lead: Some(Duration::from_secs(3)), ..Boxes::default() });
         assert_eq!(hooks.times().around_a_stop(), Duration::ZERO);

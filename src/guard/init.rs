@@ -1,4 +1,4 @@
-//! The init of a PID namespace: the guard's child, and COMMAND's parent in there.
+//! The init of a PID namespace: the guard's child, and COMMAND's parent inside.
 //!
 //! ```text
 //! lr-guard           the guard
@@ -6,16 +6,17 @@
 //!    └─ COMMAND ...  the tree
 //! ```
 //!
-//! When it ends, the kernel kills all that is left in the namespace, in one step, and lets nobody reap it before: so its end,
-//! once it was reaped, is the proof that the tree is dead.
+//! When the init ends, the kernel kills every other process of the namespace before the init can be reaped. So a reaped
+//! init proves that the tree is dead.
 //!
 //! The hazards:
 //!
-//! - *All of leaderrun is killed in one instant*: PR_SET_PDEATHSIG kills the init with the guard, and so the tree. The kernel
-//!   delivers that signal from an ancestor of the namespace, which an init cannot ignore.
-//! - *The guard is frozen*: its own timer kills it at the deadline ([`KillTimer`](crate::sys::KillTimer)), and so the init.
-//! - *The guard knows COMMAND by another number than the init does*, and cannot wait for it: the init tells what becomes of
-//!   it, and passes signals on.
+//! - *All of leaderrun is killed at the same instant.* PR_SET_PDEATHSIG kills the init with the guard, and so the tree.
+//!   The signal comes from an ancestor of the namespace, so the init cannot ignore it.
+//! - *The guard is frozen.* Its kill timer kills it at the deadline ([`KillTimer`](crate::sys::KillTimer)), and so the
+//!   init.
+//! - *The guard and the init know COMMAND by different numbers*, and the guard cannot wait for COMMAND. So the init
+//!   reports what becomes of COMMAND, and passes signals on.
 
 use super::policy::Order;
 use super::wire::{Heard, Line, Report};
@@ -33,20 +34,20 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 
-/// What an init tells that could not make its namespaces usable; no errno of exec(2).
+/// Exit status of an init whose setup failed; not an errno of exec(2).
 const NOT_SET_UP: u8 = 1;
 
-/// What runs in the namespace, and how it is asked to stop.
+/// The program that runs in the namespace, and the signal that asks it to stop.
 pub struct Inside<'a> {
     pub program: &'a OsStr,
     pub arguments: &'a [OsString],
     pub stop_signal: Signal,
 }
 
-/// Starts an init, and COMMAND below it.
+/// Starts an init with COMMAND below it.
 ///
 /// # Errors
-/// As [`sys::start_command`]; then nothing is left.
+/// As [`sys::start_command`]. No process is left then.
 pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> io::Result<(Pid, Line)> {
     let (line, inits_line) = Line::pair()?;
     let owner = (geteuid(), getegid());
@@ -73,7 +74,7 @@ pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> i
     Err(io::Error::from_raw_os_error(error))
 }
 
-/// Whether such namespaces can be had here, and used.
+/// Checks that this host lets us create and use such namespaces.
 ///
 /// # Errors
 /// Why not.
@@ -83,7 +84,7 @@ pub fn try_namespaces(one: &SingleThread, namespaces: Namespaces) -> io::Result<
         None => {
             let number =
                 set_up(namespaces, owner).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EINVAL));
-            // All that Linux has are below 256.
+            // Every errno of Linux is below 256.
             sys::exit_at_once(u8::try_from(number).unwrap_or(u8::MAX));
         }
         Some(child) => match waitpid(child, None)? {
@@ -94,30 +95,30 @@ pub fn try_namespaces(one: &SingleThread, namespaces: Namespaces) -> io::Result<
     }
 }
 
-/// In the new namespaces: gives them the user that they were made by, and a `/proc` of their own.
+/// Inside the new namespaces: maps the user that created them, and mounts a `/proc` of their own.
 fn set_up(namespaces: Namespaces, (user, group): (Uid, Gid)) -> io::Result<()> {
     if namespaces == Namespaces::WithUser {
-        // user_namespaces(7): without it an unprivileged process may not map its group.
+        // user_namespaces(7): without this, an unprivileged process may not map its group.
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
         fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     }
-    // What is mounted outside goes on arriving here, and nothing that is mounted here leaves.
+    // Mounts made outside still appear here. Mounts made here stay here.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     Ok(mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>)?)
 }
 
-/// The init itself. Everything is blocked that can be, as in the guard.
+/// Runs the init. It blocks every signal, as the guard does.
 fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Birth<'_>, line: &Line) -> ! {
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     let _ = nix::sys::prctl::set_name(c"lr-init");
-    // The guard may have died before the first of these took effect; its end of the line was closed then.
+    // The guard may have died before prctl(2) took effect. Then its end of the line is closed already.
     if line.hear_order() == Heard::Closed {
         sys::exit_at_once(NOT_SET_UP);
     }
     let started = set_up(namespaces, owner)
-        // Why a namespace cannot be used is not what exec(2) says of COMMAND.
+        // This error is about the namespace. exec(2) has not judged COMMAND, so it must not look as if it had.
         .map_err(|_| io::Error::from_raw_os_error(sys::NO_PROCESS))
         .and_then(|()| {
             let children = SignalFd::with_flags(&children_signal(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
@@ -142,7 +143,7 @@ fn children_signal() -> SigSet {
     signals
 }
 
-/// Returns once no process is left in the namespace, or the guard is gone.
+/// Reaps, signals and reports until the namespace is empty or the guard is gone.
 fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signal) {
     let mut command = Some(command);
     loop {
@@ -153,7 +154,7 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
                         ChildState::Exited(status) => CommandEnd::Exited(status),
                         ChildState::Signalled(signal) => CommandEnd::Signalled(signal),
                         ChildState::Stopped(signal) => {
-                            // What no terminal did is of interest to nobody, and may come without end.
+                            // Only stops by the terminal are reported. Others do not matter, and may come without end.
                             if [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal) {
                                 line.report(&Report::Paused { signal });
                             }
@@ -161,7 +162,7 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
                         }
                         ChildState::Continued => continue,
                     };
-                    // From here on its number may become another process's.
+                    // From here on another process may get the number.
                     command = None;
                     line.report(&Report::Ended(end));
                 }
@@ -197,12 +198,13 @@ fn obey(order: Order, command: Option<Pid>, stop_signal: Signal) {
             }
         }
         Order::Stop { .. } => {
-            // Everything in the namespace but this process, kill(2). What is stopped cannot obey without the second one.
+            // kill(2): -1 is every process of the namespace but this one. SIGCONT follows because a stopped process
+            // cannot obey.
             for signal in [stop_signal, Signal::SIGCONT] {
                 let _ = kill(Pid::from_raw(-1), signal);
             }
         }
-        // The guard's own affairs.
+        // These are for the guard alone.
         Order::Extend(_) | Order::Lose | Order::Kill | Order::Because(_) => {}
     }
 }

@@ -1,8 +1,8 @@
-//! The last will: when its candidate is gone and the tree is shown to be dead, a backstop becomes this, and gives the
-//! lease back at once instead of leaving it to expire.
+//! The orphan release: when the candidate is gone and the tree is dead, the backstop gives the lease back at once
+//! instead of letting it expire.
 //!
-//! The hazard: a release while anything of the tree lives lets a second one start. So only a backstop that has no
-//! descendant left gets here; and the release names the session, so that it is of no effect on a successor's lease.
+//! The hazard: a release while part of the tree lives lets a second tree start. So only a backstop without any
+//! descendant left gets here. The release names the session, so it cannot affect a successor's lease.
 
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::notes::history;
@@ -22,8 +22,8 @@ use std::process::{Command, ExitCode};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What a process finds as its name when it is to execute a last will.
-const WILL_NAME: &str = "lr-release";
+/// The process name that makes a respawned leaderrun release the lease.
+const RELEASE_NAME: &str = "lr-release";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -55,16 +55,16 @@ impl OrphanRelease {
         }
     }
 
-    /// Turns this process into one that executes the will. The tree must be dead.
+    /// Turns this process into one that makes the release. The tree must be dead.
     ///
     /// # Errors
-    /// The kernel's; the lease then ends by itself.
+    /// The kernel's. Then the lease ends by itself.
     pub fn execute(&self) -> io::Result<Infallible> {
         let mut file = File::from(memfd_create(c"leaderrun will", MFdFlags::empty())?);
         file.write_all(&serde_json::to_vec(self).map_err(io::Error::other)?)?;
         file.rewind()?;
         let number = file.as_raw_fd().to_string();
-        Err(Command::new("/proc/self/exe").arg0(WILL_NAME).args([&self.shard, &number]).exec())
+        Err(Command::new("/proc/self/exe").arg0(RELEASE_NAME).args([&self.shard, &number]).exec())
     }
 
     async fn release(&self) -> Result<(), String> {
@@ -79,17 +79,17 @@ impl OrphanRelease {
         let store =
             Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
         give_back(&*store, &candidate, self.term).await?;
-        // For people, and of no consequence.
+        // The history is for people; nothing depends on it.
         let closed = history::close(&*store, &candidate.shard, self.term, "leaderrun was killed");
         let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
         Ok(())
     }
 }
 
-/// Releases the lease, and asks until the store answers, or the lease has ended by itself. The tree must be dead.
+/// Releases the lease. Retries until the store answers or the lease has ended by itself. The tree must be dead.
 ///
 /// # Errors
-/// Why it will have to end by itself.
+/// Why the lease has to end by itself.
 pub async fn give_back(store: &dyn Store, candidate: &Candidate, term: Term) -> Result<(), String> {
     let give_up = BootInstant::now().plus(candidate.lease);
     loop {
@@ -108,23 +108,23 @@ pub async fn give_back(store: &dyn Store, candidate: &Candidate, term: Term) -> 
     }
 }
 
-/// Executes a last will if this process was made for that.
+/// Makes an orphan release if this process was respawned for that.
 #[must_use]
 pub fn run_if_respawned() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
-    if arguments.next()? != WILL_NAME {
+    if arguments.next()? != RELEASE_NAME {
         return None;
     }
     let done = arguments
         .nth(1)
         .and_then(|number| number.to_str()?.parse().ok())
-        .ok_or_else(|| "no will: this program is started by leaderrun alone".to_owned())
-        .and_then(|number| read(number).map_err(|error| format!("{error}: this program is started by leaderrun alone")))
+        .ok_or_else(|| "only leaderrun starts this program".to_owned())
+        .and_then(|number| read(number).map_err(|error| format!("{error}: only leaderrun starts this program")))
         .and_then(|will| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| error.to_string())?;
             let released = runtime.block_on(will.release());
-            // A look-up of a name may hang for long, and has nobody to tell.
+            // A name lookup may hang for a long time, and nobody needs its result.
             runtime.shutdown_background();
             released.map(|()| will)
         });
@@ -155,7 +155,7 @@ mod tests {
     use crate::fuzz;
 
     #[test]
-    fn a_million_wills_are_read_as_they_were_written_or_refused_and_print_no_password() {
+    fn a_million_orphan_releases_are_read_as_written_or_refused_and_print_no_password() {
         let candidate = Candidate {
             shard: "db/main".parse().unwrap(),
             owner: "me".to_owned(),
@@ -166,7 +166,7 @@ mod tests {
         };
         let url = Secret::from("redis://u:hunter2@h:1/0".to_owned());
         let ours = serde_json::to_vec(&OrphanRelease::new(&url, &candidate, Term(u64::MAX))).unwrap();
-        fuzz::bent("last will", &[&ours], |text, source| {
+        fuzz::bent("orphan release", &[&ours], |text, source| {
             let read = serde_json::from_slice::<OrphanRelease>(text);
             match &read {
                 Ok(will) => {

@@ -1,13 +1,13 @@
-//! What the guard does when: a pure machine without a clock.
+//! The guard's decisions: a pure machine without a clock.
 //!
-//! The hazard: two reasons to stop can come in any order and at once (an orderly stop that drains for hours, the
-//! lease slipping away during it, the candidate dying, COMMAND leaving children behind). COMMAND must get the
-//! stop signal exactly once (a second one makes many programs quit without their drain), and the earliest of all
-//! the reasons to kill must win.
+//! The hazard: reasons to stop can come in any order and at once: an orderly stop that drains for hours, the lease
+//! being lost meanwhile, the candidate dying, COMMAND leaving children behind. COMMAND must get the stop signal exactly
+//! once, because a second one makes many programs quit without their drain. And the earliest of all reasons to kill
+//! must win.
 //!
-//! Hooks make a stop longer, never later: the one before the signal and the one after the tree's end have their boxes
-//! within the deadline, and what is left of a tree is killed early enough for the second. A hook is a descendant like
-//! any other, so what it leaves behind belongs to the tree.
+//! Hooks make a stop start earlier, never end later. The losing hook (before the stop signal) and the lost hook (after
+//! the tree's end) have their timeouts within the deadline, and the tree is killed early enough for the lost hook. A
+//! hook is a descendant like any other, so what it leaves behind belongs to the tree.
 
 use super::hooks::{Boxes, Reason};
 use crate::election::HookEnd;
@@ -15,15 +15,15 @@ use crate::lease::Deadline;
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// From the kill to the second one, where no deadline says it.
+/// From `kill_at` to `backstop_at` when there is no deadline.
 const PATIENCE_WITHOUT_DEADLINE: Duration = Duration::from_millis(300);
 
-/// From the candidate to the guard; [`Order::Extend`] goes to the backstop as well.
+/// An order from the candidate to the guard. The backstop gets [`Order::Extend`] as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// The lease was prolonged.
     Extend(Deadline),
-    /// An orderly stop: the stop signal, and SIGKILL `kill_after` that where there is one.
+    /// An orderly stop: the stop signal, and SIGKILL `kill_after` that, if given.
     Stop { kill_after: Option<Duration> },
     /// The lease is lost for certain: the stop signal, and SIGKILL after the grace.
     Lose,
@@ -31,9 +31,9 @@ pub enum Order {
     Kill,
     /// Pass this signal on to COMMAND.
     Signal(i32),
-    /// Let COMMAND go on that the terminal had stopped.
+    /// Let COMMAND continue after the terminal stopped it.
     Continue,
-    /// Why the next orderly stop comes, for hooks.
+    /// The reason for the next orderly stop, for hooks.
     Because(Reason),
 }
 
@@ -41,12 +41,12 @@ pub enum Order {
 pub enum Input {
     Order(Order),
     CandidateGone,
-    /// As [`Effect::Start`] said.
+    /// COMMAND was started, after [`Effect::Start`].
     CommandStarted,
     CommandNotStarted(Reason),
-    /// COMMAND itself was reaped; its descendants may live on.
+    /// COMMAND itself was reaped. Its descendants may live on.
     CommandEnded,
-    /// The hook that runs was reaped, or could not be started; its descendants may live on.
+    /// The running hook was reaped, or could not be started. Its descendants may live on.
     HookEnded(HookEnd),
     /// No descendant is left, hooks included.
     Empty,
@@ -56,26 +56,26 @@ pub enum Input {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start COMMAND: the hook before it allows it.
+    /// Start COMMAND: the lead hook succeeded.
     Start,
-    /// COMMAND will not be started, for its hook ended so.
+    /// Report that COMMAND will not start, because the lead hook ended this way.
     ReportUnready(HookEnd),
     RunLosing,
     RunLost,
-    /// SIGKILL to the hook that runs and all below it: its box is over.
+    /// SIGKILL to the running hook and all its descendants: its timeout is over.
     KillHook,
-    /// The stop signal to everything in the tree, and SIGCONT after it, so that what is stopped can obey.
+    /// The stop signal to everything in the tree, and SIGCONT after it, because a stopped process cannot obey.
     AskTree,
-    /// SIGKILL to everything in the tree, again and again until nothing is left.
+    /// SIGKILL to everything in the tree, repeated until nothing is left.
     KillTree,
     ReportDeadline,
     Signal(i32),
     Continue,
-    /// Nothing runs any more, and nothing will.
+    /// Nothing runs, and nothing will be started.
     Finish,
 }
 
-/// What one input leads to, in its order. It takes no memory but its own: none may be left when a kill is due.
+/// The effects of one input, in order. It allocates nothing: no memory may be left when a kill is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Effects {
     list: [Effect; Self::MOST],
@@ -83,7 +83,8 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Four is the most that is known: a deadline is reported, COMMAND unready, the tree asked and killed.
+    /// The known maximum is four: the deadline is reported, COMMAND is reported unready, the tree is asked to stop and
+    /// killed.
     const MOST: usize = 6;
 
     fn push(&mut self, effect: Effect) {
@@ -101,7 +102,7 @@ impl Effects {
 
 impl Default for Effects {
     fn default() -> Self {
-        // What stands behind the length is never seen.
+        // Elements past the length are never seen.
         Self { list: [Effect::Finish; Self::MOST], length: 0 }
     }
 }
@@ -135,11 +136,11 @@ pub struct Policy {
     grace: Duration,
     boxes: Boxes,
     phase: Phase,
-    /// The first that ended it.
+    /// The first reason to end. Some once it ends.
     reason: Option<Reason>,
-    /// What an orderly stop will have for a reason.
+    /// The reason that an orderly stop will have.
     because: Reason,
-    /// The hook before COMMAND was started. Then, or once COMMAND was, the hook after the end is run as well.
+    /// The lead hook was started. If it was, or if COMMAND was, the lost hook runs at the end.
     opened: bool,
     /// COMMAND was started.
     ran: bool,
@@ -147,12 +148,12 @@ pub struct Policy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The hook before COMMAND runs, or is killed at `until`.
+    /// The lead hook runs. It is killed at `until`.
     Opening {
         until: BootInstant,
     },
     Running,
-    /// The hook before the stop signal runs beside COMMAND, and is killed at `until`. The signal follows, and SIGKILL
+    /// The losing hook runs beside COMMAND. It is killed at `until`. Then comes the stop signal, and SIGKILL
     /// `kill_after` that.
     Losing {
         until: BootInstant,
@@ -163,17 +164,17 @@ enum Phase {
         kill_at: BootInstant,
     },
     Killing,
-    /// Nothing is left of the tree. The hook after it runs, and is killed at `until`.
+    /// The tree is dead. The lost hook runs, and is killed at `until`.
     Closing {
         until: BootInstant,
     },
-    /// What that hook left behind is being killed.
+    /// What the lost hook left behind is being killed.
     Clearing,
     Finished,
 }
 
 impl Policy {
-    /// Of a COMMAND that is started at once, without hooks.
+    /// The policy for a COMMAND that starts at once, without hooks.
     #[must_use]
     pub fn new(deadline: Deadline, grace: Duration) -> Self {
         Self {
@@ -188,7 +189,7 @@ impl Policy {
         }
     }
 
-    /// Where there is a box before COMMAND its hook starts now; else COMMAND does.
+    /// The policy with hooks. The lead hook starts now, if there is one, otherwise COMMAND does.
     #[must_use]
     pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, boxes: Boxes) -> Self {
         let phase = boxes.lead.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
@@ -208,31 +209,32 @@ impl Policy {
         }
     }
 
-    /// Until when COMMAND may be started.
+    /// The latest instant at which COMMAND may be started.
     #[must_use]
     pub fn start_by(&self) -> BootInstant {
         self.deadline.term_at
     }
 
-    /// Until when the hook after the tree's end may be started.
+    /// The latest instant at which the lost hook may be started.
     #[must_use]
     pub fn end_by(&self) -> BootInstant {
         self.deadline.kill_at
     }
 
-    /// When nobody trusts the guard any more.
+    /// When the backstop and the candidate stop trusting the guard.
     #[must_use]
     pub fn backstop_at(&self) -> BootInstant {
         self.deadline.backstop_at
     }
 
-    /// Why it ends, once it does.
+    /// Why the leadership ends. Some once it does.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.reason
     }
 
-    /// When the tree is killed, as things stand, and when whoever sees it alive then kills it without asking anybody.
+    /// When the guard kills the tree, as things stand, and when the other processes kill it without waiting for the
+    /// guard.
     #[must_use]
     pub fn ends_at(&self) -> (BootInstant, BootInstant) {
         let kill_at = match self.phase {
@@ -253,7 +255,8 @@ impl Policy {
         self.pass_deadline(now, &mut effects);
         match input {
             Input::Order(Order::Extend(deadline)) => {
-                // Messages keep their order, and the candidate never shortens; a deadline that has passed stays.
+                // Messages arrive in order, and the candidate never shortens a deadline. A deadline that has passed
+                // stays.
                 if now < self.deadline.kill_at && deadline.kill_at > self.deadline.kill_at {
                     self.deadline = deadline;
                 }
@@ -276,8 +279,9 @@ impl Policy {
         effects
     }
 
-    /// Before anything else is heard: who was frozen until after the deadline must not ask a frozen tree to end, for
-    /// what is asked is continued, and would run beside its successor for a moment.
+    /// Kills the tree if its time is over. This comes before any input: a guard that was frozen past the deadline must
+    /// not send the stop signal, because SIGCONT follows it. A frozen tree would wake and run beside its successor for
+    /// a moment.
     fn pass_deadline(&mut self, now: BootInstant, effects: &mut Effects) {
         if now >= self.kill_by() {
             self.kill(Reason::Lost, effects);
@@ -312,7 +316,7 @@ impl Policy {
             | Phase::Clearing
             | Phase::Finished => {}
         }
-        // Also where it was only now asked, and has no time.
+        // This includes a stop that begins now and has no time left.
         if let Phase::Stopping { kill_at } = self.phase
             && now >= kill_at
         {
@@ -320,13 +324,14 @@ impl Policy {
         }
     }
 
-    /// The stop signal, `kill_after` before SIGKILL; and before it its hook, if COMMAND runs and there is time for one.
+    /// Begins a stop: the losing hook if COMMAND runs and there is time for it, then the stop signal, and SIGKILL
+    /// `kill_after` that.
     fn stop(&mut self, now: BootInstant, reason: Reason, kill_after: Option<Duration>, effects: &mut Effects) {
         match self.phase {
             Phase::Opening { until } => {
                 self.reason.get_or_insert(reason);
                 effects.extend([Effect::ReportUnready(HookEnd::Cut), Effect::AskTree]);
-                // However long COMMAND might have drained, its hook has its box.
+                // COMMAND might have drained without limit. The lead hook keeps its own timeout.
                 let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
                 self.phase = Phase::Stopping { kill_at: kill_at.min(until) };
             }
@@ -367,12 +372,12 @@ impl Policy {
                 self.phase = Phase::Killing;
                 effects.push(Effect::KillTree);
             }
-            // The last hook has its box, and nothing else is left.
+            // At most the lost hook is left, and it keeps its timeout.
             Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => {}
         }
     }
 
-    /// What it leaves behind has the grace. Nothing is stopped that a hook would have to be told of.
+    /// Gives what COMMAND leaves behind the grace. Nothing is being stopped, so no losing hook runs.
     fn command_ended(&mut self, now: BootInstant, effects: &mut Effects) {
         self.reason.get_or_insert(Reason::Ended);
         if self.phase == Phase::Running {
@@ -384,20 +389,20 @@ impl Policy {
 
     fn hook_ended(&mut self, now: BootInstant, end: HookEnd, effects: &mut Effects) {
         match self.phase {
-            // Nobody starts what is to be stopped at once.
+            // Do not start a COMMAND that would be stopped at once.
             Phase::Opening { .. } if end == HookEnd::Exited(0) && now >= self.deadline.term_at.min(self.kill_by()) => {}
             Phase::Opening { .. } if end == HookEnd::Exited(0) => {
                 self.phase = Phase::Running;
                 effects.push(Effect::Start);
             }
             Phase::Opening { .. } => {
-                // What never ran needs no end.
+                // A lead hook that never ran needs no lost hook.
                 self.opened = !matches!(end, HookEnd::NotStarted(_));
                 effects.push(Effect::ReportUnready(end));
                 self.kill(Reason::Failed, effects);
             }
             Phase::Losing { kill_after, .. } => self.ask(now, kill_after, effects),
-            // What the hook before COMMAND leaves behind has the grace, as what COMMAND does.
+            // What the lead hook leaves behind has the grace, as what COMMAND leaves behind.
             Phase::Stopping { .. } if !self.ran => self.stop(now, Reason::Ended, Some(self.grace), effects),
             Phase::Closing { .. } => {
                 self.phase = Phase::Clearing;
@@ -428,18 +433,18 @@ impl Policy {
         effects.push(Effect::Finish);
     }
 
-    /// When the tree is killed, so that the hook after it has its box.
+    /// When the tree is killed, so that the lost hook has its timeout.
     fn kill_by(&self) -> BootInstant {
         self.deadline.kill_at.minus(self.boxes.lost.unwrap_or_default())
     }
 
-    /// When the stop signal is sent, so that the tree has its grace.
+    /// The latest time for the stop signal that leaves the tree its grace.
     fn ask_by(&self) -> BootInstant {
         self.kill_by().minus(self.grace)
     }
 }
 
-/// None is never.
+/// The shorter of two waits. None is a wait without end.
 fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -466,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_deadline_nothing_is_asked_and_so_continued_whatever_comes_first() {
+    fn after_the_deadline_the_tree_is_killed_without_a_stop_signal_whatever_comes_first() {
         for input in [
             Input::Order(Order::Lose),
             Input::Order(Order::Stop { kill_after: None }),
@@ -491,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_the_earliest_of_all_that_would_kill() {
+    fn the_earliest_reason_to_kill_decides_the_end() {
         let mut policy = Policy::new(until(10), GRACE);
         assert_eq!(policy.ends_at(), (at(10), at(11)));
         let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
@@ -505,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_expire_has_no_end_before_it_is_lost() {
+    fn a_lease_that_does_not_expire_has_no_end_until_it_is_lost() {
         let mut policy = Policy::new(Deadline::NONE, GRACE);
         assert_eq!(policy.ends_at(), (BootInstant::NEVER, BootInstant::NEVER));
         let _ = policy.handle(at(3), Input::Order(Order::Lose));
@@ -550,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_that_is_overtaken_by_the_deadline_is_asked_only_once() {
+    fn a_drain_overtaken_by_the_deadline_gets_one_stop_signal() {
         let mut policy = Policy::new(until(10), GRACE);
         let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
         assert_eq!(policy.handle(at(5), Input::Tick), []);
@@ -559,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_without_a_candidate_has_the_grace() {
+    fn a_tree_without_a_candidate_gets_the_grace() {
         let mut policy = Policy::new(Deadline::NONE, GRACE);
         assert_eq!(policy.handle(at(1), Input::CandidateGone), [Effect::AskTree]);
         assert_eq!(policy.wake_at(), at(6));
@@ -575,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impatient_stop_kills_at_once() {
+    fn an_order_to_kill_during_a_stop_kills_at_once() {
         let mut policy = Policy::new(Deadline::NONE, GRACE);
         let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
         assert_eq!(policy.handle(at(2), Input::Order(Order::Kill)), [Effect::KillTree]);
@@ -607,7 +612,7 @@ mod tests {
             let mut policy = Policy::new(until(10), GRACE);
             let (mut now, mut kill_at, mut asked, mut killed) = (0, 10, 0, false);
             for (pause, input) in steps {
-                // A guard that is scheduled wakes when it asked to.
+                // A guard that the kernel schedules wakes when it asked to.
                 let next = now + pause;
                 while policy.wake_at() < at(next) {
                     let wake = policy.wake_at();

@@ -1,12 +1,12 @@
-//! How candidate, guard and backstop stand in the scheduler's queue while there is a tree.
+//! The scheduling priority of candidate, guard and backstop while there is a tree.
 //!
-//! The hazard: a fork bomb leaves a process that waits for its turn waiting for seconds, and a deadline passes meanwhile.
-//! A low nice value does not help where the kernel shares the processors out among sessions first (sched(7), autogroups) and
-//! each process of the bomb has made one. So all three have a real-time policy, which the kernel serves first, where that is
-//! allowed, else the lowest nice value that is. What they fork has neither.
+//! The hazard: during a fork bomb a process may wait seconds for a processor, and miss a deadline. A low nice value
+//! does not help if the kernel first divides the processors among sessions (sched(7), autogroups) and each process of
+//! the bomb has made a session. So all three ask for a real-time policy, which the kernel serves first. If that is not
+//! allowed, they take the lowest nice value that is. Their children get neither.
 //!
-//! A process at that priority shuts out those that it waits for, and a loop there shuts out the machine. So they rest, after
-//! each look at a tree that is being killed, at least as long as the look took: [`rest_after`].
+//! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
+//! after each pass over a tree that is being killed they rest at least as long as the pass took: [`rest_after`].
 
 use crate::sys::{self, Scheduling};
 use crate::time::BootInstant;
@@ -15,15 +15,15 @@ use std::fmt;
 use std::time::Duration;
 
 const LOWEST_NICE: i32 = -20;
-/// The shortest pause between two looks at a tree that is being killed.
+/// The shortest pause between two passes over a tree that is being killed.
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 
-/// What a process got of what it asked for.
+/// The priority that a process was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     RealTime,
     Nice(i32),
-    /// It was started with a priority above the usual one, and keeps it.
+    /// It was started with a raised priority, and keeps it.
     Kept,
 }
 
@@ -37,11 +37,11 @@ impl fmt::Display for Priority {
     }
 }
 
-/// Gives the calling thread the best that is allowed, until [`lower`]. `usual` is what it had before. Answers what it
-/// got, for people.
+/// Gives the calling thread the best priority that is allowed, until [`lower`]. `usual` is what it had before. Returns
+/// what it got, for people.
 #[expect(clippy::must_use_candidate, reason = "it acts, and its answer is for people")]
 pub fn raise(usual: Scheduling) -> Priority {
-    // What an administrator chose is not ours to change.
+    // An administrator chose this priority.
     if usual.is_raised() {
         return Priority::Kept;
     }
@@ -49,13 +49,13 @@ pub fn raise(usual: Scheduling) -> Priority {
         return Priority::RealTime;
     }
     let nice = (LOWEST_NICE..usual.nice()).find(|&nice| nice >= lowest_nice() && sys::set_nice(nice).is_ok());
-    // So that children do not inherit the nice value.
+    // This also sets a flag that keeps children from inheriting the nice value.
     let _ = Scheduling::SHARED.set_policy();
     Priority::Nice(nice.unwrap_or(usual.nice()))
 }
 
-/// Undoes [`raise`]. An unprivileged process cannot have its children inherit its policy again, which matters to none: COMMAND
-/// gets what is usual from its guard.
+/// Undoes [`raise`]. An unprivileged process cannot clear the flag that resets its children's policy. That does no
+/// harm: the guard sets COMMAND's scheduling itself.
 pub fn lower(usual: Scheduling) {
     if !usual.is_raised() {
         let _ = usual.set_policy();
@@ -63,7 +63,8 @@ pub fn lower(usual: Scheduling) {
     }
 }
 
-/// Keeps this process in memory, where no limit is in the way: near one, a stack that grows would end it.
+/// Keeps this process in memory, unless locked memory is limited: near such a limit, a growing stack would end the
+/// process.
 pub fn stay_in_memory() {
     let unlimited = getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(soft, _)| soft == RLIM_INFINITY);
     if unlimited || nix::unistd::geteuid().is_root() {
@@ -71,14 +72,14 @@ pub fn stay_in_memory() {
     }
 }
 
-/// How long to rest after a look that began at `begun`.
+/// How long to rest after a pass that began at `begun`.
 #[must_use]
 pub fn rest_after(begun: BootInstant) -> Duration {
     BootInstant::now().since(begun).max(SHORTEST_REST)
 }
 
-/// The lowest nice value that `RLIMIT_NICE` lets an unprivileged process have: it counts from 20 down (getrlimit(2)).
-/// A privileged one may have all.
+/// The lowest nice value that this process may have. For an unprivileged one `RLIMIT_NICE` says so, counting from 20
+/// down (getrlimit(2)).
 fn lowest_nice() -> i32 {
     if nix::unistd::geteuid().is_root() {
         return LOWEST_NICE;

@@ -1,17 +1,17 @@
-//! The tree: every process that descends from this one, and every member of its cgroup.
+//! The tree: every descendant of this process, and every member of its cgroup.
 //!
 //! The hazards:
 //!
-//! - *Between reading a process's number in `/proc` and signalling it, the process may end* and its number become a
-//!   stranger's. So each is pinned by a pidfd first, and then shown to be the one that was seen, by its start time.
-//! - *A process lives while any of its threads does*, and may look like a zombie meanwhile: its main thread has ended. So
-//!   zombies get the signals as well.
-//! - *A tree that is killed process by process can fork as fast as it dies.* Where there is a cgroup or a PID namespace of
-//!   our own, the kernel kills all of it in one step first. What that misses is then killed one by one: a zombie whose
-//!   threads live on, which `cgroup.kill` passes over, and a process that has left the cgroup.
-//! - *Neither proof of the end is enough alone.* "No child left" says nothing of a process that entered another PID
-//!   namespace and was adopted by its init; an empty cgroup says nothing of a process that left it. So both are asked.
-//! - *Memory may be short when the kill is due.* So it allocates nothing ([`walk`](super::walk)).
+//! - *A process may end between reading its number in `/proc` and signalling it*, and a stranger may get the number. So
+//!   a pidfd pins each process first, and its start time then shows that it is the one that was seen.
+//! - *A process lives as long as any of its threads.* If its main thread has ended, it looks like a zombie. So zombies
+//!   get the signals as well.
+//! - *A tree that is killed process by process can fork as fast as it dies.* If it has a cgroup or a PID namespace of
+//!   its own, the kernel first kills all of it in one step. Then the rest is killed one by one: zombies whose threads
+//!   live on, which `cgroup.kill` skips, and processes that have left the cgroup.
+//! - *No single check proves that the tree is dead.* "No child left" misses a process that entered another PID
+//!   namespace and was adopted by its init. An empty cgroup misses a process that left it. So both must hold.
+//! - *Memory may be short when the kill is due.* So a kill allocates nothing ([`walk`](super::walk)).
 
 use super::cgroup::Leaf;
 use super::priority;
@@ -26,28 +26,28 @@ use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// The kernel has this long to kill a cgroup or a namespace by itself, before its processes are looked for one by one.
+/// How long the kernel has to kill a cgroup or a namespace before the processes are killed one by one.
 const ONE_STEP: Duration = Duration::from_millis(20);
 
-/// This process's descendants, but for the children that it had before, and the members of the leaf.
+/// The descendants of this process, except children that it had before, and the members of the leaf.
 #[derive(Debug)]
 pub struct Tree {
     strangers: HashSet<Pid>,
-    /// None where `/proc` does not show what there is to kill: another PID namespace's, say.
+    /// None if `/proc` does not show the tree, for example because it belongs to another PID namespace.
     walk: Option<Walk>,
-    /// The cgroup that COMMAND was born in, where it has one.
+    /// The cgroup that COMMAND started in, if it has one.
     leaf: Option<Leaf>,
-    /// The init of a PID namespace, where the tree has one: its end is the end of all in it. Some while it has not been
-    /// reaped.
+    /// The init of the tree's PID namespace, if it has one. Some until it is reaped; its end ends everything in the
+    /// namespace.
     init: Option<Pid>,
     childless: bool,
-    /// When the first kill was, once there was one.
+    /// When the first kill was. None before it.
     killed_at: Option<BootInstant>,
 }
 
 impl Tree {
-    /// Of a process that has no children yet, or else only `strangers`: children from before an exec, or because it is
-    /// PID 1. They are not ours to kill.
+    /// A tree of this process, which has no children yet but `strangers`: children from before an exec, or those that
+    /// PID 1 adopts. They are not ours to kill.
     #[must_use]
     pub fn new(strangers: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
         let childless = strangers.is_empty();
@@ -59,14 +59,15 @@ impl Tree {
         self.leaf.as_ref()
     }
 
-    /// Becomes readable with priority when the last member of the cgroup is gone. It is of interest when no child is left: only
-    /// then [`Tree::is_empty`] reads it, and until that was done again it stays readable.
+    /// A file that polls as POLLPRI when the cgroup becomes empty. None while a child is left: [`Tree::is_empty`] does
+    /// not read the file then, and it stays ready until it is read.
     #[must_use]
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
         self.leaf.as_ref().filter(|_| self.childless).map(Leaf::events)
     }
 
-    /// Reaps one child that has news. None when none has; then [`Tree::is_empty`] is up to date.
+    /// Reaps one child, or reports its change of state. None when there is no more news. After None, [`Tree::is_empty`]
+    /// is up to date.
     pub fn reap(&mut self, flags: WaitPidFlag) -> Option<(Pid, ChildState)> {
         match wait_any(flags) {
             Ok(Some((pid, state))) => {
@@ -88,26 +89,26 @@ impl Tree {
         }
     }
 
-    /// A child was started since it was reaped last.
+    /// Takes note that a child was started.
     pub fn grew(&mut self) {
         self.childless = false;
         self.killed_at = None;
     }
 
-    /// As [`Tree::grew`], and that child is the init of a PID namespace.
+    /// As [`Tree::grew`], for a child that is the init of a PID namespace.
     pub fn grew_by_init(&mut self, init: Pid) {
         self.grew();
         self.init = Some(init);
     }
 
-    /// This child was reaped: its number may become another process's.
+    /// Takes note that a child was reaped: another process may get its number.
     pub fn forget(&mut self, pid: Pid) {
         self.strangers.remove(&pid);
         self.init.take_if(|init| *init == pid);
     }
 
-    /// Looks whether a process of the tree is left, for a caller that reaps elsewhere. An ended child that was not reaped is
-    /// left.
+    /// True when no process of the tree is left. For a caller that reaps elsewhere: an ended child that was not reaped
+    /// counts as left.
     pub fn look(&mut self) -> bool {
         self.childless = match wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
             Err(Errno::ECHILD) => true,
@@ -117,20 +118,21 @@ impl Tree {
         self.is_empty()
     }
 
-    /// True when no process of the tree is left: the kernel says that there is no child, and every orphan would be one; and
-    /// that the cgroup is empty, where there is one.
+    /// True when no process of the tree is left: the kernel says that there is no child, which every orphan would be,
+    /// and that the cgroup is empty, if there is one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.childless && self.leaf.as_ref().is_none_or(Leaf::is_empty)
     }
 
-    /// The strangers are there until they are reaped: a look at `/proc` that misses them shows nothing.
+    /// True when every child is a stranger. Strangers exist until they are reaped, so a look at `/proc` that misses one
+    /// proves nothing.
     fn only_strangers_are_left(&mut self) -> bool {
         !self.strangers.is_empty() && self.walk.as_mut().is_some_and(|walk| walk.children() == self.strangers)
     }
 
-    /// SIGKILL to every process of the tree that can be found now. What is forked meanwhile is there at the next look, for
-    /// which this answers the time.
+    /// Sends SIGKILL to every process of the tree that can be found now. Returns when to look again, for processes that
+    /// were forked meanwhile.
     pub fn kill(&mut self) -> BootInstant {
         let begun = BootInstant::now();
         self.kill_what_is_found(begun);
@@ -157,8 +159,8 @@ impl Tree {
         }
     }
 
-    /// `signal` once to each process of the tree, but not to those in the process group `except`, nor to those in a PID
-    /// namespace, where the init passes it on.
+    /// Sends `signal` once to each process of the tree, except those in the process group `except` and those in a PID
+    /// namespace, where the init passes the signal on.
     pub fn ask(&mut self, signal: Signal, except: Option<Pid>) {
         let passed_over: HashSet<Pid> = self.strangers.iter().copied().chain(self.init).collect();
         let mut asked = HashSet::new();
@@ -176,14 +178,14 @@ impl Tree {
         }
     }
 
-    /// SIGKILL to every process that can be seen below `pid` now, where that is a child that has not been reaped.
+    /// Sends SIGKILL to every visible process below `pid`, a child that has not been reaped.
     pub fn kill_below(&mut self, pid: Pid) {
         if let Some(walk) = &mut self.walk {
             walk.below(pid, &self.strangers, |process: &mut Process<'_>| process.signal(Signal::SIGKILL));
         }
     }
 
-    /// A child of `parent`.
+    /// Finds a child of `parent`.
     pub fn child_of(&mut self, parent: Pid) -> Option<Pid> {
         let mut found = None;
         self.walk.as_mut()?.below(parent, &HashSet::new(), |process| {
@@ -193,13 +195,13 @@ impl Tree {
     }
 }
 
-/// The children of this process, ended ones included, which are strangers to a tree that is yet to be started.
+/// The children of this process, including ended ones. They are strangers to a tree that is started later.
 ///
-/// Where `/proc` does not show them, none is known. Then this process cannot show by itself that a tree is dead while it has
-/// one, and believes the backstop alone.
+/// If `/proc` does not show them, none is known. While this process has a child then, it cannot show by itself that a
+/// tree is dead, and relies on the backstop alone.
 #[must_use]
 pub fn strangers(walk: Option<&mut Walk>) -> HashSet<Pid> {
-    // Nearly always there is none, and asking the kernel is cheaper than reading all of /proc.
+    // Nearly always there is no child, and asking the kernel is cheaper than reading all of /proc.
     if wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::ECHILD) {
         return HashSet::new();
     }

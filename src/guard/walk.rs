@@ -1,9 +1,13 @@
-//! The walk over `/proc`: which processes descend from one.
+//! The walk over `/proc`, which finds the descendants of a process.
 //!
-//! It allocates nothing once it was opened, except where the machine has more processes than anybody foresaw. It holds the
-//! directory open: a COMMAND that unmounts `/proc` or mounts something over it takes nothing away. One that mounts something
-//! over `/proc/PID` hides that process; so of a number that cannot be read the kernel is asked whether it is our child, which
-//! every descendant becomes at the latest when the others are dead.
+//! The hazards:
+//!
+//! - *Memory may be short when a kill is due.* So a walk allocates only when it is opened, unless the machine has more
+//!   processes than were planned for.
+//! - *COMMAND may unmount `/proc`, or mount something over it.* So the walk keeps the directory open.
+//! - *COMMAND may mount something over `/proc/PID`*, which hides that process. So for a number that cannot be read, the
+//!   walk asks the kernel whether it is our child. Every descendant becomes our child once its other ancestors are
+//!   dead.
 
 use crate::sys;
 use nix::errno::Errno;
@@ -18,11 +22,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// As many processes as are read without growing. Memory that is not used is not taken.
+/// Processes to reserve space for. Memory that is not used is not taken.
 const FORESEEN: usize = 1 << 15;
-/// As many as a machine usually has.
+/// Processes that a machine usually has.
 const USUAL: usize = 1 << 10;
-/// A line of proc_pid_stat(5) has 52 numbers at most, and a name of 64 bytes at most.
+/// Enough for a line of proc_pid_stat(5): at most 52 numbers and a name of 64 bytes.
 const STAT: usize = 1536;
 const ENTRIES: usize = 1 << 15;
 
@@ -39,7 +43,8 @@ struct Seen {
     pid: i32,
     parent: i32,
     group: i32,
-    /// In ticks since boot: with the number it names a process for ever. None of a child that cannot be read.
+    /// Ticks since boot. Together with the number it identifies a process for good. None for a child that cannot be
+    /// read.
     started: Option<u64>,
     place: Place,
 }
@@ -51,7 +56,7 @@ enum Place {
     Elsewhere,
 }
 
-/// A process below the one that was asked for.
+/// A process below the top of a walk.
 #[derive(Debug)]
 pub struct Process<'a> {
     pub pid: Pid,
@@ -62,18 +67,20 @@ pub struct Process<'a> {
 }
 
 impl Walk {
+    /// Opens `/proc` and reserves memory.
+    ///
     /// # Errors
     /// The kernel's: `/proc` is not mounted.
     pub fn open() -> io::Result<Self> {
         let mut seen = Vec::with_capacity(FORESEEN);
         let nobody = Seen { pid: 0, parent: 0, group: 0, started: None, place: Place::Unknown };
-        // So that these pages are there: the others come when they are needed, if memory is left then.
+        // This touches the pages, so that they exist. The others come when they are needed, if memory is left then.
         seen.resize(USUAL, nobody);
         seen.clear();
         Ok(Self { proc: File::open("/proc")?, entries: vec![0; ENTRIES].into_boxed_slice(), seen })
     }
 
-    /// Hands each process below `top` to `each`, but for those below and among `strangers`.
+    /// Calls `each` with every process below `top`, except `strangers` and their descendants.
     pub fn below(&mut self, top: Pid, strangers: &HashSet<Pid>, mut each: impl FnMut(&mut Process<'_>)) {
         self.look();
         for index in 0..self.seen.len() {
@@ -86,14 +93,14 @@ impl Walk {
         }
     }
 
-    /// This process's children, ended ones included.
+    /// The children of this process, including ended ones.
     pub fn children(&mut self) -> HashSet<Pid> {
         self.look();
         let ours = self.seen.iter().filter(|seen| seen.parent == Pid::this().as_raw());
         ours.map(|seen| Pid::from_raw(seen.pid)).collect()
     }
 
-    /// Reads what there is, in the order of numbers.
+    /// Reads all processes, sorted by number.
     fn look(&mut self) {
         self.seen.clear();
         if lseek(&self.proc, 0, Whence::SeekSet).is_err() {
@@ -117,7 +124,7 @@ impl Walk {
 
 impl Process<'_> {
     pub fn signal(&self, signal: Signal) {
-        // A child keeps its number until it is reaped, which nobody but the caller does.
+        // A child keeps its number until it is reaped, and only the caller reaps.
         if self.parent == Pid::this() {
             let _ = kill(self.pid, signal);
             return;
@@ -129,7 +136,7 @@ impl Process<'_> {
     }
 }
 
-/// Where the process at `index` stands: by the first of its ancestors of which that is known.
+/// The place of the process at `index`, which is that of its first ancestor with a known place.
 fn place(seen: &mut [Seen], index: usize, top: Pid, strangers: &HashSet<Pid>) -> Place {
     let parent_of = |seen: &[Seen], at: usize| seen.binary_search_by_key(&seen[at].parent, |entry| entry.pid).ok();
     let mut at = index;
@@ -146,13 +153,13 @@ fn place(seen: &mut [Seen], index: usize, top: Pid, strangers: &HashSet<Pid>) ->
             break Place::Below;
         }
         match parent_of(seen, at) {
-            // Numbers that were reused while they were read can form a circle.
+            // Numbers that were reused during the walk can form a circle.
             Some(parent) if steps < seen.len() => at = parent,
             _ => break Place::Elsewhere,
         }
         steps += 1;
     };
-    // So that a deep chain is climbed once.
+    // Store the place along the way, so that a deep chain is climbed once.
     let (mut at, last) = (index, at);
     loop {
         seen[at].place = place;
@@ -166,7 +173,7 @@ fn place(seen: &mut [Seen], index: usize, top: Pid, strangers: &HashSet<Pid>) ->
     }
 }
 
-/// The name of the first of some directory entries (getdents64(2)), and the others.
+/// Splits the first of some directory entries (getdents64(2)) off. Returns its name and the other entries.
 fn entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     // struct linux_dirent64: d_ino, d_off, d_reclen, d_type, d_name.
     const LENGTH: usize = 16;
@@ -198,11 +205,11 @@ fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Seen> {
     parse(pid, &line[..length])
 }
 
-/// Reads a line of proc_pid_stat(5): `PID (COMM) STATE PPID PGRP ...`. COMM may have spaces and parentheses in it.
+/// Parses a line of proc_pid_stat(5): `PID (COMM) STATE PPID PGRP ...`. COMM may contain spaces and parentheses.
 fn parse(pid: i32, line: &[u8]) -> Option<Seen> {
     let comm_end = line.iter().rposition(|&byte| byte == b')')?;
     let mut fields = std::str::from_utf8(&line[comm_end + 1..]).ok()?.split_ascii_whitespace();
-    // The third field comes first.
+    // `fields` starts with the third field.
     let parent = fields.nth(1)?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let started = fields.nth(16)?.parse().ok()?;
@@ -229,9 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_and_what_is_below_it_is_passed_over() {
+    fn a_stranger_and_its_descendants_are_skipped() {
         let seen = |pid, parent| Seen { pid, parent, group: 1, started: Some(1), place: Place::Unknown };
-        // 5 and 6 are a circle.
+        // 5 and 6 form a circle.
         let mut all = vec![seen(2, 1), seen(3, 2), seen(4, 3), seen(5, 6), seen(6, 5), seen(7, 1), seen(8, 7)];
         let strangers = HashSet::from([Pid::from_raw(7)]);
         let mut below = Vec::new();
@@ -244,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_lines_are_processes_or_nothing() {
+    fn a_million_lines_are_processes_or_are_refused() {
         let seeds: [&[u8]; 2] = [
             b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2",
             b"1 (x) Z 0 1 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1 0 0",
@@ -253,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_directories_are_entries_or_nothing() {
+    fn a_million_directories_are_entries_or_are_refused() {
         let mut ours = vec![0; 48];
         for at in [0, 24] {
             ours[at + 16] = 24;
@@ -270,9 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn a_command_may_call_itself_anything_and_is_still_found() {
+    fn a_command_is_found_whatever_it_calls_itself() {
         fuzz::run("name of a command", |source, input| {
-            // Sixteen bytes, of which the last ends it.
+            // A name has sixteen bytes, and the last one is NUL.
             let mut line = b"42 (".to_vec();
             let name = source.bend(&[b"sleep", b") S 1 1 1", b"a) Z 0 0 (", b"(((\n)))"]);
             line.extend(name.iter().filter(|&&byte| byte != 0).take(15));
@@ -284,7 +291,7 @@ mod tests {
             let seen = parse(42, &line).expect("it is the kernel's");
             let number = |pid: i32| usize::try_from(pid).expect("it is positive");
             assert_eq!((number(seen.parent), number(seen.group), seen.started), (parent, group, Some(started)));
-            // Cut short, as nothing is when the kernel writes it.
+            // The kernel never writes a truncated line. It must not do harm all the same.
             let cut = parse(42, &line[..line.len() - 4 - source.below(20)]);
             (&cut).into()
         });

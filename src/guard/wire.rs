@@ -1,5 +1,7 @@
-//! What candidate, guard and backstop say to each other: messages of a fixed size over a sequenced-packet
-//! socketpair, so that none is ever seen in part. When it closes, the other side is gone.
+//! The messages between candidate, guard and backstop.
+//!
+//! The hazard: a message that is seen in part, or a peer that dies unnoticed. So messages have a fixed size and travel
+//! over a sequenced-packet socketpair, which delivers each one whole. When it closes, the other side is gone.
 
 use super::hooks::{Hook, Reason};
 use super::policy::Order;
@@ -23,39 +25,39 @@ pub enum Report {
     },
     NotStarted(StartError),
     Ended(CommandEnd),
-    /// The terminal stopped COMMAND by this signal, and has been taken back from it.
+    /// The terminal stopped COMMAND with this signal. The candidate has the terminal again.
     Paused {
         signal: i32,
     },
     DeadlineReached,
-    /// The tree was killed, and how long each step took from the instant at which it was due.
+    /// The tree was killed. Each duration counts from the instant at which the kill was due.
     Killed {
         /// Until the guard was awake.
         woken: Duration,
-        /// Until each process that could be seen had its SIGKILL.
+        /// Until every visible process had been sent SIGKILL.
         signalled: Duration,
-        /// Until none was left.
+        /// Until no process was left.
         empty: Duration,
     },
-    /// COMMAND will not be started, for the hook before it ended so.
+    /// COMMAND will not start, because the lead hook ended this way.
     Unready(HookEnd),
-    /// Another hook failed, which changes nothing.
+    /// Another hook failed. That changes nothing.
     HookFailed(Hook, HookEnd),
-    /// From the backstop: the guard did not end as it should have.
+    /// From the backstop: the guard failed.
     GuardFailed,
     /// From the backstop: it has no descendant left.
     Dead,
 }
 
-/// One end of the conversation.
+/// One end of the connection between two of them.
 #[derive(Debug)]
 pub struct Line(OwnedFd);
 
-/// What came over a line.
+/// What was read from a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard<T> {
     Message(T),
-    /// Nothing for now.
+    /// No message now.
     Silence,
     /// The other side is gone.
     Closed,
@@ -77,7 +79,7 @@ impl Line {
         Self(socket)
     }
 
-    /// A frozen listener's buffer may be full: the message is then lost, and its listener a matter for the deadline.
+    /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline.
     pub fn order(&self, order: Order) {
         self.send(&encode_order(order));
     }
@@ -105,8 +107,8 @@ impl Line {
             let mut packet = [0; SIZE];
             match recv(self.0.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Heard::Closed,
-                // Both sides are one executable, so what cannot be read does not occur; passing over it is safe,
-                // since deadlines need no message.
+                // Both sides are the same executable, so this does not happen. Ignoring the message is safe: deadlines
+                // need none.
                 Ok(_) => {
                     if let Some(message) = decode(&packet) {
                         return Heard::Message(message);
@@ -420,7 +422,7 @@ mod tests {
         }
     }
 
-    /// As often one of ours as not.
+    /// A random packet. About half of them are valid.
     fn any_packet(source: &mut Source) -> Packet {
         let tag = u8::try_from(source.below(12)).expect("it is below twelve");
         let mut any = packet(tag, [source.number(), source.number(), source.number()]);
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_packets_are_orders_that_are_sent_on_as_they_came_or_nothing() {
+    fn a_million_packets_are_refused_or_are_orders_that_encode_as_they_came() {
         fuzz::run("order to the guard", |source, input| {
             let packet = any_packet(source);
             input.show(|| format!("{packet:?}"));
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_packets_are_reports_that_are_sent_on_as_they_came_or_nothing() {
+    fn a_million_packets_are_refused_or_are_reports_that_encode_as_they_came() {
         fuzz::run("report of the guard", |source, input| {
             let packet = any_packet(source);
             input.show(|| format!("{packet:?}"));

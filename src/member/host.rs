@@ -1,7 +1,7 @@
-//! The machine that a member's election runs on: a thread with a runtime of its own, and the tenure for a tree.
+//! The host of a member's election: a thread with a runtime of its own, and work in place of a tree.
 //!
-//! The hazard: the runtime of the program around us belongs to the program, and a task that blocks it would keep the lease
-//! from being renewed. So nothing of the election runs there.
+//! The hazard: the program's own runtime belongs to the program, and a task that blocks it would stop the renewals. So
+//! nothing of the election runs there.
 
 use super::leadership::{Inquiries, Shared};
 use super::words::{Error, farewell};
@@ -18,18 +18,18 @@ use std::sync::{Arc, mpsc as threads};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-/// What the thread of an election is given.
+/// Everything that the election's thread needs.
 pub(super) struct WorkSpec {
     pub(super) location: Location,
     pub(super) timing: Timing,
     pub(super) shared: Arc<Shared>,
     pub(super) events: mpsc::UnboundedReceiver<Event>,
-    /// Hears of each leadership at its beginning.
+    /// Gets the term of each leadership when it begins.
     pub(super) led: Option<threads::Sender<Term>>,
 }
 
 impl WorkSpec {
-    /// The thread's whole life. `joined` hears whether the store could be opened.
+    /// Runs the thread. `joined` learns whether the store could be opened.
     pub(super) fn carry_out(self, joined: oneshot::Sender<Result<(), Error>>) {
         let shared = Arc::clone(&self.shared);
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -46,7 +46,7 @@ impl WorkSpec {
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(Error::Failed("its thread panicked".to_owned())),
         });
-        // A look-up of a name may hang for long, and has nobody to tell.
+        // A name lookup may hang for a long time, and nobody needs its result.
         runtime.shutdown_background();
     }
 
@@ -110,7 +110,7 @@ impl Host for InProcess {
     fn start(&mut self, _: &Candidate, term: Term, deadline: Deadline, _: &Campaign) -> Result<(), StartError> {
         self.shared.begin(term, deadline, &self.store);
         if let Some(led) = &self.led {
-            // Its thread outlives us.
+            // The callback's thread lives longer than this host.
             let _ = led.send(term);
         }
         Ok(())

@@ -1,17 +1,17 @@
-//! What a member knows of its own leadership, and what ends it when the work does not.
+//! A member's leadership, and what ends it if the work does not.
 //!
-//! The hazard: the work is code of this very process. It may block the runtime that would have told it to stop, forget
-//! to look at the time, or be frozen together with all that could kill it. So nothing here waits to be polled:
+//! The hazard: the work is code of this process. It may block the runtime that should tell it to stop, forget to look
+//! at the time, or be frozen together with everything that could kill it. So nothing here waits to be polled:
 //!
 //! - Every question (`is_valid`, `remaining`) is answered from the deadline and the clock at that moment.
-//! - A thread of its own, the keeper, sleeps on a `CLOCK_BOOTTIME` timer. It says when the work has to end, and aborts the
-//!   process at `kill_at` while somebody holds a [`Leadership`].
-//! - Should the keeper not get to run (the process was stopped, or no processor is free) the kernel kills the process at
-//!   `backstop_at`, by a timer that it was told beforehand. That ends a stopped process as well. PID 1 of a PID namespace
-//!   gets no such signal from within (`pid_namespaces(7)`): there the keeper is alone, and after a freeze late.
+//! - A separate thread, the keeper, sleeps on a `CLOCK_BOOTTIME` timer. It says when the work has to end, and aborts
+//!   the process at `kill_at` if a [`Leadership`] still exists.
+//! - If the keeper does not run (the process was stopped, or no processor is free), the kernel kills the process at
+//!   `backstop_at`, by a timer that was set before. That ends a stopped process as well. PID 1 of a PID namespace gets
+//!   no such signal from inside (`pid_namespaces(7)`): there the keeper is alone, and late after a freeze.
 //!
-//! Whether a leadership may go on is decided by [`Policy`], the guard's own machine. The lease is released after
-//! [`TreeEvent::Dead`], which is said when the last [`Leadership`] is dropped after the end was called out.
+//! [`Policy`], which also decides for the guard, decides whether a leadership may go on. The lease is released after
+//! [`TreeEvent::Dead`], which is sent when the leadership has been ended and the last [`Leadership`] is dropped.
 
 use super::words::{Ending, Error, Leader, Overrun, Role};
 use crate::election::Role as Standing;
@@ -33,75 +33,76 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-/// What the threads of a member share.
+/// The state that the threads of a member share.
 pub(super) struct Shared {
     pub(super) candidate: Candidate,
     grace: Duration,
     overrun: Overrun,
-    /// Wakes the keeper.
+    /// The timer that wakes the keeper.
     alarm: TimerFd,
     state: Mutex<State>,
     /// To the election.
     events: mpsc::UnboundedSender<Event>,
-    /// As [`State::role`] has it, for whoever waits for a change.
+    /// The value of [`State::role`], for code that waits for a change.
     roles: watch::Sender<Role>,
-    /// Hears of each end, once.
+    /// Gets each ending once.
     endings: Option<threads::Sender<(u64, Ending)>>,
     /// Set once the store is open.
     pub(super) inquiries: OnceLock<Inquiries>,
 }
 
-/// How to ask the store something beside the election.
+/// The means to ask the store something outside the election.
 pub(super) struct Inquiries {
-    /// The election's own: a store's connections live there.
+    /// The election's runtime, where the store's connections live.
     pub(super) runtime: Handle,
-    /// Nobody but the election keeps it open.
+    /// Only the election keeps the store open.
     pub(super) store: Weak<dyn Store>,
     pub(super) timeout: Duration,
 }
 
 struct State {
-    /// Some while the tree, as the election calls it, is alive: from its start until [`TreeEvent::Dead`] is said.
-    tenure: Option<Tenure>,
-    /// None where the work may overrun, and for PID 1.
+    /// Some while what the election calls the tree is alive: from the start until [`TreeEvent::Dead`] is sent.
+    active: Option<Active>,
+    /// None if the work may overrun, and for PID 1.
     kill_timer: Option<KillTimer>,
     leader: Option<Leader>,
     waiting_for: Option<String>,
     trouble: Option<String>,
-    /// The election was asked to end.
+    /// The member was asked to leave the election.
     asked: bool,
-    /// The next orderly stop is an operator's.
+    /// The next orderly stop comes from an operator.
     ordered: bool,
-    /// The loss that comes is that of an end which is too near.
+    /// The loss that follows is not certain: the lease could not be renewed in time.
     late: bool,
-    /// Work under this term overran, and nobody was told yet.
+    /// Work under this term overran, and no log line has said so yet.
     overran: Option<Term>,
-    /// The last release did not succeed.
+    /// Why the last release failed. None if it did not.
     not_released: Option<String>,
     /// Some once the election is over.
     farewell: Option<Result<(), Error>>,
 }
 
-struct Tenure {
+/// The leadership in progress.
+struct Active {
     term: Term,
     policy: Policy,
     /// Some once the work was told to end.
     ending: Option<Ending>,
-    /// Whoever wants to hear of it was told.
+    /// `endings` was sent the ending.
     told: bool,
-    /// How many [`Leadership`]s there are.
+    /// The number of [`Leadership`]s.
     handles: usize,
-    /// A store whose leases do not expire keeps this one for as long as it is open.
+    /// Keeps the store open: a lease that does not expire is held for as long as the store is.
     _store: Arc<dyn Store>,
 }
 
-impl Tenure {
-    /// The work may begin, or begin something new.
-    fn goes_on(&self, now: BootInstant) -> bool {
+impl Active {
+    /// True while work may begin.
+    fn may_begin(&self, now: BootInstant) -> bool {
         self.ending.is_none() && now < self.policy.wake_at()
     }
 
-    /// How much longer the lease is held for certain.
+    /// How much longer the lease is certainly held.
     fn remaining(&self, now: BootInstant) -> Duration {
         match self.policy.ends_at().0 {
             _ if self.ending == Some(Ending::Lost) => Duration::ZERO,
@@ -113,10 +114,10 @@ impl Tenure {
 
 impl State {
     fn role(&self) -> Role {
-        match &self.tenure {
-            Some(Tenure { term, ending: Some(why), .. }) => Role::Ending { term: term.0, why: *why },
+        match &self.active {
+            Some(Active { term, ending: Some(why), .. }) => Role::Ending { term: term.0, why: *why },
             _ if self.farewell.is_some() => Role::Stopped,
-            Some(Tenure { term, ending: None, .. }) => Role::Leading { term: term.0 },
+            Some(Active { term, ending: None, .. }) => Role::Leading { term: term.0 },
             None => Role::Standby { leader: self.leader.clone(), waiting_for: self.waiting_for.clone() },
         }
     }
@@ -136,7 +137,7 @@ impl Shared {
             Overrun::Abort | Overrun::Warn => None,
         };
         let state = State {
-            tenure: None,
+            active: None,
             kill_timer,
             leader: None,
             waiting_for: None,
@@ -164,49 +165,49 @@ impl Shared {
         Ok((Arc::new(shared), received))
     }
 
-    /// Nobody panics while holding it; and if somebody did, the facts in it would stand.
+    /// No code panics while holding the lock. Even if it did, the state would still be right.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, sets both timers by it, and tells everybody.
+    /// Changes the state, sets both timers from it, and notifies everyone.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let changed = change(&mut state);
-        if let Some(Tenure { term, ending: Some(why), told, .. }) = &mut state.tenure
+        if let Some(Active { term, ending: Some(why), told, .. }) = &mut state.active
             && !std::mem::replace(told, true)
             && let Some(endings) = &self.endings
         {
             let _ = endings.send((term.0, *why));
         }
-        if let Some(Tenure { ending: Some(_), handles: 0, .. }) = state.tenure {
-            state.tenure = None;
+        if let Some(Active { ending: Some(_), handles: 0, .. }) = state.active {
+            state.active = None;
             self.tell(TreeEvent::Dead);
         }
-        let tenure = state.tenure.as_ref();
-        let wake_at = tenure.map_or(BootInstant::NEVER, |tenure| tenure.policy.wake_at());
-        // Nobody is there to overrun while nobody holds it.
-        let held = tenure.filter(|tenure| tenure.handles > 0);
-        let backstop_at = held.map_or(BootInstant::NEVER, |tenure| tenure.policy.ends_at().1);
-        let over = state.farewell.is_some() && tenure.is_none();
+        let active = state.active.as_ref();
+        let wake_at = active.map_or(BootInstant::NEVER, |active| active.policy.wake_at());
+        // Without a [`Leadership`] there is no work that could overrun.
+        let held = active.filter(|active| active.handles > 0);
+        let backstop_at = held.map_or(BootInstant::NEVER, |active| active.policy.ends_at().1);
+        let over = state.farewell.is_some() && active.is_none();
         if let Some(kill_timer) = &mut state.kill_timer {
             kill_timer.set(backstop_at.since_boot()).expect("a timer that exists can be set");
         }
-        // The keeper ends as well once there is nothing left to keep.
+        // Wake the keeper to end once there is nothing left to keep.
         let wake_at = if over { BootInstant::from_nanos(0) } else { wake_at };
         set_boot_timer(&self.alarm, wake_at).expect("a timer that exists can be set");
         let overran = state.overran.take();
         drop(state);
         self.publish();
         if let Some(term) = overran {
-            // Not before: where log lines go is the program's, and it may ask us something, or block.
+            // Log only now, without the lock: the program's log subscriber may ask the member something, or block.
             let shard = self.candidate.shard.as_str();
             tracing::error!(shard, term = term.0, "the lease is about to end, and the work under it goes on");
         }
         changed
     }
 
-    /// Whoever publishes last says what is true last: the truth is read while nobody else can publish.
+    /// Publishes the role. It is read while no other thread can publish, so the last one published is the latest.
     fn publish(&self) {
         self.roles.send_if_modified(|role| {
             let now = self.state().role();
@@ -217,35 +218,35 @@ impl Shared {
     }
 
     fn tell(&self, event: TreeEvent) {
-        // Nobody hears it any more where the election has failed.
+        // If the election has failed, there is no receiver.
         let _ = self.events.send(Event::Tree(event));
     }
 
-    /// Feeds the policy and does what it says.
+    /// Feeds the policy and carries out its effects.
     fn feed(&self, state: &mut State, input: Input, why: Ending) {
-        let Some(tenure) = &mut state.tenure else { return };
-        for effect in tenure.policy.handle(BootInstant::now(), input) {
+        let Some(active) = &mut state.active else { return };
+        for effect in active.policy.handle(BootInstant::now(), input) {
             match effect {
                 Effect::AskTree => {
-                    tenure.ending.get_or_insert(why);
+                    active.ending.get_or_insert(why);
                 }
                 Effect::ReportDeadline => {
-                    tenure.ending.get_or_insert(Ending::Late);
+                    active.ending.get_or_insert(Ending::Late);
                     self.tell(TreeEvent::DeadlineReached);
                 }
                 Effect::KillTree => {
-                    if tenure.handles > 0 {
+                    if active.handles > 0 {
                         match self.overrun {
-                            Overrun::Abort => self.abort(tenure.term),
-                            Overrun::Warn => state.overran = Some(tenure.term),
+                            Overrun::Abort => self.abort(active.term),
+                            Overrun::Warn => state.overran = Some(active.term),
                         }
                     }
-                    if tenure.ending.is_none() {
-                        tenure.ending = Some(Ending::Late);
+                    if active.ending.is_none() {
+                        active.ending = Some(Ending::Late);
                         self.tell(TreeEvent::DeadlineReached);
                     }
                 }
-                // There are no hooks, and nobody stops the work at a terminal.
+                // A member has no hooks and no terminal.
                 Effect::Start
                 | Effect::ReportUnready(_)
                 | Effect::RunLosing
@@ -257,15 +258,16 @@ impl Shared {
             }
         }
         if why == Ending::Lost {
-            tenure.ending = Some(Ending::Lost);
+            active.ending = Some(Ending::Lost);
         }
     }
 
     fn abort(&self, term: Term) -> ! {
         let shard = &self.candidate.shard;
-        let line =
-            format!("leaderrun: the lease on {shard} is about to end, and work under term {term} is not: aborting\n");
-        // A pipe that nobody reads must not keep us alive.
+        let line = format!(
+            "leaderrun: the lease on {shard} is about to end, and work under term {term} has not ended: aborting\n"
+        );
+        // A pipe without a reader must not keep the process alive.
         let stderr = io::stderr();
         let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
         if poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
@@ -274,23 +276,23 @@ impl Shared {
         std::process::abort();
     }
 
-    /// The work may begin.
+    /// A leadership begins.
     pub(super) fn begin(&self, term: Term, deadline: Deadline, store: &Arc<dyn Store>) {
         let policy = Policy::new(deadline, self.grace);
         self.change(|state| {
             state.ordered = false;
             state.late = false;
             state.not_released = None;
-            state.tenure =
-                Some(Tenure { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
-            // It may have taken long to get here.
+            state.active =
+                Some(Active { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
+            // The deadline may have passed on the way here.
             self.feed(state, Input::Tick, Ending::Late);
         });
     }
 
     pub(super) fn extend(&self, deadline: Deadline) {
         self.change(|state| {
-            // Who looked at the clock meanwhile was told of an end, and that is not taken back.
+            // Work that looked at the clock may have seen the end. That end stays, even if the lease is extended.
             self.feed(state, Input::Tick, Ending::Late);
             self.feed(state, Input::Order(Order::Extend(deadline)), Ending::Late);
         });
@@ -309,12 +311,12 @@ impl Shared {
         });
     }
 
-    /// Why the next stop comes that is not orderly. A loss that is certain may follow one that only comes too near.
+    /// Sets the reason for the next stop that is not orderly. A certain loss may follow one that is only too near.
     pub(super) fn losing(&self, loss: &Loss) {
         self.state().late = *loss == Loss::DeadlinePassed;
     }
 
-    /// The orderly stop that follows is an operator's.
+    /// The next orderly stop comes from an operator.
     pub(super) fn ordered(&self) {
         self.state().ordered = true;
     }
@@ -343,7 +345,7 @@ impl Shared {
         self.publish();
     }
 
-    /// Asks the election to end. A second time it would not wait for the work.
+    /// Asks the election to end, once: after a second request it would not wait for the work.
     pub(super) fn ask(&self) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.asked, true) {
@@ -351,7 +353,7 @@ impl Shared {
         }
     }
 
-    /// The election is over. Only one that failed leaves work behind.
+    /// The election is over. If it failed, work may still run.
     pub(super) fn over(&self, farewell: Result<(), Error>) {
         self.change(|state| {
             let not_released = state.not_released.take().map(Error::NotReleased);
@@ -362,23 +364,23 @@ impl Shared {
 
     pub(super) fn farewell(&self) -> Option<Result<(), Error>> {
         let state = self.state();
-        state.farewell.clone().filter(|_| state.tenure.is_none())
+        state.farewell.clone().filter(|_| state.active.is_none())
     }
 
     pub(super) fn is_leader(&self) -> bool {
         let state = self.state();
         let now = BootInstant::now();
-        state.farewell.is_none() && state.tenure.as_ref().is_some_and(|tenure| tenure.goes_on(now))
+        state.farewell.is_none() && state.active.as_ref().is_some_and(|active| active.may_begin(now))
     }
 
     pub(super) fn leader(&self) -> Option<Leader> {
         let state = self.state();
-        let Some(tenure) = state.tenure.as_ref().filter(|tenure| !tenure.remaining(BootInstant::now()).is_zero())
+        let Some(active) = state.active.as_ref().filter(|active| !active.remaining(BootInstant::now()).is_zero())
         else {
             return state.leader.clone();
         };
         let Candidate { owner, host, pid, .. } = &self.candidate;
-        Some(Leader { owner: owner.clone(), host: Some(host.clone()), pid: Some(*pid), term: Some(tenure.term.0) })
+        Some(Leader { owner: owner.clone(), host: Some(host.clone()), pid: Some(*pid), term: Some(active.term.0) })
     }
 
     pub(super) async fn find_leader(&self) -> Result<Option<Leader>, Error> {
@@ -386,7 +388,7 @@ impl Shared {
         let store = inquiries.store.upgrade().ok_or(Error::Stopped)?;
         let (shard, timeout) = (self.candidate.shard.clone(), inquiries.timeout);
         let asked = async move { tokio::time::timeout(timeout, store.inspect(&shard)).await };
-        // It is cancelled where the election ends meanwhile.
+        // The task is cancelled if the election ends meanwhile.
         let answer = inquiries.runtime.spawn(asked).await.map_err(|_| Error::Stopped)?;
         let silent = |_| Error::Unreachable(format!("the store did not answer within {}", show(timeout)));
         Ok(answer.map_err(silent)??.holder.as_ref().map(Leader::from))
@@ -400,25 +402,25 @@ impl Shared {
         self.roles.subscribe()
     }
 
-    /// A hold on the leadership that goes on, if one does.
+    /// Takes the current leadership, if work may begin.
     pub(super) fn hold(self: &Arc<Self>) -> Option<Leadership> {
         self.change(|state| {
             let open = state.farewell.is_none();
-            let tenure = state.tenure.as_mut().filter(|tenure| open && tenure.goes_on(BootInstant::now()))?;
-            tenure.handles += 1;
-            Some(Leadership { shared: Arc::clone(self), term: tenure.term })
+            let active = state.active.as_mut().filter(|active| open && active.may_begin(BootInstant::now()))?;
+            active.handles += 1;
+            Some(Leadership { shared: Arc::clone(self), term: active.term })
         })
     }
 
-    /// The keeper's whole life.
+    /// Runs the keeper.
     pub(super) fn keep(&self) {
         loop {
             let mut alarm = [PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN)];
-            // A signal that interrupts it, or an error, only means to look sooner.
+            // After a signal or an error it only looks sooner.
             let _ = poll(&mut alarm, PollTimeout::NONE);
             let over = self.change(|state| {
                 self.feed(state, Input::Tick, Ending::Late);
-                state.farewell.is_some() && state.tenure.is_none()
+                state.farewell.is_some() && state.active.is_none()
             });
             if over {
                 return;
@@ -427,54 +429,54 @@ impl Shared {
     }
 }
 
-/// A hold on a leadership: proof, for as long as it [`is_valid`](Leadership::is_valid), that no other member leads.
+/// Proof of a leadership: while it [`is_valid`](Leadership::is_valid), no other member leads.
 ///
-/// The lease is not given back before every `Leadership` of it has been dropped, so whatever works on its strength should
-/// own one: give each task and thread a clone. **Work that holds none is waited for by nobody.** And do not keep one that
-/// works no more: at the deadline the process is aborted for it (see [`Overrun`]).
+/// The lease is not given back before every `Leadership` of it has been dropped, so all code that relies on it should
+/// own one: give each task and thread a clone. **Nothing waits for work that holds none.** And do not keep one that no
+/// longer works: the process is aborted for it at the deadline (see [`Overrun`]).
 pub struct Leadership {
     shared: Arc<Shared>,
     term: Term,
 }
 
 impl Leadership {
-    /// The fencing token: it rises with every leadership of the shard. Send it along with whatever you do, and have the
-    /// other side refuse a lower one than it has seen: that alone closes the gap between looking at the lease and acting.
+    /// The fencing token: it rises with every leadership of the shard. Send it with everything you do, and have the
+    /// other side refuse a lower one than it has seen. Only that closes the gap between checking the lease and acting.
     #[must_use]
     pub fn term(&self) -> u64 {
         self.term.0
     }
 
-    /// True while no other member can lead, by the clock at this moment and without a request. It stays true for a while
-    /// after the work was told to end, so that it can end in order.
+    /// True while no other member can lead, by the clock now, without a request. It stays true for a while after the
+    /// work was told to end, so that it can end in order.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// How long it stays valid if the lease is not renewed any more: what may be begun now has to end in that time. Never
-    /// more than the lease; zero when it is not valid; [`Duration::MAX`] on a store whose leases do not expire (`file:`).
+    /// How long it stays valid if the lease is not renewed: work that begins now has to end in that time. Never more
+    /// than the lease. Zero if it is not valid. [`Duration::MAX`] on a store whose leases do not expire (`file:`).
     ///
-    /// Counted on `CLOCK_BOOTTIME`, which goes on while the machine is suspended.
+    /// Counted on `CLOCK_BOOTTIME`, which also runs while the machine is suspended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let now = BootInstant::now();
-        self.shared.state().tenure.as_ref().map_or(Duration::ZERO, |tenure| tenure.remaining(now))
+        self.shared.state().active.as_ref().map_or(Duration::ZERO, |active| active.remaining(now))
     }
 
-    /// Some once the work has to end, and why. For work that does not await.
+    /// The reason why the work has to end, once it has to. For work that does not await.
     #[must_use]
     pub fn is_ending(&self) -> Option<Ending> {
         let now = BootInstant::now();
-        match &self.shared.state().tenure {
-            Some(tenure) if tenure.goes_on(now) => None,
-            Some(tenure) => Some(tenure.ending.unwrap_or(Ending::Late)),
+        match &self.shared.state().active {
+            Some(active) if active.may_begin(now) => None,
+            Some(active) => Some(active.ending.unwrap_or(Ending::Late)),
             None => Some(Ending::Lost),
         }
     }
 
-    /// Returns when the work has to end, and says why. From then on there is at least the grace (see
-    /// [`Builder::grace`](crate::Builder::grace)) to end it and to drop this.
+    /// Waits until the work has to end, and returns why. From then on at least the grace (see
+    /// [`Builder::grace`](crate::Builder::grace)) is left to end it and to drop this.
     pub async fn ending(&self) -> Ending {
         let mut roles = self.shared.watch();
         loop {
@@ -491,8 +493,8 @@ impl Leadership {
 
 impl Clone for Leadership {
     fn clone(&self) -> Self {
-        if let Some(tenure) = &mut self.shared.state().tenure {
-            tenure.handles += 1;
+        if let Some(active) = &mut self.shared.state().active {
+            active.handles += 1;
         }
         Self { shared: Arc::clone(&self.shared), term: self.term }
     }
@@ -501,8 +503,8 @@ impl Clone for Leadership {
 impl Drop for Leadership {
     fn drop(&mut self) {
         self.shared.change(|state| {
-            if let Some(tenure) = &mut state.tenure {
-                tenure.handles -= 1;
+            if let Some(active) = &mut state.active {
+                active.handles -= 1;
             }
         });
     }

@@ -1,17 +1,17 @@
-//! How a program follows its member's role.
+//! The roles of a member, for a program that follows them.
 //!
-//! The hazard: a role that is lent out is locked meanwhile, and the next change of it would wait in the thread that renews
-//! the lease. So every role that leaves this module is a copy.
+//! The hazard: a borrowed role is locked, and the next change of it would wait, in the thread that renews the lease. So
+//! every role that leaves this module is a copy.
 
 use super::words::Role;
 use std::fmt;
 use tokio::sync::watch;
 
-/// The roles of a [`Member`](crate::Member), as they follow each other. Made by [`Member::watch`](crate::Member::watch).
+/// The roles of a [`Member`](crate::Member), one after the other. Made by [`Member::watch`](crate::Member::watch).
 #[derive(Clone)]
 pub struct Roles {
     changes: watch::Receiver<Role>,
-    /// [`Role::Stopped`] was seen: nothing follows.
+    /// [`Role::Stopped`] was seen. Nothing follows.
     over: bool,
 }
 
@@ -21,16 +21,16 @@ impl Roles {
         Self { changes, over }
     }
 
-    /// The role at this moment.
+    /// The current role.
     #[must_use]
     pub fn current(&self) -> Role {
         self.changes.borrow().clone()
     }
 
-    /// Waits until the role is another one than this has told, and tells it. It shows the latest: who is slow may miss what
-    /// was in between. None after [`Role::Stopped`], the last there is.
+    /// Waits for a role that this has not returned yet. It returns the latest: a slow reader may miss those in between.
+    /// None after [`Role::Stopped`], which is the last.
     ///
-    /// Nothing is missed if it is dropped before it is done.
+    /// Cancel-safe.
     pub async fn changed(&mut self) -> Option<Role> {
         if self.over {
             return None;

@@ -1,4 +1,4 @@
-//! What a member says.
+//! The words of the library: roles, endings and errors.
 
 use crate::election::{Outcome, StartError};
 use crate::store::{ErrorKind, Holder, StoreError};
@@ -7,15 +7,15 @@ use nix::errno::Errno;
 use std::fmt;
 use std::io;
 
-/// How things stand with a [`Member`](crate::Member).
+/// The state of a [`Member`](crate::Member).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
     /// It waits to lead.
     Standby {
-        /// Who leads, as it was heard last.
+        /// The leader, as far as is known.
         leader: Option<Leader>,
-        /// What it waits for, in words: who leads, or that an operator has paused the shard.
+        /// What it waits for, as text: the leader's name, or that an operator has paused the shard.
         waiting_for: Option<String>,
     },
     /// It leads.
@@ -23,7 +23,7 @@ pub enum Role {
         /// The fencing token: it rises with every leadership of the shard.
         term: u64,
     },
-    /// It has to stop leading, and some [`Leadership`](crate::Leadership) has not been dropped yet.
+    /// It has to stop leading, and a [`Leadership`](crate::Leadership) has not been dropped yet.
     Ending {
         /// The fencing token.
         term: u64,
@@ -34,11 +34,11 @@ pub enum Role {
     Stopped,
 }
 
-/// Who leads, as far as the store's record tells.
+/// The leader, by the store's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// The name it goes by.
+    /// Its owner name.
     pub owner: String,
     /// The name of its host.
     pub host: Option<String>,
@@ -48,17 +48,17 @@ pub struct Leader {
     pub term: Option<u64>,
 }
 
-/// Why a leadership comes to its end.
+/// Why a leadership ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Ending {
     /// This member was asked to stop, or was dropped. The lease is renewed until the work has ended.
     Asked,
-    /// An operator paused the shard, or has another member lead. The lease is renewed until the work has ended.
+    /// An operator paused the shard, or wants another member to lead. The lease is renewed until the work has ended.
     Ordered,
-    /// The store could not be asked in time: the lease is about to end, and nobody else leads before that.
+    /// The lease could not be renewed in time and is about to end. Nobody else leads before that.
     Late,
-    /// Lost for certain: the store says that somebody else holds the lease, or knows nothing of it any more.
+    /// Lost for certain: the store says that another candidate holds the lease, or has no record of it.
     Lost,
 }
 
@@ -66,11 +66,12 @@ pub enum Ending {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overrun {
-    /// This process is aborted. Nothing else stops a thread that does not want to, so nothing else keeps the promise.
+    /// The process is aborted. Nothing else stops a thread that does not want to stop, so nothing else keeps the
+    /// promise.
     #[default]
     Abort,
-    /// One line says so, and the work goes on: **beside its successor's**. For work whose every effect carries the term
-    /// as a fencing token to something that checks it.
+    /// A log line says so, and the work goes on: **beside its successor's**. Choose this only if every effect of the
+    /// work carries the term as a fencing token to something that checks it.
     Warn,
 }
 
@@ -78,19 +79,19 @@ pub enum Overrun {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store URL cannot be read, or names a store that this build has not. The message repeats no password.
+    /// The store URL cannot be read, or names a store that this build does not have. The message contains no password.
     Url(String),
-    /// The name of the shard is none.
+    /// The name of the shard is not valid.
     Shard(String),
-    /// The name to show as the leader is none.
+    /// The name to show as the leader is not valid.
     Owner(String),
-    /// The durations do not fit into each other.
+    /// The durations do not fit together.
     Timing(String),
     /// The store denied permission.
     Denied(String),
-    /// The store lacks what an election needs (a table, say), or holds a record that cannot be read.
+    /// The store lacks something that an election needs, such as a table, or holds a record that cannot be read.
     Misconfigured(String),
-    /// The store cannot be reached, and cannot be tried again.
+    /// The store cannot be reached, and the member cannot try again.
     Unreachable(String),
     /// The operating system refused a thread, a timer, or random numbers.
     System(String),
@@ -106,7 +107,7 @@ impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Asked => "asked to stop",
-            Self::Ordered => "an operator wants it",
+            Self::Ordered => "ordered by an operator",
             Self::Late => "the lease could not be renewed in time",
             Self::Lost => "the lease is lost",
         })
@@ -124,7 +125,7 @@ impl fmt::Display for Error {
             | Self::Misconfigured(message)
             | Self::Unreachable(message) => f.write_str(message),
             Self::System(message) => write!(f, "the operating system refused: {message}"),
-            Self::NotReleased(message) => write!(f, "left without a release, the lease ends by itself: {message}"),
+            Self::NotReleased(message) => write!(f, "left without a release; the lease ends by itself: {message}"),
             Self::Stopped => f.write_str("the member has left the election"),
             Self::Failed(message) => write!(f, "the election failed: {message}"),
         }
@@ -157,14 +158,14 @@ impl From<&Holder> for Leader {
     }
 }
 
-/// What remains to be said of an election that is over.
+/// The result of an election that is over.
 pub(super) fn farewell(outcome: Outcome) -> Result<(), Error> {
     match outcome {
-        // Asked to, whether it led or not.
+        // The member was asked to end, whether it led or not.
         Outcome::Ended(_) | Outcome::Interrupted(_) => Ok(()),
         Outcome::Refused(error) => Err(error.into()),
         Outcome::NotStarted(StartError(number)) => Err(Error::System(Errno::from_raw(number).desc().to_owned())),
-        // What follows comes of flags that no member has.
+        // These come from options that a member does not have.
         Outcome::Unreachable(message) => Err(Error::Unreachable(message)),
         Outcome::Overran | Outcome::NotAcquired(_) | Outcome::Lost(_) | Outcome::Done(_) => Err(Error::Stopped),
     }

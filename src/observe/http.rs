@@ -1,9 +1,9 @@
-//! `--listen`: how things stand with this candidate, over HTTP, for probes, load balancers and Prometheus.
+//! `--listen`: the state of this candidate over HTTP, for probes, load balancers and Prometheus.
 //!
-//! The hazard: whoever connects shares the one thread of the event loop that renews the lease, and may be anybody. So
-//! nobody gets much of it: one request a connection, within five seconds, a thousand connections a second, and
-//! 32 of them at once. When there are more the oldest is dropped: whoever is slow loses its place to the next
-//! probe, and not the other way round. Nothing is read but a request's head, and nothing can be changed by one.
+//! The hazard: clients share the thread whose event loop renews the lease, and anybody may connect. So each client gets
+//! little of it: one request per connection, five seconds for it, a thousand new connections per second, and 32 at the
+//! same time. When there are more, the oldest is dropped, so a slow client loses its place to the next probe. The
+//! server reads only the head of a request, and no request changes anything.
 
 use crate::observe::metrics::Metrics;
 use crate::time::BootInstant;
@@ -29,15 +29,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// Connections at once.
+/// Connections at the same time.
 const MOST: usize = 32;
-/// From a connection to its end.
+/// The most time for one connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// From one connection to the next.
+/// The least time from one connection to the next.
 const PACE: Duration = Duration::from_millis(1);
-/// Without descriptors, say: whoever asks waits, and the election goes on.
+/// The pause after a failed accept, for example without descriptors. Clients wait, and the election goes on.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
-/// Of a request's head, in bytes: what hyper needs at least.
+/// The most bytes of a request's head: the least that hyper allows.
 const LONGEST_HEAD: usize = 8192;
 
 /// Where to listen.
@@ -55,7 +55,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         let path = text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text));
         if let Some(path) = path {
-            // The kernel's bound on a path, and no NUL.
+            // This checks the kernel's limit on a path, and that it has no NUL.
             return match std::os::unix::net::SocketAddr::from_pathname(path) {
                 Ok(_) if !path.is_empty() => Ok(Self::Unix(PathBuf::from(path))),
                 _ => Err("the path of a socket has 1 to 107 bytes".to_owned()),
@@ -78,10 +78,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// Answers until it is dropped.
+/// A running server. Dropping it stops it.
 pub struct Listening {
     task: JoinHandle<()>,
-    /// Some while there is a socket in the file system that is ours to remove: its path, device and number.
+    /// Some if a socket in the file system is ours to remove: its path, device and inode.
     socket: Option<(PathBuf, u64, u64)>,
 }
 
@@ -97,10 +97,10 @@ impl Drop for Listening {
     }
 }
 
-/// Binds `address`, and has whoever connects from now on answered from `board`.
+/// Binds `address` and starts to answer from `metrics`.
 ///
 /// # Errors
-/// The kernel's: the address is in use, or not ours.
+/// The kernel's, such as an address that is in use or not of this machine.
 pub async fn begin(address: &Address, metrics: Arc<Metrics>) -> io::Result<Listening> {
     let (listener, socket) = match address {
         Address::Tcp(address) => (Listener::Tcp(TcpListener::bind(address).await?), None),
@@ -120,7 +120,7 @@ pub async fn begin(address: &Address, metrics: Arc<Metrics>) -> io::Result<Liste
 
 async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        // This machine knows no IPv6.
+        // This machine has no IPv6.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
         }
@@ -128,8 +128,9 @@ async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// The kernel does not remove a socket from the file system when its process ends. One that nobody listens on is
-/// replaced; and of two who find the same one, the second must not remove what the first has just made.
+/// Binds a socket in the file system. The kernel does not remove such a socket when its process ends, so this replaces
+/// one that nobody listens on. If two candidates find the same stale socket, the second must not remove what the first
+/// has just made.
 async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let refused = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => error,
@@ -137,7 +138,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(directory)?;
-    // Held for a moment by another candidate that begins. Whoever else holds it must not hold us up.
+    // Another candidate that starts holds this lock for a moment. Any other owner of the lock must not hold us up.
     if directory.try_lock().is_err() {
         return Err(refused);
     }
@@ -159,12 +160,12 @@ enum Listener {
 }
 
 impl Listener {
-    /// Waits for somebody, and answers in a task of its own.
-    async fn attend(&self, metrics: &Arc<Metrics>) -> io::Result<AbortHandle> {
+    /// Waits for a client, and answers it in a task of its own.
+    async fn accept_one(&self, metrics: &Arc<Metrics>) -> io::Result<AbortHandle> {
         let metrics = Arc::clone(metrics);
         let task = match self {
-            Self::Tcp(listener) => tokio::spawn(converse(listener.accept().await?.0, metrics)),
-            Self::Unix(listener) => tokio::spawn(converse(listener.accept().await?.0, metrics)),
+            Self::Tcp(listener) => tokio::spawn(serve_one(listener.accept().await?.0, metrics)),
+            Self::Unix(listener) => tokio::spawn(serve_one(listener.accept().await?.0, metrics)),
         };
         Ok(task.abort_handle())
     }
@@ -173,10 +174,10 @@ impl Listener {
 async fn serve(listener: Listener, metrics: Arc<Metrics>) {
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        match listener.attend(&metrics).await {
+        match listener.accept_one(&metrics).await {
             Ok(task) => open.push_back(task),
             Err(error) => {
-                tracing::debug!("nobody can be answered: {error}");
+                tracing::debug!("cannot accept a connection: {error}");
                 tokio::time::sleep(AFTER_AN_ERROR).await;
             }
         }
@@ -190,31 +191,31 @@ async fn serve(listener: Listener, metrics: Arc<Metrics>) {
     }
 }
 
-/// One request, and its answer.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) {
+/// Answers one request.
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) {
     let mut http = http1::Builder::new();
-    // The time for all of it is ours to bound; without keep-alive, so is the number of requests.
+    // The timeout below covers the whole connection. Without keep-alive it has one request.
     http.keep_alive(false).header_read_timeout(None).max_buf_size(LONGEST_HEAD);
     let service = service_fn(async |request: Request<Incoming>| {
         Ok::<_, Infallible>(answer(request.method(), request.uri().path(), &metrics, BootInstant::now()))
     });
-    // Whoever breaks off, or speaks something else, gets no line in the log: they could fill it.
+    // Errors of clients are not logged: clients could fill the log.
     let _ = tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
 }
 
 fn answer(method: &Method, path: &str, metrics: &Metrics, now: BootInstant) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
-    let unless = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let ok_if = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let (status, kind, mut body) = match path {
         "/livez" => (StatusCode::OK, TEXT, "alive\n".to_owned()),
         "/readyz" => match metrics.readiness(now) {
             Ok(role) => (StatusCode::OK, TEXT, format!("{role}\n")),
-            Err(reason) => (unless(false), TEXT, format!("not ready: {reason}\n")),
+            Err(reason) => (ok_if(false), TEXT, format!("not ready: {reason}\n")),
         },
         "/leader" => {
             let leads = metrics.leads(now);
             let json = serde_json::to_string(&leads).expect("a statement is plain data");
-            (unless(leads.leader), "application/json", format!("{json}\n"))
+            (ok_if(leads.leader), "application/json", format!("{json}\n"))
         }
         "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics.text(now)),
         _ => (StatusCode::NOT_FOUND, TEXT, "there are /livez, /readyz, /leader and /metrics\n".to_owned()),
@@ -222,7 +223,7 @@ fn answer(method: &Method, path: &str, metrics: &Metrics, now: BootInstant) -> R
     let known = status != StatusCode::NOT_FOUND;
     let refused = known && method != Method::GET && method != Method::HEAD;
     if refused {
-        "GET and HEAD alone\n".clone_into(&mut body);
+        "only GET and HEAD are allowed\n".clone_into(&mut body);
     }
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = if refused { StatusCode::METHOD_NOT_ALLOWED } else { status };
@@ -241,7 +242,7 @@ mod tests {
     use crate::fuzz;
 
     #[test]
-    fn addresses_are_read_as_they_are_shown() {
+    fn addresses_are_read_and_shown() {
         for (text, shown) in [
             ("127.0.0.1:9100", "127.0.0.1:9100"),
             ("[::1]:9100", "[::1]:9100"),
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_this_machine_is_one_that_can_be_listened_on() {
+    fn a_port_without_a_host_listens_on_every_address() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let bound = runtime.block_on(bind_everywhere(0)).unwrap();
         assert!(bound.local_addr().unwrap().ip().is_unspecified());

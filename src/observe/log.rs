@@ -1,7 +1,6 @@
-//! Log lines on standard error: text for people and journald, or JSON, an object a line.
+//! Log lines on standard error: text for people and journald, or JSON with one object per line.
 //!
-//! Where standard error is journald's, a line begins with its priority, as sd-daemon(3) has it, and journald takes that
-//! off.
+//! If standard error goes to journald, each line begins with its priority (sd-daemon(3)), which journald removes.
 
 use crate::observe::terminal;
 use clap::ValueEnum;
@@ -23,7 +22,7 @@ pub enum Format {
     Json,
 }
 
-/// Begins logging for this process, under the name `program`.
+/// Starts logging for this process, under the name `program`.
 pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => Level::ERROR,
@@ -31,19 +30,19 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
         (false, 1) => Level::DEBUG,
         (false, _) => Level::TRACE,
     };
-    // Libraries speak of their own affairs, and some of them of secrets.
+    // Libraries log their own details, and some log secrets.
     let ours = tracing_subscriber::filter::filter_fn(|metadata| metadata.target().starts_with("leaderrun"));
-    terminal::begin(move |lost| told_of_dropped(program, format, lost));
+    terminal::begin(move |lost| dropped_line(program, format, lost));
     let lines = tracing_subscriber::fmt::layer().with_writer(terminal::Lines);
     let registry = tracing_subscriber::registry();
     let level = LevelFilter::from_level(level);
-    // A second call is a second election in one process: the first one's log goes on.
+    // A second call is a second election in this process. The log of the first one stays.
     let _ = match format {
         Format::Text => registry
             .with(
                 lines
                     .fmt_fields(DefaultFields::new())
-                    .event_format(Graded(Text { program }))
+                    .event_format(WithPriority(Text { program }))
                     .with_filter(level)
                     .with_filter(ours),
             )
@@ -54,7 +53,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
                     .json()
                     .flatten_event(true)
                     .with_target(false)
-                    .map_event_format(Graded)
+                    .map_event_format(WithPriority)
                     .with_filter(level)
                     .with_filter(ours),
             )
@@ -62,9 +61,9 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     };
 }
 
-/// Whether somebody looks at a terminal that shows lines for people and obeys their cursor.
+/// True if standard error is a terminal that shows text and understands cursor movements.
 ///
-/// Not where standard output is a pipe: what reads it, a pager for one, may have the terminal for itself.
+/// False if standard output is a pipe: its reader, such as a pager, may use the whole terminal.
 #[must_use]
 pub(crate) fn is_live(format: Format, quiet: bool) -> bool {
     let obeys = std::env::var_os("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb");
@@ -72,10 +71,10 @@ pub(crate) fn is_live(format: Format, quiet: bool) -> bool {
     format == Format::Text && !quiet && obeys && !piped && stderr().is_terminal()
 }
 
-/// Has a panic in any thread end this process, after one line that tells of it.
+/// Makes a panic in any thread log one line and end this process.
 ///
-/// The guard acts once its candidate is gone. A thread that died alone, or that waited for somebody to read its last words,
-/// would leave COMMAND with a candidate that only seems to be there.
+/// The guard acts only when the candidate is gone. If one thread died alone, or waited for a reader of its last line,
+/// COMMAND would run under a candidate that does nothing.
 pub fn end_on_panic(program: &'static str) {
     std::panic::set_hook(Box::new(move |panic| {
         let what = panic.payload_as_str().unwrap_or_default().replace(['\n', '\r'], " ");
@@ -89,8 +88,9 @@ pub fn end_on_panic(program: &'static str) {
     }));
 }
 
-/// In the log's own format, for the log may not be asked while a line of it is written.
-fn told_of_dropped(program: &str, format: Format, lost: usize) -> String {
+/// The line that counts dropped lines, in the format of the log. The log itself cannot be used here: it may be in the
+/// middle of a line.
+fn dropped_line(program: &str, format: Format, lost: usize) -> String {
     let message = terminal::dropped(lost);
     match format {
         Format::Text => format!("{}{program}: {message}\n", priority(Level::WARN)),
@@ -103,7 +103,7 @@ fn told_of_dropped(program: &str, format: Format, lost: usize) -> String {
     }
 }
 
-/// What a line on standard error begins with: `<3>` and the like where that is journald's, else nothing.
+/// The prefix of a line on standard error: `<3>` and so on for journald, otherwise nothing.
 #[must_use]
 pub fn priority(level: Level) -> &'static str {
     static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
@@ -116,17 +116,17 @@ pub fn priority(level: Level) -> &'static str {
     }
 }
 
-/// The variable is inherited also by those whose standard error has gone elsewhere, so it says which file is meant,
-/// systemd.exec(5).
+/// True if standard error is the file that `JOURNAL_STREAM` names. A process inherits the variable even if its standard
+/// error goes elsewhere, so the variable names the file, systemd.exec(5).
 fn is_journal(stream: Option<&str>) -> bool {
     let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
     fstat(stderr()).is_ok_and(|file| device.parse() == Ok(file.st_dev) && inode.parse() == Ok(file.st_ino))
 }
 
-/// A line with its priority before it.
-struct Graded<F>(F);
+/// Formats a line with its priority before it.
+struct WithPriority<F>(F);
 
-impl<S, N, F> FormatEvent<S, N> for Graded<F>
+impl<S, N, F> FormatEvent<S, N> for WithPriority<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -138,7 +138,7 @@ where
     }
 }
 
-/// `leaderrun: message shard=a term=3 owner=b`.
+/// Formats a line as `leaderrun: message shard=a term=3 owner=b`.
 struct Text {
     program: &'static str,
 }
@@ -153,7 +153,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, DefaultFields> for T
         write!(writer, "{}: ", self.program)?;
         let mut line = String::new();
         context.format_fields(Writer::new(&mut line), event)?;
-        // One event is one line, whatever a store put into its message.
+        // One event is one line, even if a message of the store has line breaks.
         writeln!(writer, "{}", line.replace(['\n', '\r'], " "))
     }
 }

@@ -1,8 +1,8 @@
-//! What a candidate knows of itself, in numbers: for probes and for Prometheus (see [`listen`](crate::observe::http)).
+//! The metrics of a candidate, for probes and for Prometheus (see [`http`](crate::observe::http)).
 //!
-//! The hazard: a number that says "leads" a moment too long sends work to a COMMAND that is being stopped. So the board
-//! sees each event before the machine does, and each action before it is carried out; and whether the lease still leaves
-//! COMMAND any time is counted anew whenever somebody asks.
+//! The hazard: a metric that says "leader" a moment too long sends work to a COMMAND that is being stopped. So the
+//! metrics see each event before the election does, and each action before it is carried out. Every question checks the
+//! deadline against the clock.
 
 use crate::election::{Action, Ended, Event, Loss, Notice, Obstacle, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Why a COMMAND was started, or its leadership ended.
+/// The causes of a transition: COMMAND was started, or why its leadership ended.
 const CAUSES: [&str; 14] = [
     "started",
     "ended",
@@ -36,24 +36,24 @@ const CAUSES: [&str; 14] = [
     "guard_failed",
 ];
 const CONCLUSIONS: [&str; 4] = ["not_applied", "unknown", "denied", "misconfigured"];
-/// Seconds. A store in the same building answers within the first few of them, one that is overloaded in the last.
+/// Seconds. A nearby store answers within the first few of them, an overloaded one within the last.
 const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
-/// What stands with one candidate.
+/// The state and the counters of one candidate.
 pub struct Metrics {
     candidate: Candidate,
-    now: Mutex<Now>,
+    state: Mutex<State>,
     series: Series,
 }
 
 #[derive(Default)]
-struct Now {
+struct State {
     view: Option<View>,
     /// The store has answered.
     heard: bool,
-    /// Since the first request after the last answer that came to nothing.
+    /// Since when the store has not answered: the first failed request after its last answer.
     silent_since: Option<BootInstant>,
-    /// Some while we hold the lease and COMMAND was ordered.
+    /// Some from the order to start COMMAND until the leadership ends.
     leadership: Option<Leadership>,
 }
 
@@ -61,25 +61,25 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     run: Run,
-    /// Where the shard has slots.
+    /// Some if the shard has slots.
     slot: Option<u32>,
-    /// Whose term it is: the slot's, where there is one.
+    /// The shard of the term: the slot, if there is one.
     shard: Shard,
-    /// COMMAND has run in it before.
+    /// COMMAND has run in this leadership before.
     again: bool,
 }
 
 enum Run {
     Starting,
-    /// Milliseconds since 1970: since when.
+    /// The start, in milliseconds since 1970.
     Running(u64),
-    /// COMMAND has ended, or is made to end because the lease is lost.
+    /// COMMAND has ended, or is being stopped because the lease is lost.
     Over,
-    /// The tree is dead: the leadership ends, or COMMAND is started again.
+    /// The tree is dead. The leadership ends, or COMMAND starts again.
     Dead,
 }
 
-/// What `/leader` says.
+/// The answer to `/leader`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Leads {
     pub leader: bool,
@@ -94,10 +94,10 @@ pub struct Leads {
 impl Metrics {
     #[must_use]
     pub fn new(candidate: &Candidate) -> Self {
-        Self { candidate: candidate.clone(), now: Mutex::default(), series: Series::new(candidate.shard.as_str()) }
+        Self { candidate: candidate.clone(), state: Mutex::default(), series: Series::new(candidate.shard.as_str()) }
     }
 
-    /// An event that the machine is about to be told.
+    /// Sees an event before the election does.
     pub fn saw(&self, now: BootInstant, event: &Event) {
         match event {
             Event::Tick
@@ -107,7 +107,7 @@ impl Metrics {
             | Event::Asked { .. }
             | Event::Counted { answer: Ok(None) }
             | Event::Tree(TreeEvent::Started) => {}
-            // Silence is counted from when they were sent.
+            // Silence counts from the request, not from its failure.
             Event::Claimed { sent, answer } => self.answered(*sent, answer),
             Event::Observed { answer } => self.answered(now, answer),
             Event::Changed(answer) | Event::Settled { answer, .. } => self.answered(now, answer),
@@ -120,7 +120,7 @@ impl Metrics {
                 match answer {
                     Ok(_) => self.series.renewals.observe(now.since(*sent).as_secs_f64()),
                     Err(error) => {
-                        self.series.renew_failures.with_label_values(&[word(error.kind)]).inc();
+                        self.series.renew_failures.with_label_values(&[conclusion_label(error.kind)]).inc();
                     }
                 }
             }
@@ -136,7 +136,7 @@ impl Metrics {
     }
 
     fn answered<T>(&self, asked: BootInstant, answer: &Result<T, StoreError>) {
-        let mut known = self.now();
+        let mut known = self.state();
         if answer.is_ok() {
             known.heard = true;
             known.silent_since = None;
@@ -145,18 +145,18 @@ impl Metrics {
         }
     }
 
-    /// An action that is about to be carried out.
+    /// Sees an action before it is carried out.
     pub fn did(&self, action: &Action) {
         match action {
             Action::Start { term, deadline } => {
-                let mut known = self.now();
+                let mut known = self.state();
                 let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
                 let (term, deadline) = (*term, *deadline);
                 let shard = self.candidate.shard.clone();
                 known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, shard, again });
             }
             Action::Extend(deadline) => {
-                if let Some(leadership) = &mut self.now().leadership {
+                if let Some(leadership) = &mut self.state().leadership {
                     leadership.deadline = *deadline;
                 }
             }
@@ -164,7 +164,7 @@ impl Metrics {
                 self.over(Run::Over);
             }
             Action::Ended { how, .. } => {
-                self.now().leadership = None;
+                self.state().leadership = None;
                 self.series.transitions.with_label_values(&[cause(how)]).inc();
             }
             // The lease is renewed while COMMAND drains.
@@ -188,42 +188,41 @@ impl Metrics {
         }
     }
 
-    /// COMMAND is about to be started under a lease of `shard`: a slot of the candidate's, where that has some.
+    /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
     pub fn began(&self, shard: &Shard, slot: Option<u32>) {
-        if let Some(leadership) = &mut self.now().leadership {
+        if let Some(leadership) = &mut self.state().leadership {
             leadership.shard = shard.clone();
             leadership.slot = slot;
         }
     }
 
-    /// COMMAND was started.
     pub fn started(&self) {
         self.series.transitions.with_label_values(&["started"]).inc();
-        if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.now().leadership {
+        if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.state().leadership {
             leadership.run = Run::Running(wall_clock_millis());
             self.series.restarts.inc_by(leadership.again.into());
         }
     }
 
     pub fn show(&self, view: View) {
-        self.now().view = Some(view);
+        self.state().view = Some(view);
     }
 
     fn over(&self, run: Run) {
-        if let Some(leadership) = self.now().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
+        if let Some(leadership) = self.state().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
             leadership.run = run;
         }
     }
 
-    /// Whether COMMAND runs under a lease that is not lost, and since when.
+    /// Tells whether COMMAND runs under a lease that is not lost, and since when.
     #[must_use]
     pub fn leads(&self, now: BootInstant) -> Leads {
-        let known = self.now();
+        let known = self.state();
         let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now));
         let Candidate { shard, owner, host, .. } = &self.candidate;
         Leads {
             leader: leading.is_some(),
-            // Beside a term stands the name by which that is checked.
+            // A term comes with the name to verify it by.
             shard: leading.map_or(shard, |leadership| &leadership.shard).to_string(),
             owner: owner.clone(),
             host: host.clone(),
@@ -233,15 +232,15 @@ impl Metrics {
         }
     }
 
-    /// Whether it takes part: could lead, or leads.
+    /// Tells whether the candidate takes part: it leads, or could lead.
     ///
     /// # Errors
-    /// Why not, in one line. What the store said stays in the log, for operators: whoever asks may be anybody.
+    /// Why not, in one line. The store's messages stay in the log, because anybody may ask here.
     pub fn readiness(&self, now: BootInstant) -> Result<&'static str, String> {
-        let known = self.now();
+        let known = self.state();
         let silence = known.silent_since.map_or(Duration::ZERO, |since| now.since(since));
         match known.view.as_ref().map(|view| &view.role) {
-            Some(Role::Leaving) => Err("it is leaving, or about to stand by again".to_owned()),
+            Some(Role::Leaving) => Err("it is leaving, or becoming a standby again".to_owned()),
             None | Some(Role::Standby(_) | Role::Leader(_) | Role::Restarting { .. }) if !known.heard => {
                 Err("the store has not answered yet".to_owned())
             }
@@ -253,17 +252,17 @@ impl Metrics {
         }
     }
 
-    /// In the text format of Prometheus, version 0.0.4.
+    /// All metrics in the text format of Prometheus, version 0.0.4.
     #[must_use]
     pub fn text(&self, now: BootInstant) -> String {
-        self.reckon(now);
-        // It fails on a family without a name or samples alone, and the registry leaves those out.
+        self.update_gauges(now);
+        // It fails only on a family without a name or samples, and the registry leaves those out.
         TextEncoder::new().encode_to_string(&self.series.registry.gather()).unwrap_or_default()
     }
 
-    /// Brings up to date what is not counted as it happens.
-    fn reckon(&self, now: BootInstant) {
-        let (known, series) = (self.now(), &self.series);
+    /// Updates the gauges that depend on the current time.
+    fn update_gauges(&self, now: BootInstant) {
+        let (known, series) = (self.state(), &self.series);
         let leadership = known.leadership.as_ref();
         series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now)).into());
         series.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
@@ -286,15 +285,15 @@ impl Metrics {
         }
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Leadership {
     fn is_leading(&self, now: BootInstant) -> bool {
         match self.run {
-            // The guard has the tree stopped from then on, whether or not we were told already.
+            // The guard stops the tree at `term_at`, whether or not its report has arrived.
             Run::Running(_) => now < self.deadline.term_at,
             Run::Starting | Run::Over | Run::Dead => false,
         }
@@ -326,7 +325,7 @@ struct Series {
     silence: Gauge,
 }
 
-/// Names and labels are ours and fixed, so none is refused.
+/// Names and labels are constants, so none is refused.
 const SOUND: &str = "a sound name that is registered once";
 
 impl Series {
@@ -336,7 +335,7 @@ impl Series {
         let gauge = |name, help| IntGauge::new(name, help).expect(SOUND);
         let counters = |name, help, label, values: &[&str]| {
             let counters = IntCounterVec::new(Opts::new(name, help), &[label]).expect(SOUND);
-            // From the beginning, so that the first rise is seen as one.
+            // Start at zero, so that the first increase shows as one.
             for value in values {
                 counters.with_label_values(&[value]).reset();
             }
@@ -392,7 +391,7 @@ impl Series {
     }
 }
 
-fn word(kind: ErrorKind) -> &'static str {
+fn conclusion_label(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NotApplied => CONCLUSIONS[0],
         ErrorKind::Unknown => CONCLUSIONS[1],
@@ -500,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_once_the_store_has_answered_and_until_it_is_silent_for_a_lease() {
+    fn it_is_ready_from_the_first_answer_until_the_store_is_silent_for_a_lease() {
         let metrics = metrics();
         assert_eq!(metrics.readiness(at(1)).unwrap_err(), "the store has not answered yet");
         metrics.show(standby(None));
@@ -522,7 +521,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::float_cmp, reason = "they are counts, and whole seconds")]
-    fn every_number_is_that_of_what_happened() {
+    fn every_metric_counts_what_happened() {
         let metrics = leading(until(10));
         let renewed = |answer| Event::Renewed { sent: at(2), answer };
         metrics.saw(at(3), &renewed(Ok(Renewal::Renewed)));
@@ -564,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_told_of_for_as_long_as_its_leadership() {
+    fn a_slot_is_shown_for_as_long_as_its_leadership() {
         let metrics = leading(until(10));
         let line = |slot: u32| format!("leaderrun_slot{{shard=\"jobs/a\"}} {slot}\n");
         metrics.began(&"jobs/a/2".parse().unwrap(), Some(2));
@@ -578,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_tells_of_the_leader_whatever_its_name_is() {
+    fn a_standby_shows_the_leader_whatever_its_name_is() {
         let metrics = metrics();
         let holder = |owner: &str| Holder { owner: owner.to_owned(), term: Some(Term(5)), ..Holder::default() };
         metrics.show(standby(Some(Obstacle::Holder(holder("old")))));
@@ -590,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_counted_under_a_name_that_is_there_from_the_beginning() {
+    fn each_cause_has_a_counter_from_the_beginning() {
         let ends = [
             Ended::ByItself(crate::election::CommandEnd::Exited(0)),
             Ended::NotStarted(crate::election::StartError(2)),

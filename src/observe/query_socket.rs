@@ -1,15 +1,15 @@
-//! What a candidate tells those who ask on its host: how things stand with it, and to processes of its tree whether its
-//! lease is still held, and for how long.
+//! The query socket, on which a candidate answers questions from its host: how it is doing, and, for processes of its
+//! tree, whether its lease is still held and for how long.
 //!
 //! The hazard: a script that asks the store before a dangerous step learns what was true when the store answered, and
-//! needs the store's password for it. The candidate knows its own deadline, to the millisecond and without a request;
-//! a candidate that is frozen or gone does not answer, which counts as no.
+//! needs the store's password. The candidate knows its own deadline to the millisecond, without a request. A candidate
+//! that is frozen or gone does not answer, which counts as no.
 //!
-//! The socket is in the abstract namespace (unix(7)), where every process of the same network namespace may find it. It
-//! takes no input, so there is nothing to be sent to it, and what it tells are no secrets. But when a candidate is gone
-//! its name is free: any user may bind it and answer that the lease lasts for an hour. So COMMAND believes only who knows
-//! the key that it was told (`key`) and is of the candidate's user; and to people an answer is shown with the process and
-//! the user that the kernel names (`ask`).
+//! The socket is in the abstract namespace (unix(7)), where every process of the same network namespace can find it. It
+//! reads no input, and its answers contain no secrets. But when a candidate is gone, its name is free: any user may
+//! bind it and answer that the lease lasts for an hour. So COMMAND believes only an answer that proves the key COMMAND
+//! was given (`key`) and comes from the candidate's user. For people, the answer is shown with the process and the user
+//! that the kernel names (`client`).
 
 pub mod client;
 mod key;
@@ -28,57 +28,57 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
-/// The variable by which COMMAND finds it.
+/// The variable that tells COMMAND the name of the socket.
 pub const VARIABLE: &str = "LEADERRUN_SOCKET";
-/// The variable by which COMMAND knows its answers from those of others.
+/// The variable that tells COMMAND the key.
 pub const KEY_VARIABLE: &str = "LEADERRUN_SOCKET_KEY";
 
-/// What the name of every candidate's socket begins with.
+/// How the name of every query socket begins.
 const PREFIX: &str = "leaderrun-";
-/// What the name of the socket of a process that wants a proof begins with.
+/// How the name of the socket of a process begins that wants a proof.
 const ASKER: &str = "leaderctl-";
-/// A candidate that runs answers within a moment.
+/// How long to wait for an answer. A running candidate answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Letters of what a store has said, at most: a statement that is cut off could not be read.
+/// The most characters of a store's message to pass on. A statement that is cut off could not be read.
 const MOST_LETTERS: usize = 500;
 
-/// What it says: one JSON object.
+/// What a candidate answers: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
-    /// Of the leadership, where it has one: maybe a slot.
+    /// The shard of the leadership, which may be a slot. Without a leadership, the candidate's shard.
     pub shard: String,
-    /// The shard whose slot that is.
+    /// The shard that `shard` is a slot of.
     #[serde(default)]
     pub slot_of: Option<String>,
     pub owner: String,
     pub pid: u32,
-    /// Some while it has a tree.
+    /// Some while the candidate has a tree.
     pub leadership: Option<Leads>,
     pub standing: Standing,
-    /// By which means it kills a tree, in words; empty in a statement of an older candidate.
+    /// The kill methods, for people. Empty in the statement of an older candidate.
     #[serde(default)]
     pub containment: String,
 }
 
-/// Of a leadership with a tree.
+/// A leadership with a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leads {
     pub term: Term,
-    /// Until the tree would be killed if the lease is not renewed; None where it does not expire. Zero when the tree
-    /// is being stopped because the lease is lost.
+    /// The time until the tree is killed if the lease is not renewed. None if the lease does not expire. Zero while the
+    /// tree is being stopped because the lease is lost.
     pub left: Option<Duration>,
 }
 
-/// How things stand, in words.
+/// The state of a candidate, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// `standby`, `leader` or `leaving`.
     pub role: String,
-    /// Who or what is in the way of a standby.
+    /// The leader or the hold that a standby waits for.
     pub obstacle: Option<String>,
-    /// The store's trouble, and for how long it has lasted.
+    /// The store's last error, and how long the trouble has lasted.
     pub trouble: Option<(String, Duration)>,
-    /// What makes a takeover slow.
+    /// What makes a takeover slower than it should be.
     pub hindrance: Option<String>,
 }
 
@@ -103,7 +103,7 @@ fn brief(text: String) -> String {
     on_one_line(text).chars().take(MOST_LETTERS).collect()
 }
 
-/// The candidate's side.
+/// The candidate's side of the socket.
 pub struct QuerySocket {
     listener: UnixListener,
     name: String,
@@ -117,7 +117,7 @@ pub struct QuerySocket {
 }
 
 struct Leadership {
-    /// A slot of the candidate's shard, where that has some.
+    /// The candidate's shard, or one of its slots.
     shard: Shard,
     term: Term,
     deadline: Deadline,
@@ -125,10 +125,12 @@ struct Leadership {
 }
 
 impl QuerySocket {
+    /// Binds the socket under a random name.
+    ///
     /// # Errors
     /// The kernel's.
     pub fn new(candidate: &Candidate, containment: &str) -> io::Result<Self> {
-        // Another random number than the session, which nobody needs to know.
+        // Not the session: nobody needs to know that.
         let name = format!("{PREFIX}{}", Session::random()?.as_str());
         Ok(Self {
             listener: UnixListener::bind(path(&name))?,
@@ -143,7 +145,7 @@ impl QuerySocket {
         })
     }
 
-    /// What COMMAND learns of it.
+    /// The variables for COMMAND's environment.
     #[must_use]
     pub fn variables(&self) -> [(&'static str, String); 2] {
         [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.told())]
@@ -163,7 +165,7 @@ impl QuerySocket {
         }
     }
 
-    /// The tree has to go.
+    /// The lease is lost, and the tree is being stopped.
     pub fn lost(&mut self) {
         if let Some(leadership) = &mut self.leadership {
             leadership.lost = true;
@@ -175,22 +177,22 @@ impl QuerySocket {
         self.leadership = None;
     }
 
-    /// Answers all who ask, for ever. Cancelling it loses nobody.
+    /// Answers every question, without end. Cancel-safe.
     pub async fn testify(&self) {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
-                // Out of descriptors, say: who asks gets no answer, and the election goes on.
+                // Descriptors may have run out. This question gets no answer, and the election goes on.
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };
             let text = self.answer(&name_of_asker(&stream), BootInstant::now());
-            // It fits into the empty buffer of a new socket, or its reader has gone.
+            // The answer fits into the empty buffer of a new socket, or the asker is gone.
             let _ = stream.try_write(&text);
         }
     }
 
-    /// The name of the asker's own socket is its question: it is chosen at random, known before a word is read, and an
-    /// answer to it answers no other. Who has no such name gets the statement alone.
+    /// The answer to `asker`. The name of the asker's own socket is its question: it is random, known before anything
+    /// is read, and no other question has the same answer. An asker without such a name gets the statement alone.
     fn answer(&self, asker: &[u8], now: BootInstant) -> Vec<u8> {
         let mut text = serde_json::to_vec(&self.statement(now)).expect("a statement is plain data");
         if asker.starts_with(ASKER.as_bytes()) {
@@ -209,7 +211,7 @@ impl QuerySocket {
             slot_of,
             owner: self.owner.clone(),
             pid: self.pid,
-            leadership: self.leadership.as_ref().map(|leadership| leadership.told(now)),
+            leadership: self.leadership.as_ref().map(|leadership| leadership.leads_at(now)),
             standing: Standing::of(&self.view, now),
             containment: self.containment.clone(),
         }
@@ -217,7 +219,7 @@ impl QuerySocket {
 }
 
 impl Leadership {
-    fn told(&self, now: BootInstant) -> Leads {
+    fn leads_at(&self, now: BootInstant) -> Leads {
         let left = match self.deadline.kill_at {
             _ if self.lost => Some(Duration::ZERO),
             BootInstant::NEVER => None,
@@ -227,16 +229,16 @@ impl Leadership {
     }
 }
 
-/// The names of all witnesses of this network namespace, as proc_pid_net(5) lists them.
+/// The names of all query sockets of this network namespace, from proc_pid_net(5).
 ///
 /// # Errors
-/// Where `/proc` is not there.
+/// If there is no `/proc`.
 pub fn all() -> io::Result<Vec<String>> {
     let table = std::fs::read_to_string("/proc/net/unix")?;
     Ok(listed(&table))
 }
 
-/// A listening socket stands there once as itself, and once for each connection that it has accepted.
+/// Parses the table. It lists a listening socket once as itself, and once for each accepted connection.
 fn listed(table: &str) -> Vec<String> {
     let names = table.lines().filter_map(|line| line.split(' ').next_back()?.strip_prefix('@'));
     let mut names: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect();
@@ -245,7 +247,7 @@ fn listed(table: &str) -> Vec<String> {
     names
 }
 
-/// In the abstract namespace; empty where it has none there. Tokio's accept does not tell such names.
+/// The peer's name in the abstract namespace, empty if it has none. Tokio's accept does not return such names.
 fn name_of_asker(stream: &UnixStream) -> Vec<u8> {
     let address = getpeername::<UnixAddr>(stream.as_raw_fd());
     address.ok().and_then(|address| address.as_abstract().map(<[u8]>::to_vec)).unwrap_or_default()
@@ -265,22 +267,22 @@ mod tests {
         Deadline { term_at: at(kill_at - 2), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
     }
 
-    fn told(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
+    fn left_of(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
         let leadership = Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline, lost };
-        leadership.told(BootInstant::from_nanos(now * 1_000_000_000)).left
+        leadership.leads_at(BootInstant::from_nanos(now * 1_000_000_000)).left
     }
 
     #[test]
-    fn what_is_left_is_counted_to_the_kill_and_nothing_is_left_of_a_lost_lease() {
-        assert_eq!(told(until(10), false, 4), Some(Duration::from_secs(6)));
-        assert_eq!(told(until(10), false, 11), Some(Duration::ZERO));
-        assert_eq!(told(until(10), true, 4), Some(Duration::ZERO));
-        assert_eq!(told(Deadline::NONE, false, 4), None);
-        assert_eq!(told(Deadline::NONE, true, 4), Some(Duration::ZERO));
+    fn the_time_left_ends_at_the_kill_and_is_zero_for_a_lost_lease() {
+        assert_eq!(left_of(until(10), false, 4), Some(Duration::from_secs(6)));
+        assert_eq!(left_of(until(10), false, 11), Some(Duration::ZERO));
+        assert_eq!(left_of(until(10), true, 4), Some(Duration::ZERO));
+        assert_eq!(left_of(Deadline::NONE, false, 4), None);
+        assert_eq!(left_of(Deadline::NONE, true, 4), Some(Duration::ZERO));
     }
 
     #[test]
-    fn a_store_that_says_very_much_does_not_make_a_statement_unreadable() {
+    fn a_long_message_of_the_store_does_not_make_a_statement_unreadable() {
         let (long, now) = ("\u{1}\"".repeat(100_000), BootInstant::from_nanos(0));
         let trouble = Some((long.clone(), now));
         let view = View { role: Role::Standby(None), trouble, hindrance: Some(long) };
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn witnesses_are_found_among_all_sockets() {
+    fn query_sockets_are_found_among_all_sockets() {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
                      0000: 00000002 00000000 00010000 0001 01 123 @leaderrun-b\n\
                      0000: 00000003 00000000 00000000 0001 03 124 @leaderrun-b\n\

@@ -1,7 +1,7 @@
-//! What a standby shows at a terminal while it waits: one line, new each second.
+//! The status line that a standby shows on a terminal: one line, redrawn every second.
 //!
-//! The hazard: what it knows of the holder is as old as its last look, and it looks seldom where the store tells of
-//! changes. So what was left of a lease is counted down from when it was heard, and the line says that it may be renewed.
+//! The hazard: what a standby knows of the holder is as old as its last look, and it seldom looks if the store reports
+//! changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
 
 use crate::election::{Event, Hold, Obstacle, Role, View};
 use crate::lease::{Candidate, show, show_seconds};
@@ -14,15 +14,15 @@ use tokio::time::{Instant, sleep_until};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Erased when it is dropped.
+/// The line. Dropping it erases it.
 pub(crate) struct StatusLine {
     program: &'static str,
     shard: String,
-    /// Some while we wait: what for, and since when.
+    /// Some while the candidate waits: its view, and since when.
     waits: Option<(View, BootInstant)>,
-    /// When the holder was heard of last, and what operators want.
+    /// When the latest news of the holder and of the orders came.
     heard: Heard,
-    /// When to draw it again.
+    /// When to redraw the line.
     next: Instant,
 }
 
@@ -58,7 +58,7 @@ impl StatusLine {
             (Role::Standby(_), Some((shown, _))) => shown.clone_from(view),
             (Role::Standby(_), None) => {
                 self.waits = Some((view.clone(), BootInstant::now()));
-                // Who need not wait shall not see it flash.
+                // Somebody who does not have to wait should not see it flash.
                 self.next = Instant::now() + EVERY;
             }
             (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
@@ -71,7 +71,7 @@ impl StatusLine {
         }
     }
 
-    /// Returns when it is time to [`StatusLine::attend`] to it. Cancelling it loses nothing.
+    /// Waits until it is time for [`StatusLine::attend`]. Cancel-safe.
     pub(crate) async fn due(&self) {
         if self.waits.is_none() {
             std::future::pending::<()>().await;
@@ -94,13 +94,13 @@ impl Drop for StatusLine {
     }
 }
 
-/// The most telling first: a narrow terminal cuts off what comes last.
+/// The text of the line. The most important part comes first, because a narrow terminal cuts the end off.
 fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> String {
     let waited = show(Duration::from_secs(now.since(since).as_secs()));
     let obstacle = match &view.role {
         Role::Standby(Some(obstacle)) => obstacle_at(obstacle, since, heard, now),
         Role::Standby(None) | Role::Leader(_) | Role::Restarting { .. } | Role::Leaving => {
-            "nobody has said who leads".to_owned()
+            "the leader is not known yet".to_owned()
         }
     };
     let why = match &view.trouble {
@@ -114,7 +114,7 @@ fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> Stri
     on_one_line(format!("waiting {waited}: {why}{hindrance}"))
 }
 
-/// What was left when it was heard is less by now.
+/// The obstacle, with the time that is left of it by now.
 fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootInstant) -> String {
     let by_now = |left: Duration, heard| left.saturating_sub(now.since(heard));
     match obstacle {
@@ -131,7 +131,7 @@ fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootI
         Obstacle::Hold(Hold::HandedOver { term, said, left }) => {
             Hold::HandedOver { term: *term, said: said.clone(), left: by_now(*left, heard.orders) }.to_string()
         }
-        // That is where the wait began.
+        // A standby stands back from the beginning of its wait.
         Obstacle::Hold(Hold::StandingBack { term, said, left }) => {
             Hold::StandingBack { term: *term, said: said.clone(), left: by_now(*left, since) }.to_string()
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_lease_is_counted_down_from_when_it_was_heard() {
+    fn the_rest_of_a_lease_is_counted_down_from_when_it_was_heard() {
         assert_eq!(
             shown(Some(holder("db3", Some(12))), None),
             "waiting 1m 5s: db3 (term 7) leads for another 7s unless it renews"
@@ -169,11 +169,11 @@ mod tests {
             "waiting 1m 5s: db3 (term 7) leads for another 0s unless it renews"
         );
         assert_eq!(shown(Some(holder("db3", None)), None), "waiting 1m 5s: db3 (term 7) leads");
-        assert_eq!(shown(None, None), "waiting 1m 5s: nobody has said who leads");
+        assert_eq!(shown(None, None), "waiting 1m 5s: the leader is not known yet");
     }
 
     #[test]
-    fn a_pause_is_told_with_what_is_left_of_it() {
+    fn a_pause_is_shown_with_the_time_that_is_left() {
         let paused = |left| Obstacle::Hold(Hold::Paused { said: "by root@vm (deploy)".to_owned(), left });
         assert_eq!(
             shown(Some(paused(Some(Duration::from_mins(1)))), None),

@@ -1,18 +1,19 @@
-//! Standard error, written to without ever waiting for its reader.
+//! Standard error, written without ever waiting for its reader.
 //!
-//! The hazard: a pipe that nobody reads, a journal that stands still, or a terminal that was stopped (Ctrl-S) takes
-//! nothing more, and a candidate that waited in write(2) could neither lead nor leave. `O_NONBLOCK` is no way out by itself:
-//! it belongs to the open file, which the shell, COMMAND and others share, and they would see EAGAIN. So:
+//! The hazard: a pipe without a reader, a stuck journal or a stopped terminal (Ctrl-S) accepts nothing more, and a
+//! candidate that waits in write(2) can neither lead nor leave. Setting `O_NONBLOCK` does not help: the flag belongs to
+//! the open file, which the shell, COMMAND and others share, and they would see EAGAIN. So:
 //!
-//! - A pipe or a terminal is opened once more by way of `/proc`: that is an open file of our own. The controlling terminal
-//!   of a session is one by way of `/dev/tty` too, also where it belongs to another user (`su`).
-//! - A socket learns with each message that it must not wait.
-//! - What cannot be opened again (the pipe of another user, or no `/proc`) is written with `RWF_NOWAIT`. Before Linux 6.4
-//!   pipes do not know that flag: then poll(2) must see room, and no more than `PIPE_BUF` bytes go out, which fit into
-//!   it. Another process may fill the pipe between the two calls, and then we wait until its reader reads again. That gap
-//!   of microseconds stays open there. A terminal knows neither the flag nor that bound, so one byte goes out for each
-//!   time that poll(2) sees room. The gap stays, and a line's end waits that becomes two bytes where one has room.
-//! - A file takes everything. A disk that hangs is not seen here.
+//! - A pipe or a terminal is opened again through `/proc`, which makes an open file of our own. The controlling
+//!   terminal can also be opened as `/dev/tty`, even if it belongs to another user (`su`).
+//! - A socket gets a flag with each message that says not to wait.
+//! - A file that cannot be opened again (the pipe of another user, or no `/proc`) is written with `RWF_NOWAIT`. Before
+//!   Linux 6.4 pipes do not support that flag. Then poll(2) must report room, and at most `PIPE_BUF` bytes are written,
+//!   which fit into that room. If another process fills the pipe between the two calls, the write waits for the reader:
+//!   a gap of microseconds stays open. A terminal supports neither the flag nor that bound, so each time that poll(2)
+//!   reports room, one byte is written. The gap stays, and a line end, which the terminal turns into two bytes, waits
+//!   if there is room for one.
+//! - A regular file accepts everything. A disk that hangs is not detected here.
 
 use crate::sys;
 use nix::errno::Errno;
@@ -31,7 +32,8 @@ const MASTER: u64 = libc::makedev(5, 2);
 
 pub(crate) struct Outlet {
     way: Way,
-    /// Also where something else is written to: never closed, for the runtime opens on /dev/null what was closed.
+    /// Kept even if another file is written to. It must not be closed: the runtime opens /dev/null in place of a closed
+    /// standard stream.
     stderr: Stderr,
 }
 
@@ -39,9 +41,9 @@ enum Way {
     /// An open file of our own, which does not block.
     Own(File),
     Socket,
-    /// The open file that others have as well, of a kind that may block where it is given more than this at once.
+    /// The open file shared with others, of a kind that may block if it gets more than this at once.
     Shared(usize),
-    /// The same, of a kind that does not.
+    /// The open file shared with others, of a kind that does not block.
     Plain,
 }
 
@@ -64,10 +66,10 @@ impl Outlet {
         Self { way: Way::Own(file), stderr: stderr() }
     }
 
-    /// Writes the beginning of `lines`, and answers how much of it.
+    /// Writes the beginning of `lines`. Returns the number of bytes written.
     ///
     /// # Errors
-    /// `WouldBlock` where it takes nothing now; else the kernel's.
+    /// `WouldBlock` if it accepts nothing now; otherwise the kernel's.
     pub(crate) fn write(&self, lines: &[u8]) -> io::Result<usize> {
         match &self.way {
             Way::Own(file) => (&*file).write(portion(lines)),
@@ -90,8 +92,8 @@ impl AsFd for Outlet {
     }
 }
 
-/// Whole lines as far as they go out in one piece: a pipe takes up to `PIPE_BUF` bytes at once or not at all, so that
-/// nobody else's line comes to stand within one of ours.
+/// The part of `lines` to write at once: whole lines if possible. A pipe takes up to `PIPE_BUF` bytes in one piece, so
+/// that no line of another process ends up inside one of ours.
 fn portion(lines: &[u8]) -> &[u8] {
     let most = &lines[..lines.len().min(libc::PIPE_BUF)];
     most.iter().rposition(|&byte| byte == b'\n').map_or(most, |end| &most[..=end])
@@ -121,7 +123,7 @@ fn write_where_room(stderr: &Stderr, part: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Standard error as an open file of our own.
+/// Opens standard error again, as an open file of our own.
 fn reopened() -> Option<File> {
     let shared = fstat(stderr()).ok().filter(|file| file.st_rdev != MASTER)?;
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
@@ -130,7 +132,7 @@ fn reopened() -> Option<File> {
     file.metadata().is_ok_and(same).then_some(file)
 }
 
-/// The terminal of our session, where that is standard error: the kernel tells no other one's group.
+/// Opens the terminal of our session, if standard error is that terminal: the kernel reports the group of no other.
 fn controlling() -> Option<File> {
     tcgetpgrp(stderr()).ok()?;
     fstat(stderr()).ok().filter(|file| file.st_rdev != MASTER)?;

@@ -1,15 +1,15 @@
-//! What a service manager is told, in the words of sd_notify(3): that the service has started, how things stand, that
-//! it is about to end, and to a watchdog that the election goes on.
+//! Messages to the service manager, in the protocol of sd_notify(3): the service has started, its status, it is
+//! stopping, and the watchdog's keep-alive.
 //!
 //! The hazards:
 //!
-//! - A watchdog that is fed by habit keeps up a candidate that has long stopped doing anything. It is fed from the
-//!   event loop alone, and only a loop that comes round gives up requests, kills a tree in time and hears a signal. A
-//!   leader that still has its tree after its lease has ended is not fed either: the service manager may kill what we
-//!   may not.
-//! - A watchdog that starves in an outage of the store restarts every candidate, and mends nothing. A standby that gets
-//!   no answers is fed.
-//! - A service manager that does not read must not hold up the election. Nothing here waits: what could not be sent is
+//! - A watchdog that is fed out of habit keeps a candidate alive that has long stopped working. So only the event loop
+//!   feeds it, because only a loop that turns gives up requests, kills a tree in time and sees signals. A leader that
+//!   still has its tree after its lease has ended does not feed it either: the service manager may be able to kill what
+//!   leaderrun cannot.
+//! - A watchdog that starves during an outage of the store restarts every candidate and repairs nothing. So a standby
+//!   that gets no answers feeds it.
+//! - A service manager that does not read must not hold up the election. Nothing here waits: what cannot be sent now is
 //!   sent later.
 
 use crate::election::{Role, View};
@@ -18,73 +18,74 @@ use crate::time::BootInstant;
 use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
 use std::io;
-// A datagram now and then is little enough that std does it all; the crates for it add a global or a thread.
+// std can send a datagram. The crates for this protocol add a global or a thread.
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
-// The service manager's watchdog does not count a suspend either.
+// The service manager's watchdog does not count time in suspend, and neither does this clock.
 use tokio::time::Instant;
 
-/// Where the service manager listens, sd_notify(3).
+/// The variable with the address of the service manager, sd_notify(3).
 pub const SOCKET: &str = "NOTIFY_SOCKET";
-/// How long the watchdog waits, in microseconds, and for whom, sd_watchdog_enabled(3).
+/// The variables with the watchdog's timeout in microseconds and the process that it watches, sd_watchdog_enabled(3).
 pub const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
-/// When the service manager's queue was full.
+/// When to try again after the service manager's queue was full.
 const RETRY: Duration = Duration::from_millis(500);
-/// systemd passes over a message of more than 4096 bytes.
+/// systemd ignores a message of more than 4096 bytes.
 const LONGEST_STATUS: usize = 2000;
 
 /// When the service counts as started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Readiness {
-    /// Once the store has answered: it waits behind somebody, or leads
+    /// Once the store has answered, as a standby or as the leader
     Candidate,
-    /// Once COMMAND was started for the first time
+    /// Once COMMAND has started for the first time
     Leader,
-    /// When COMMAND says so, which gets `NOTIFY_SOCKET`
+    /// When COMMAND says so; it gets `NOTIFY_SOCKET`
     Command,
 }
 
-/// Tells the service manager that started us.
+/// Tells the service manager how the candidate is doing.
 pub struct Notifier {
     socket: UnixDatagram,
     manager: SocketAddr,
     readiness: Readiness,
-    /// None where leases do not expire.
+    /// None if leases do not expire.
     lease: Option<Duration>,
-    /// Of the latest granted request.
+    /// The end of the lease, by the latest request that was granted.
     valid_until: BootInstant,
     leads: bool,
-    /// Where the leadership has one of several slots.
+    /// The slot of the leadership, if the shard has slots.
     slot: Option<u32>,
-    wanted: Told,
-    told: Told,
-    /// Some where a watchdog watches us.
+    wanted: Known,
+    known: Known,
+    /// Some if a watchdog watches this process.
     feeding: Option<Feeding>,
-    /// When to look again, if nothing happens before. None while nothing is to be sent but after the next step.
+    /// When to look again. None if only the next step of the election can bring something to send.
     wake: Option<Instant>,
-    /// It was said that the service manager cannot be told.
+    /// A warning about a failed message was logged.
     complained: bool,
 }
 
-/// What the service manager knows of us.
+/// What the service manager knows, or will know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Known {
     ready: bool,
     stopping: bool,
     status: String,
 }
 
 struct Feeding {
-    /// Half of what the watchdog waits.
+    /// Half of the watchdog's timeout.
     every: Duration,
     next: Instant,
 }
 
 impl Notifier {
-    /// None where no service manager wants to be told. `lease` is None where leases do not expire.
+    /// Reads the variables that the service manager set. None if it wants no messages. `lease` is None if leases do not
+    /// expire.
     #[must_use]
     pub fn from_environment(readiness: Readiness, lease: Option<Duration>) -> Option<Self> {
         let named = std::env::var_os(SOCKET).filter(|name| !name.is_empty())?;
@@ -113,21 +114,21 @@ impl Notifier {
             valid_until: BootInstant::from_nanos(0),
             leads: false,
             slot: None,
-            wanted: Told::default(),
-            told: Told::default(),
+            wanted: Known::default(),
+            known: Known::default(),
             wake: feeding.as_ref().map(|feeding| feeding.next),
             feeding,
             complained: false,
         })
     }
 
-    /// Whether COMMAND is to tell it as well.
+    /// True if COMMAND reports to the service manager as well.
     #[must_use]
     pub fn is_commands(&self) -> bool {
         self.readiness == Readiness::Command
     }
 
-    /// How things stand after a step of the election.
+    /// Shows the state after a step of the election.
     pub fn show(&mut self, view: &View) {
         self.leads = matches!(view.role, Role::Leader(_) | Role::Restarting { .. });
         let heard = self.leads || matches!(view.role, Role::Standby(Some(_)));
@@ -137,30 +138,28 @@ impl Notifier {
         self.attend();
     }
 
-    /// COMMAND is about to be started, in this slot where the shard has some.
+    /// COMMAND is about to start, in this slot if the shard has slots.
     pub fn began(&mut self, slot: Option<u32>) {
         self.slot = slot;
     }
 
-    /// COMMAND was started.
     pub fn started(&mut self) {
         self.wanted.ready |= self.readiness == Readiness::Leader;
         self.attend();
     }
 
-    /// Somebody asked us to stop.
+    /// The candidate was asked to stop.
     pub fn asked(&mut self) {
         self.wanted.stopping = true;
     }
 
-    /// The lease is held, counted from `sent`.
+    /// The store granted a request that was sent at `sent`.
     pub fn granted(&mut self, sent: BootInstant) {
         let until = self.lease.map_or(BootInstant::NEVER, |lease| sent.plus(lease));
         self.valid_until = self.valid_until.max(until);
     }
 
-    /// Waits until [`Self::attend`] has something to do that no step of the election brings. Cancelling it
-    /// loses nothing.
+    /// Waits until [`Self::attend`] has something to do without a step of the election. Cancel-safe.
     pub async fn due(&self) {
         match self.wake {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -168,15 +167,15 @@ impl Notifier {
         }
     }
 
-    /// Sends what is to be sent.
+    /// Sends what the service manager does not know yet, and feeds the watchdog if it is time.
     pub fn attend(&mut self) {
         let now = Instant::now();
         let is_due = self.feeding.as_ref().is_some_and(|feeding| now >= feeding.next);
         let feeds = is_due && !self.has_overstayed(BootInstant::now());
-        let message = message(&self.told, &self.wanted, feeds);
+        let message = message(&self.known, &self.wanted, feeds);
         if !message.is_empty() {
             match self.socket.send_to_addr(message.as_bytes(), &self.manager) {
-                Ok(_) => self.told = self.wanted.clone(),
+                Ok(_) => self.known = self.wanted.clone(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wake = Some(now + self.feeding.as_ref().map_or(RETRY, |feeding| RETRY.min(feeding.every / 2)));
                     return;
@@ -193,26 +192,26 @@ impl Notifier {
             if feeds {
                 feeding.next = now + feeding.every;
             }
-            // Else it is withheld, and the step that ends the leadership makes up for it.
+            // Otherwise the watchdog gets nothing now. The step that ends the leadership feeds it.
             if feeds || !is_due {
                 self.wake = Some(feeding.next);
             }
         }
     }
 
-    /// The lease has ended, and still we have not become a standby: the tree cannot be killed.
+    /// True when the lease has ended and the leadership has not: the tree cannot be killed.
     fn has_overstayed(&self, now: BootInstant) -> bool {
         self.leads && now >= self.valid_until
     }
 }
 
-/// What the service manager does not know yet, a line each.
-fn message(told: &Told, wanted: &Told, feeds: bool) -> String {
+/// The lines with what the service manager does not know yet.
+fn message(known: &Known, wanted: &Known, feeds: bool) -> String {
     let status = format!("STATUS={}", wanted.status);
     let lines = [
-        (wanted.ready && !told.ready, "READY=1"),
-        (wanted.stopping && !told.stopping, "STOPPING=1"),
-        (wanted.status != told.status, &status),
+        (wanted.ready && !known.ready, "READY=1"),
+        (wanted.stopping && !known.stopping, "STOPPING=1"),
+        (wanted.status != known.status, &status),
         (feeds, "WATCHDOG=1"),
     ];
     let lines: Vec<&str> = lines.into_iter().filter(|(is_news, _)| *is_news).map(|(_, line)| line).collect();
@@ -221,7 +220,7 @@ fn message(told: &Told, wanted: &Told, feeds: bool) -> String {
 
 fn status(view: &View, slot: Option<u32>, stopping: bool) -> String {
     let role = match &view.role {
-        Role::Standby(None) => "standby, has yet to hear who leads".to_owned(),
+        Role::Standby(None) => "standby, the leader is not known yet".to_owned(),
         Role::Standby(Some(obstacle)) => format!("standby: {obstacle}"),
         Role::Leader(term) => format!("leading in term {term}{}", in_slot(slot)),
         Role::Restarting { term, end } => {
@@ -240,7 +239,7 @@ fn in_slot(slot: Option<u32>) -> String {
     slot.map(|slot| format!(" (slot {slot})")).unwrap_or_default()
 }
 
-/// How long the watchdog waits, where there is one and it is ours: the variables are inherited by whoever is started.
+/// The watchdog's timeout, if it watches this process. Children inherit the variables, so they may mean another one.
 fn watchdog(microseconds: Option<&OsStr>, watched: Option<&OsStr>, me: u32) -> Option<Duration> {
     let number = |text: &OsStr| text.to_str()?.parse::<u64>().ok();
     if watched.is_some_and(|watched| number(watched) != Some(u64::from(me))) {
@@ -249,7 +248,7 @@ fn watchdog(microseconds: Option<&OsStr>, watched: Option<&OsStr>, me: u32) -> O
     microseconds.and_then(number).filter(|&microseconds| microseconds > 0).map(Duration::from_micros)
 }
 
-/// A path, or a name in the abstract namespace that is written with an `@`.
+/// Parses an address: a path, or `@` and a name in the abstract namespace.
 fn address(named: &OsStr) -> io::Result<SocketAddr> {
     match named.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
@@ -280,8 +279,8 @@ mod tests {
         view(Role::Standby(Some(Obstacle::Holder(holder))))
     }
 
-    /// And the service manager whom it tells.
-    fn told_by(readiness: Readiness, lease: Option<Duration>) -> (Notifier, UnixDatagram, tempfile::TempDir) {
+    /// A notifier and the service manager that it talks to.
+    fn notifier_to(readiness: Readiness, lease: Option<Duration>) -> (Notifier, UnixDatagram, tempfile::TempDir) {
         let scratch = tempfile::TempDir::new().unwrap();
         let path = scratch.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
@@ -297,10 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_told_again() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Candidate, None);
+    fn what_the_service_manager_knows_is_not_sent_again() {
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         notifier.show(&view(Role::Standby(None)));
-        assert_eq!(heard(&manager), ["STATUS=standby, has yet to hear who leads"]);
+        assert_eq!(heard(&manager), ["STATUS=standby, the leader is not known yet"]);
         notifier.show(&behind("somebody"));
         assert_eq!(heard(&manager), ["READY=1", "STATUS=standby: somebody leads"]);
         notifier.show(&behind("somebody"));
@@ -311,8 +310,8 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_told_of_from_its_start_to_the_end_of_its_leadership() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Command, None);
+    fn the_status_names_the_slot_from_its_start_to_the_end_of_its_leadership() {
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Command, None);
         notifier.began(Some(2));
         notifier.show(&view(Role::Leader(Term(4))));
         assert_eq!(heard(&manager), ["STATUS=leading in term 4 (slot 2)"]);
@@ -323,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_leader_that_waits_to_restart_its_command_says_so_and_is_ready() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Candidate, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         let end = crate::election::CommandEnd::Exited(3);
         notifier.show(&view(Role::Restarting { term: Term(4), end }));
         let status = "STATUS=leading in term 4; the command exited with 3 and waits to be restarted";
@@ -331,15 +330,15 @@ mod tests {
     }
 
     #[test]
-    fn ready_comes_when_it_was_asked_for() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Leader, None);
+    fn ready_is_sent_at_the_chosen_moment() {
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Leader, None);
         notifier.show(&behind("somebody"));
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!heard(&manager).contains(&"READY=1".to_owned()));
         notifier.started();
         notifier.started();
         assert_eq!(heard(&manager), ["READY=1"]);
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Command, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Command, None);
         notifier.show(&view(Role::Leader(Term(1))));
         notifier.started();
         assert_eq!(heard(&manager), ["STATUS=leading in term 1"]);
@@ -347,9 +346,9 @@ mod tests {
 
     #[test]
     fn a_service_manager_that_does_not_read_is_told_later() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Candidate, None);
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         while notifier.wake.is_none() {
-            notifier.told = Told::default();
+            notifier.known = Known::default();
             notifier.show(&view(Role::Leader(Term(1))));
         }
         heard(&manager);
@@ -360,13 +359,13 @@ mod tests {
 
     #[test]
     fn a_leader_whose_tree_outlives_the_lease_is_not_fed() {
-        let (mut notifier, _manager, _scratch) = told_by(Readiness::Candidate, Some(LEASE));
+        let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, Some(LEASE));
         notifier.show(&behind("somebody"));
         assert!(!notifier.has_overstayed(at(10)));
         notifier.granted(at(100));
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!notifier.has_overstayed(at(114)) && notifier.has_overstayed(at(115)));
-        // An old answer takes nothing away.
+        // An older answer does not shorten the lease.
         notifier.granted(at(105));
         notifier.granted(at(101));
         assert!(!notifier.has_overstayed(at(119)));
@@ -375,8 +374,8 @@ mod tests {
     }
 
     #[test]
-    fn a_feeding_that_was_withheld_is_made_up_for() {
-        let (mut notifier, manager, _scratch) = told_by(Readiness::Leader, Some(LEASE));
+    fn a_watchdog_that_was_not_fed_is_fed_when_the_leadership_ends() {
+        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Leader, Some(LEASE));
         notifier.feeding = Some(Feeding { every: Duration::from_mins(1), next: Instant::now() });
         notifier.show(&view(Role::Leader(Term(1))));
         assert_eq!(heard(&manager), ["STATUS=leading in term 1"]);
@@ -388,14 +387,14 @@ mod tests {
 
     #[test]
     fn leases_that_do_not_expire_do_not_starve_a_watchdog() {
-        let (mut notifier, _manager, _scratch) = told_by(Readiness::Candidate, None);
+        let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, None);
         notifier.granted(at(100));
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!notifier.has_overstayed(at(1_000_000)));
     }
 
     #[test]
-    fn a_status_is_one_line_of_bearable_length() {
+    fn a_status_is_one_line_of_limited_length() {
         let text = status(&behind(&"é\n".repeat(3000)), None, false);
         assert!(text.len() <= LONGEST_STATUS && !text.contains('\n'), "{text}");
         let mut view = behind("b");
@@ -404,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_is_obeyed_that_means_us() {
+    fn only_a_watchdog_for_this_process_counts() {
         let watchdog = |usec: Option<&'static str>, pid: Option<&'static str>| {
             watchdog(usec.map(OsStr::new), pid.map(OsStr::new), 7)
         };
@@ -419,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_nobody_can_listen_at_is_refused() {
+    fn an_unknown_kind_of_address_is_refused() {
         for named in ["", "notify", "vsock:2:1234", "tcp://localhost"] {
             assert!(address(OsStr::new(named)).is_err(), "{named}");
         }

@@ -1,10 +1,10 @@
-//! What a program says on standard error: log lines, and at a terminal below them at most one line that is rewritten in
-//! its place.
+//! What a program writes to standard error: log lines, and on a terminal at most one status line below them, which is
+//! redrawn in place.
 //!
-//! The hazard: standard error may take nothing for a while, or for ever (see [`outlet`](crate::observe::stderr)). Nothing here
-//! waits for it: what it does not take is kept up to a bound and written later in the same order, and what does not fit
-//! is counted and told. Only a process that ends gives it a last moment. The rewritten line is never kept: where it stood
-//! others may have written by then.
+//! The hazard: standard error may accept nothing for a while, or for ever (see [`stderr`](crate::observe::stderr)).
+//! Nothing here waits for it. Lines that it does not accept are kept up to a limit and written later in the same order.
+//! Lines beyond the limit are dropped and counted, and a log line reports the count. Only a process that is ending
+//! waits, for a moment. The status line is never kept: by then something else may stand in its place.
 
 use crate::observe::stderr::Outlet;
 use crate::sys;
@@ -18,47 +18,47 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// ECMA-48: to the left, and nothing from there on.
+/// ECMA-48: to the first column, and erase the line from there.
 const ERASE: &[u8] = b"\r\x1b[K";
-/// What is kept. Lines beyond it are counted.
+/// The most bytes to keep. Lines beyond it are counted.
 const MOST_KEPT: usize = 64 * 1024;
-/// What the buffer may hold on to while it is empty.
+/// The most memory that the empty buffer may hold.
 const SPARE: usize = 4096;
-/// From one try to the next, where no line comes in between.
+/// When to try again if no line comes before that.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a process that ends tries on.
+/// How long a process that is ending keeps trying.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 static SCREEN: LazyLock<Mutex<Screen>> = LazyLock::new(|| Mutex::new(Screen::on(Outlet::open())));
-/// Something is kept.
+/// Notified when a line is kept.
 static STUCK: Notify = Notify::const_new();
 
 struct Screen {
     outlet: Outlet,
-    /// The line stands there, for all that we know.
+    /// The status line is on the screen, as far as we know.
     drawn: bool,
     kept: Vec<u8>,
-    /// Lines that were not kept. While there are some, no other is kept either: a line that counts them takes their place.
+    /// Lines that were dropped. While there are some, no other line is kept: a line that counts them comes first.
     lost: usize,
-    /// The line that tells of them.
-    tells: Box<dyn Fn(usize) -> String + Send>,
-    /// Some while something is kept.
+    /// Makes the line that counts them.
+    report_lost: Box<dyn Fn(usize) -> String + Send>,
+    /// Some while lines are kept.
     retry_at: Option<Instant>,
 }
 
-/// From here on `tells` says how many lines were lost, with the end of a line.
-pub(crate) fn begin(tells: impl Fn(usize) -> String + Send + 'static) {
-    the_screen().tells = Box::new(tells);
+/// Sets `report_lost`, which makes the line that counts dropped lines, with its line break.
+pub(crate) fn begin(report_lost: impl Fn(usize) -> String + Send + 'static) {
+    the_screen().report_lost = Box::new(report_lost);
 }
 
-/// A line of its own, outside of the log.
+/// Writes a line that is not part of the log.
 pub(crate) fn say(line: impl Display) {
     the_screen().keep(format!("{line}\n").as_bytes());
 }
 
-/// Puts `line` in the place of the one before, cut to what fits. Nothing where there is no terminal, or somebody else
-/// has it.
+/// Draws `line` in place of the status line before, cut to the width. Does nothing without a terminal, or while another
+/// process has it.
 pub(crate) fn draw(line: &str) {
     the_screen().draw(line);
 }
@@ -67,7 +67,7 @@ pub(crate) fn erase() {
     the_screen().erase();
 }
 
-/// Waits until what is kept is worth another [`flush`]. Cancelling it loses nothing.
+/// Waits until it is time to [`flush`] again. Cancel-safe.
 pub(crate) async fn due() {
     loop {
         let retry_at = the_screen().retry_at;
@@ -78,17 +78,17 @@ pub(crate) async fn due() {
     }
 }
 
-/// Writes what is kept, as far as that goes.
+/// Writes as much as possible of what is kept.
 pub(crate) fn flush() {
     the_screen().flush();
 }
 
-/// Erases the line, and gives what is kept a last chance. The last thing that a process does.
+/// Erases the status line and tries a last time to write what is kept. A process calls this last.
 pub(crate) fn close() {
     the_screen().close();
 }
 
-/// Says a last line for a thread that panics, maybe with the screen in its hand.
+/// Writes a last line for a thread that panics, perhaps while it holds the lock.
 pub(crate) fn say_last(line: impl Display) {
     let line = format!("{line}\n");
     let mut screen = match SCREEN.try_lock() {
@@ -128,8 +128,8 @@ impl Write for Lines {
 
 impl Screen {
     fn on(outlet: Outlet) -> Self {
-        let tells = |lost: usize| format!("{}\n", dropped(lost));
-        Self { outlet, drawn: false, kept: Vec::new(), lost: 0, tells: Box::new(tells), retry_at: None }
+        let report_lost = |lost: usize| format!("{}\n", dropped(lost));
+        Self { outlet, drawn: false, kept: Vec::new(), lost: 0, report_lost: Box::new(report_lost), retry_at: None }
     }
 
     fn draw(&mut self, line: &str) {
@@ -138,7 +138,7 @@ impl Screen {
         }
         let columns = sys::terminal_size(&self.outlet).map_or(0, |(_, columns)| usize::from(columns));
         let line = cut(line, if columns == 0 { 80 } else { columns });
-        // What is not taken of it the next one repeats.
+        // If only a part was accepted, the next draw repeats the line.
         self.drawn = self.outlet.write(&[ERASE, line.as_bytes()].concat()).is_ok();
     }
 
@@ -158,11 +158,11 @@ impl Screen {
         self.flush();
     }
 
-    /// True when nothing is left.
+    /// Writes what is kept. True when nothing is left.
     fn flush(&mut self) -> bool {
         loop {
             if self.kept.is_empty() && self.lost > 0 {
-                self.kept = (self.tells)(take(&mut self.lost)).into_bytes();
+                self.kept = (self.report_lost)(take(&mut self.lost)).into_bytes();
             }
             if self.kept.is_empty() {
                 self.kept.shrink_to(SPARE);
@@ -177,7 +177,7 @@ impl Screen {
                     STUCK.notify_one();
                     return false;
                 }
-                // It was hung up or is full: nobody reads this any more.
+                // The terminal hung up, or the disk is full: nobody reads this any more.
                 Ok(_) | Err(_) => self.kept.clear(),
             }
         }
@@ -191,13 +191,14 @@ impl Screen {
         }
     }
 
-    /// The last line belongs to the shell that has put us into the background, and to COMMAND while that has the terminal.
+    /// True if the last line of the terminal is ours. It belongs to the shell that put us into the background, and to
+    /// COMMAND while COMMAND has the terminal.
     fn is_ours(&self) -> bool {
         tcgetpgrp(&self.outlet) == Ok(getpgrp())
     }
 }
 
-/// What is said of lines that were not kept.
+/// The message that counts dropped lines.
 pub(crate) fn dropped(lost: usize) -> String {
     format!("{lost} log lines were dropped because standard error did not take them")
 }
@@ -206,8 +207,8 @@ fn the_screen() -> MutexGuard<'static, Screen> {
     SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What of `line` surely stays on one row of so many columns. Nobody but the terminal knows how wide a letter is that is
-/// not ASCII; at most two columns.
+/// The part of `line` that certainly fits on one row. Only the terminal knows the width of a character outside ASCII,
+/// which is at most two columns.
 fn cut(line: &str, columns: usize) -> &str {
     let mut taken = 0;
     let end = line.char_indices().find(|(_, letter)| {
@@ -227,11 +228,11 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::OpenOptionsExt;
 
-    /// A terminal that takes so much and no more.
+    /// A terminal that is full, and its master.
     fn full() -> (File, Screen) {
         let pty = openpty(None, None).unwrap();
         let mut screen = Screen::on(Outlet::own(reopened(&pty.slave)));
-        // The kernel passes on what it took a moment later, and then there is room once more.
+        // The kernel passes on what it accepted a moment later, and then there is room again.
         for _ in 0..10 {
             while screen.flush() {
                 screen.kept = b"x".repeat(1000);
@@ -249,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_does_not_take_is_kept_up_to_a_bound_and_written_later() {
+    fn what_a_terminal_does_not_accept_is_kept_up_to_a_limit_and_written_later() {
         let (mut master, mut screen) = full();
         screen.keep(b"first\n");
         assert!(!screen.flush());
         for _ in 0..100 {
             screen.keep(&b"y".repeat(1000));
         }
-        // What would fit by itself is not put in the place of what came before it.
+        // A short line must not overtake the lines that were dropped before it.
         let lost = screen.lost;
         screen.keep(b"z\n");
         assert!(screen.kept.len() <= MOST_KEPT && lost > 30 && screen.lost == lost + 1, "{lost}");
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_cut_before_the_last_column_whatever_it_is_written_in() {
+    fn a_line_in_any_script_is_cut_before_the_last_column() {
         assert_eq!(cut("abcdef", 80), "abcdef");
         assert_eq!(cut("abcdef", 4), "abc");
         assert_eq!(cut("日本語", 5), "日本");

@@ -1,7 +1,8 @@
-//! What a process must be able to have, looked at once at its start.
+//! A check, at the start, of the resources that a candidate needs.
 //!
-//! The hazard: libraries panic, or try again for ever, where the kernel refuses a descriptor, memory or a thread, and by
-//! then a lease may be held. So what every candidate needs is taken and given back before anything is asked of a store.
+//! The hazard: if the kernel refuses a descriptor, memory or a thread, libraries panic or retry for ever, and by then a
+//! lease may be held. So leaderrun takes and gives back everything that a candidate needs before it asks the store for
+//! anything.
 
 use nix::sys::resource::{Resource, getrlimit};
 use std::hint::black_box;
@@ -9,15 +10,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 
-/// Enough for the event loop, a store, a guard and what runs beside a standby.
+/// Enough for the event loop, a store, a guard and a standby task.
 const DESCRIPTORS: usize = 32;
 const MEMORY: usize = 32 << 20;
 const STACK: u64 = 1 << 20;
 
-/// Looks at everything but threads. It has to do with little stack itself.
+/// Checks everything but threads. It must itself use little stack.
 ///
 /// # Errors
-/// One line that says what is short, and which limit to raise.
+/// One line that says what is missing, and which limit to raise.
 pub fn check() -> Result<(), String> {
     match getrlimit(Resource::RLIMIT_STACK) {
         Ok((soft, _)) if soft < STACK => {
@@ -30,12 +31,12 @@ pub fn check() -> Result<(), String> {
     free.map_err(|error| format!("{DESCRIPTORS} file descriptors are needed: {error}: raise the limit (ulimit -n)"))?;
     let mut memory = Vec::<u8>::new();
     let taken = memory.try_reserve_exact(MEMORY);
-    // The compiler leaves out what nobody looks at.
+    // Otherwise the compiler may remove the allocation.
     black_box(memory);
     taken.map_err(|_| format!("{} MiB of memory are needed: raise the limit (ulimit -v, ulimit -d)", MEMORY >> 20))
 }
 
-/// Looks whether a thread can be started: names of hosts are looked up in one.
+/// Checks that a thread can be started. Host names are looked up in one.
 ///
 /// # Errors
 /// As [`check`].

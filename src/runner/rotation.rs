@@ -1,31 +1,31 @@
-//! When a leader hands over of itself: after so long, or at the times of a crontab specification.
+//! Rotation: when a leader gives the lease up by itself, after a duration or at the times of a crontab specification.
 //!
-//! The hazard: wall clocks are set, and what sleeps does not count a suspend. So who waits for a time of the schedule looks
-//! at the wall clock again and again, and finds the next time anew; nothing of this decides about a lease. A plain duration
-//! needs no wall clock, and the election counts it by itself.
+//! The hazard: wall clocks are set, and a sleep does not count time in suspend. So the wait for a scheduled time reads
+//! the wall clock again and again, and looks up the next time each time. Nothing here decides about a lease. A plain
+//! duration needs no wall clock: the election counts it.
 
 use crate::time::wall_clock_millis;
 use cronexpr::{Crontab, FallbackTimezoneOption, MakeTimestamp, ParseOptions};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long a time of the schedule may pass unseen.
+/// The longest delay with which a scheduled time is noticed.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// Clocks that are set later than the year 9990 find nothing.
+/// The latest supported time. A clock past the year 9990 finds no next time.
 const LATEST_MILLIS: u64 = 253_000_000_000_000;
-/// Bytes of a specification, at most.
+/// The most bytes in a specification.
 const LONGEST: usize = 200;
-/// Who hands over more often does nothing else.
+/// A leader that rotated more often would do nothing else.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// What `--relinquish` says.
+/// The value of `--relinquish`.
 #[derive(Clone, Debug)]
 pub enum Relinquish {
     After(Duration),
     At(Schedule),
 }
 
-/// Times that come again and again, by the host's wall clock and in its time zone.
+/// Recurring times, by the host's wall clock and time zone.
 #[derive(Clone, Debug)]
 pub struct Schedule(Box<Crontab>);
 
@@ -46,10 +46,10 @@ impl Relinquish {
         }
     }
 
-    /// `duration` reads durations as all options do.
+    /// Parses the value. `duration` parses durations as all options do.
     ///
     /// # Errors
-    /// One fragment that says what to write.
+    /// A fragment that says what to write.
     pub fn parse(text: &str, duration: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
         let usage = || "write a duration like 1h, a name like @daily, or a crontab's five fields".to_owned();
         let text = text.trim();
@@ -71,7 +71,7 @@ impl Relinquish {
             _ if text.starts_with('@') => {
                 return Err("write @every DURATION, @hourly, @daily, @weekly, @monthly or @yearly".to_owned());
             }
-            // The fields, and a time zone.
+            // Five fields, and perhaps a time zone.
             _ if (5..=6).contains(&text.split_whitespace().count()) => text,
             _ => return Err(usage()),
         };
@@ -89,23 +89,23 @@ impl FromStr for Schedule {
         let mut options = ParseOptions::default();
         options.fallback_timezone_option = FallbackTimezoneOption::System;
         let normalized = cronexpr::normalize_crontab(fields);
-        let crontab = cronexpr::parse_crontab_with(&normalized, options).map_err(|error| wrong(&error.to_string()))?;
+        let crontab = cronexpr::parse_crontab_with(&normalized, options).map_err(|error| brief(&error.to_string()))?;
         let schedule = Self(Box::new(crontab));
         // 29 February comes within eight years; 30 February never does.
         let comes = [0, 2_000_000_000_000].into_iter().any(|from| schedule.next(from).is_some());
-        if comes { Ok(schedule) } else { Err("such a time never comes".to_owned()) }
+        if comes { Ok(schedule) } else { Err("this time never comes".to_owned()) }
     }
 }
 
-/// The library shows the whole text, and below it a mark where it is wrong.
-fn wrong(said: &str) -> String {
+/// Shortens an error of the library, which shows the whole text with a mark below the mistake.
+fn brief(said: &str) -> String {
     let why = said.rsplit_once("^ ").map_or(said, |(_, why)| why);
     let why = why.split(';').next().unwrap_or(why);
     format!("not a crontab's five fields: {}", crate::text::on_one_line(why.to_owned()))
 }
 
 impl Schedule {
-    /// The first of its times that is later than `millis` since 1970.
+    /// The first scheduled time after `millis` since 1970.
     #[must_use]
     pub fn next(&self, millis: u64) -> Option<u64> {
         let from = i64::try_from(millis.min(LATEST_MILLIS)).ok()?;
@@ -113,7 +113,7 @@ impl Schedule {
         u64::try_from(next.timestamp().as_millisecond()).ok()
     }
 
-    /// Returns when one of its times has come.
+    /// Waits until one of the times has come.
     pub async fn comes(self) {
         self.comes_by(wall_clock_millis).await;
     }
@@ -125,7 +125,7 @@ impl Schedule {
             if due.is_some_and(|due| now >= due) {
                 return;
             }
-            // A clock that was wrong when this began, and was set back, must not make it wait for years.
+            // If the clock was wrong at the start and is set back, this must not wait for years.
             due = due.into_iter().chain(self.next(now)).min();
             let left = due.map_or(LOOK_AGAIN, |due| Duration::from_millis(due.saturating_sub(now)));
             tokio::time::sleep(left.clamp(Duration::from_millis(1), LOOK_AGAIN)).await;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_one_line() {
+    fn a_mistake_is_reported_in_one_line() {
         for (text, part) in [
             ("", "write a duration"),
             ("soon", "write a duration"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_is_left_out_is_passed_over_and_one_that_comes_twice_counts_twice() {
+    fn a_skipped_hour_has_no_time_and_a_repeated_hour_has_two() {
         let spring = times("30 2 * * * Europe/Berlin", "2026-03-27T12:00:00Z", 2);
         assert_eq!(spring, ["2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"]);
         let autumn = times("30 2 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 3);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_is_followed() {
+    async fn changes_of_the_wall_clock_are_followed() {
         static SET_BACK: AtomicU64 = AtomicU64::new(0);
         static LEAPT: AtomicU64 = AtomicU64::new(0);
         let started = tokio::time::Instant::now();

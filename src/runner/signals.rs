@@ -1,9 +1,10 @@
 //! The signals that a candidate acts on.
 //!
-//! The hazard: a signal with its default action kills the candidate where its COMMAND needs an orderly stop; and
-//! taking over one that was ignored on purpose (nohup, a shell's `&`) undoes that purpose, for COMMAND as well,
-//! since a handled signal gets its default action back on exec and an ignored one stays ignored. One that was blocked
-//! as we began never comes, so what we listen to is unblocked, and COMMAND gets the mask that we were given.
+//! The hazard: the default action of a signal kills the candidate, although COMMAND needs an orderly stop. But handling
+//! a signal that was ignored on purpose (nohup, a shell's `&`) undoes that purpose, for COMMAND as well: exec(2) resets
+//! a handled signal to its default action, and keeps an ignored one ignored. And a signal that was blocked at the start
+//! never comes. So leaderrun leaves ignored signals alone, unblocks those that it handles, and starts COMMAND with the
+//! mask that it was given itself.
 
 use crate::sys;
 use nix::sys::signal::Signal;
@@ -12,15 +13,18 @@ use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Always ours.
+/// Signals that the candidate always handles.
 const OWN: [Signal; 2] = [Signal::SIGCHLD, Signal::SIGTERM];
-/// Ours unless they were ignored when we began. SIGINT asks us to stop; the rest is COMMAND's.
+/// Signals that the candidate handles unless they were ignored at its start. SIGINT asks it to stop; the others are
+/// passed on to COMMAND.
 const POLITE: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
 
 pub struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
 impl Signals {
+    /// Starts to listen for the signals.
+    ///
     /// # Errors
     /// The kernel's.
     pub fn listen() -> io::Result<Self> {
@@ -31,7 +35,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The next one. Cancelling it loses none.
+    /// Waits for the next signal. Cancel-safe.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (kind, signal) in &mut self.0 {

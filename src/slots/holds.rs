@@ -1,7 +1,7 @@
-//! Orders of a shard with slots: a pause is of all of them, or of one; a handover is of one.
+//! Orders for a shard with slots: a pause is for all slots or for one, a handover is for one.
 //!
-//! The hazard: whoever is barred from one slot may lead in another. So the election is told of a slot's orders only while
-//! it leads there, and a standby keeps to them here: it passes the slot over.
+//! The hazard: a candidate that must not lead in one slot may lead in another. So the election learns the orders of a
+//! slot only while it leads there. For a standby they are applied here: it skips the slot.
 
 use super::Slots;
 use crate::election::{Directives, Handover};
@@ -12,26 +12,26 @@ use crate::time::BootInstant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// From one look at the orders that bar us from a slot to the next.
+/// From one look at the orders that hold a slot to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What bars us from slots, as far as is known.
+/// The known holds that keep the candidate from claiming slots.
 pub(super) struct Holds {
-    /// Whose orders were never read.
+    /// The slots whose orders were never read.
     unread: BTreeSet<usize>,
-    barred: BTreeMap<usize, Standing>,
-    /// Of the last handover of each slot that did not name us.
+    on_hold: BTreeMap<usize, Standing>,
+    /// The last handover of each slot that did not name this candidate.
     yielding: BTreeMap<usize, Yielding>,
 }
 
-/// Orders that were there when they were read last.
+/// A hold that was there when the orders were last read.
 struct Standing {
     said: String,
-    /// To be read again then, and the slot is not to be claimed before that.
+    /// When to read the orders again. The slot is not claimed before that.
     look_at: BootInstant,
 }
 
-/// Others have the first go. One and the same handover bars us for its time only once.
+/// A handover that lets others try first. Each handover holds this candidate back only once.
 struct Yielding {
     term: Term,
     hold: Duration,
@@ -45,15 +45,15 @@ pub(super) enum Gate {
 
 impl Holds {
     pub fn of(slots: usize) -> Self {
-        Self { unread: (0..slots).collect(), barred: BTreeMap::new(), yielding: BTreeMap::new() }
+        Self { unread: (0..slots).collect(), on_hold: BTreeMap::new(), yielding: BTreeMap::new() }
     }
 
-    /// None where its orders have to be read.
+    /// What is known of a slot. None if its orders have to be read.
     fn known(&self, slot: usize, now: BootInstant) -> Option<Gate> {
         if self.unread.contains(&slot) {
             return None;
         }
-        match self.barred.get(&slot) {
+        match self.on_hold.get(&slot) {
             None => Some(Gate::Open),
             Some(Standing { said, look_at }) if now < *look_at => {
                 Some(Gate::Held { said: said.clone(), look_at: *look_at })
@@ -62,19 +62,19 @@ impl Holds {
         }
     }
 
-    /// Whether orders barred us from it when they were read last.
+    /// True if there was a hold on the slot when its orders were last read.
     pub fn has(&self, slot: usize) -> bool {
-        self.barred.contains_key(&slot)
+        self.on_hold.contains_key(&slot)
     }
 
-    /// Others have that long from now, however long COMMAND took to end.
+    /// Takes note of a release. Others have the time of the handover from now on, however long COMMAND took to end.
     pub fn released(&mut self, slot: usize, term: Term) {
         if let Some(yielding) = self.yielding.get_mut(&slot).filter(|yielding| yielding.term == term) {
             let now = BootInstant::now();
             yielding.until = now.plus(yielding.hold);
-            // That time may have been over already.
+            // That time may have been over before.
             let look_at = yielding.until.min(now.plus(LOOK_EVERY));
-            self.barred.insert(slot, Standing { said: "handed over".to_owned(), look_at });
+            self.on_hold.insert(slot, Standing { said: "handed over".to_owned(), look_at });
         }
     }
 
@@ -88,40 +88,41 @@ impl Holds {
         })
     }
 
-    /// Takes in what is ordered of a slot.
-    fn judge(&mut self, slot: usize, directives: &Directives, now: BootInstant) -> Gate {
+    /// Takes note of the directives for a slot, and says whether it may be claimed.
+    fn apply(&mut self, slot: usize, directives: &Directives, now: BootInstant) -> Gate {
         self.unread.remove(&slot);
-        let mut bar = None;
+        let mut hold = None;
         if let Some(handover) = directives.handover.as_ref().filter(|handover| !handover.welcome) {
             let until = self.yield_until(slot, handover, now);
-            bar = (now < until).then(|| (format!("handed over {}", handover.said), until));
+            hold = (now < until).then(|| (format!("handed over {}", handover.said), until));
         }
         if let Some(pause) = &directives.pause {
-            bar =
+            hold =
                 Some((format!("paused {}", pause.said), pause.left.map_or(BootInstant::NEVER, |left| now.plus(left))));
         }
-        let Some((said, until)) = bar else {
-            self.barred.remove(&slot);
+        let Some((said, until)) = hold else {
+            self.on_hold.remove(&slot);
             return Gate::Open;
         };
         let look_at = until.min(now.plus(LOOK_EVERY));
-        self.barred.insert(slot, Standing { said: said.clone(), look_at });
+        self.on_hold.insert(slot, Standing { said: said.clone(), look_at });
         Gate::Held { said, look_at }
     }
 }
 
 impl Slots {
-    /// Whether orders let us claim a slot; asks for them before its first claim, and where they did not.
+    /// Tells whether orders allow a claim of a slot. Reads them before the first claim, and again while there is a
+    /// hold.
     pub(super) async fn gate(&self, slot: usize) -> Result<Gate, StoreError> {
         let known = self.state().holds.known(slot, BootInstant::now());
         if let Some(gate) = known {
             return Ok(gate);
         }
         let orders = orders::read(&*self.inner, &self.shards[slot]).await?;
-        Ok(self.state().holds.judge(slot, &orders.directives(&self.candidate), BootInstant::now()))
+        Ok(self.state().holds.apply(slot, &orders.directives(&self.candidate), BootInstant::now()))
     }
 
-    /// Waits until orders let us claim a slot that they barred us from.
+    /// Waits until orders allow a claim of a slot.
     pub(super) async fn opened(&self, slot: usize) -> Result<usize, StoreError> {
         loop {
             match self.gate(slot).await {
@@ -135,12 +136,12 @@ impl Slots {
         }
     }
 
-    /// What orders mean for the candidate: those of the shard, and while it leads those of its slot.
+    /// The directives for the candidate: from the orders of the shard, and while it leads, from those of its slot.
     ///
     /// # Errors
     /// As [`orders::read`].
     pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
-        // A shard without a lease of its own has nothing to hand over.
+        // A shard with slots has no lease of its own that could be handed over.
         let of_all = |orders: Orders| orders.directives(candidate).pause;
         let Some((slot, term)) = self.led() else {
             let pause = of_all(orders::read(&*self.inner, &candidate.shard).await?);
@@ -151,12 +152,12 @@ impl Slots {
         let (pause, mut directives) = (of_all(all?), own?.directives(candidate));
         let now = BootInstant::now();
         let mut state = self.state();
-        let _ = state.holds.judge(slot, &directives, now);
+        let _ = state.holds.apply(slot, &directives, now);
         if let Some(handover) = directives.handover.as_mut().filter(|handover| handover.term != term) {
-            // The election has not waited for it, but we have.
+            // The election has not waited for this handover, but the slot has.
             handover.welcome |= state.holds.yield_until(slot, handover, now) <= now;
         }
-        // One of the shard that lets leaders go on does not hide one of the slot that does not.
+        // A pause of the shard that lets leaders stay must not hide a pause of the slot that does not.
         directives.pause = match directives.pause {
             Some(strict) if !strict.keep => Some(strict),
             own => pause.or(own),

@@ -1,13 +1,13 @@
-//! The policy where there are hooks.
+//! Tests of the policy with hooks.
 
 use super::*;
 use crate::guard::hooks::Boxes;
 use proptest::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(5);
-const BOX: Duration = Duration::from_secs(2);
-const ALL: Boxes = Boxes { lead: Some(BOX), losing: Some(BOX), lost: Some(BOX) };
-const AROUND: Boxes = Boxes { lead: None, losing: Some(BOX), lost: Some(BOX) };
+const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
+const ALL: Boxes = Boxes { lead: Some(HOOK_TIMEOUT), losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
+const AROUND: Boxes = Boxes { lead: None, losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
 const OK: Input = Input::HookEnded(HookEnd::Exited(0));
 const STOP: Input = Input::Order(Order::Stop { kill_after: None });
 
@@ -15,7 +15,7 @@ fn at(seconds: u64) -> BootInstant {
     BootInstant::from_nanos(seconds * 1_000_000_000)
 }
 
-/// Of two boxes and the grace.
+/// A deadline with room for two hook timeouts and the grace.
 fn until(kill_at: u64) -> Deadline {
     Deadline { term_at: at(kill_at.saturating_sub(9)), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
 }
@@ -29,7 +29,7 @@ fn policy(boxes: Boxes) -> Policy {
 }
 
 #[test]
-fn command_starts_once_its_hook_allows_it() {
+fn command_starts_once_the_lead_hook_succeeds() {
     let mut policy = policy(ALL);
     assert_eq!(policy.wake_at(), at(3));
     assert_eq!(policy.handle(at(2), OK), [Effect::Start]);
@@ -38,7 +38,7 @@ fn command_starts_once_its_hook_allows_it() {
 }
 
 #[test]
-fn a_hook_that_fails_or_takes_too_long_starts_nothing_and_its_counterpart_runs() {
+fn a_lead_hook_that_fails_or_times_out_starts_nothing_and_the_lost_hook_runs() {
     let ends = [HookEnd::Exited(3), HookEnd::Signalled(9)];
     let failing = ends.map(|end| (at(2), Input::HookEnded(end), end));
     for (now, input, end) in failing.into_iter().chain([(at(3), Input::Tick, HookEnd::TimedOut)]) {
@@ -52,7 +52,7 @@ fn a_hook_that_fails_or_takes_too_long_starts_nothing_and_its_counterpart_runs()
 }
 
 #[test]
-fn a_hook_that_was_never_started_has_no_counterpart() {
+fn after_a_lead_hook_that_never_started_no_lost_hook_runs() {
     let mut policy = policy(ALL);
     let end = HookEnd::NotStarted(2);
     assert_eq!(policy.handle(at(2), Input::HookEnded(end)), [Effect::ReportUnready(end), Effect::KillTree]);
@@ -60,26 +60,26 @@ fn a_hook_that_was_never_started_has_no_counterpart() {
 }
 
 #[test]
-fn a_stop_before_command_ends_the_hook_and_tells_nobody_of_a_loss() {
+fn a_stop_before_command_ends_the_lead_hook_and_runs_no_losing_hook() {
     for (now, input, reported, killed) in [
         (at(2), STOP, vec![], vec![]),
         (at(2), Input::Order(Order::Lose), vec![], vec![]),
         (at(2), Input::CandidateGone, vec![], vec![]),
-        // Its box is over as well.
+        // Its timeout has passed as well.
         (at(11), OK, vec![Effect::ReportDeadline], vec![Effect::KillTree]),
     ] {
         let mut policy = policy(ALL);
         let effects = policy.handle(now, input);
         let stopped = vec![Effect::ReportUnready(HookEnd::Cut), Effect::AskTree];
         assert_eq!(effects.to_vec(), [reported, stopped, killed].concat());
-        // Also a stop that would wait for COMMAND for ever.
+        // Even a stop that would wait for COMMAND without limit.
         assert!(policy.wake_at() <= at(16) || effects.contains(&Effect::KillTree), "{policy:?}");
         assert_eq!(policy.handle(at(12), Input::Empty), [Effect::RunLost]);
     }
 }
 
 #[test]
-fn the_stop_signal_comes_after_its_hook_and_the_last_hook_after_the_tree() {
+fn the_stop_signal_follows_the_losing_hook_and_the_lost_hook_follows_the_tree() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), Input::Order(Order::Because(Reason::Paused))), []);
     assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
@@ -97,7 +97,7 @@ fn a_lease_that_slips_away_leaves_each_part_of_the_stop_its_time() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(11), Input::Tick), [Effect::ReportDeadline, Effect::RunLosing]);
     assert_eq!(policy.handle(at(13), Input::Tick), [Effect::KillHook, Effect::AskTree]);
-    // A hook that was killed is no COMMAND that ended.
+    // The end of a killed hook is not the end of COMMAND.
     assert_eq!(policy.handle(at(13), Input::HookEnded(HookEnd::Signalled(9))), []);
     assert_eq!(policy.handle(at(17), Input::Tick), []);
     assert_eq!(policy.handle(at(18), Input::Tick), [Effect::KillTree]);
@@ -128,7 +128,7 @@ fn a_guard_that_wakes_late_gives_the_grace_to_command_and_not_to_the_hook() {
 }
 
 #[test]
-fn an_impatient_stop_skips_the_hook_before_the_signal_and_not_the_last_one() {
+fn an_immediate_kill_skips_the_losing_hook_but_not_the_lost_hook() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
     assert_eq!(policy.handle(at(3), Input::Order(Order::Kill)), [Effect::KillTree]);
@@ -138,7 +138,7 @@ fn an_impatient_stop_skips_the_hook_before_the_signal_and_not_the_last_one() {
 }
 
 #[test]
-fn a_command_that_ends_by_itself_is_stopped_by_nobody() {
+fn no_losing_hook_runs_when_command_ends_by_itself() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), Input::CommandEnded), [Effect::AskTree]);
     assert_eq!(policy.handle(at(2), Input::Empty), [Effect::RunLost]);
@@ -146,7 +146,7 @@ fn a_command_that_ends_by_itself_is_stopped_by_nobody() {
 }
 
 #[test]
-fn a_hook_that_ends_command_itself_is_let_finish() {
+fn a_losing_hook_that_ends_command_may_finish() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
     assert_eq!(policy.handle(at(3), Input::CommandEnded), []);
@@ -154,7 +154,7 @@ fn a_hook_that_ends_command_itself_is_let_finish() {
     assert_eq!(policy.wake_at(), at(8));
 }
 
-/// What is alive below a guard, as far as a policy can know.
+/// What is alive below a guard, as far as the policy can know.
 #[derive(Debug, Default)]
 struct Below {
     hook: bool,
@@ -172,7 +172,7 @@ impl Below {
         self.seen.iter().filter(|&&seen| seen == effect).count()
     }
 
-    /// Feeds `policy`, and does what it says, as its guard does.
+    /// Feeds `policy` and carries out its effects, as a guard does.
     fn feed(&mut self, policy: &mut Policy, now: BootInstant, input: Input) -> Result<(), TestCaseError> {
         for effect in policy.handle(now, input) {
             self.seen.push(effect);
@@ -238,7 +238,7 @@ fn steps() -> impl Strategy<Value = (u64, Step)> {
 }
 
 fn boxes() -> impl Strategy<Value = Boxes> {
-    let most = || proptest::option::of(Just(BOX));
+    let most = || proptest::option::of(Just(HOOK_TIMEOUT));
     (most(), most(), most()).prop_map(|(lead, losing, lost)| Boxes { lead, losing, lost })
 }
 
@@ -254,7 +254,7 @@ proptest! {
         }
         let mut now = 1;
         for (pause, step) in script.into_iter().chain([(100, Step::Nothing)]) {
-            // A guard that is scheduled wakes when it asked to.
+            // A guard that the kernel schedules wakes when it asked to.
             let next = now + pause;
             while policy.wake_at() < at(next) {
                 let wake = policy.wake_at();

@@ -1,4 +1,4 @@
-//! Without a keeper and without an election: what is answered rests on the clock alone.
+//! Tests without a keeper and without an election: the answers depend on the clock alone.
 
 use super::*;
 use crate::Roles;
@@ -28,7 +28,7 @@ fn leading(overrun: Overrun, deadline: Deadline) -> (Arc<Shared>, Told) {
     (shared, told)
 }
 
-/// One whose work has to end in so many milliseconds.
+/// A deadline for work that has to end in `millis` milliseconds.
 fn ending_in(millis: u64) -> Deadline {
     let term_at = BootInstant::now().plus(Duration::from_millis(millis));
     let kill_at = term_at.plus(GRACE);
@@ -44,7 +44,7 @@ fn next(told: &mut Told) -> Option<TreeEvent> {
 }
 
 #[test]
-fn the_tree_is_dead_when_the_last_hold_is_dropped_and_not_before() {
+fn the_tree_is_dead_when_the_last_leadership_is_dropped_and_not_before() {
     let (shared, mut told) = leading(Overrun::Abort, Deadline::NONE);
     let one = shared.hold().unwrap();
     let other = one.clone();
@@ -62,7 +62,7 @@ fn the_tree_is_dead_when_the_last_hold_is_dropped_and_not_before() {
 }
 
 #[test]
-fn holds_may_come_and_go_while_it_leads() {
+fn leaderships_may_be_taken_and_dropped_while_it_leads() {
     let (shared, mut told) = leading(Overrun::Abort, Deadline::NONE);
     drop(shared.hold().unwrap());
     drop(shared.hold().unwrap());
@@ -95,14 +95,14 @@ fn an_extension_that_comes_too_late_does_not_take_the_end_back() {
     shared.extend(ending_in(10_000));
     assert_eq!(leadership.is_ending(), Some(Ending::Late));
     assert!(!shared.is_leader());
-    // The election has to know that the work was told.
+    // The election has to learn that the work was told to end.
     assert_eq!(next(&mut told), Some(TreeEvent::DeadlineReached));
     drop(leadership);
     assert_eq!(next(&mut told), Some(TreeEvent::Dead));
 }
 
 #[test]
-fn a_leadership_that_begins_after_its_end_is_none() {
+fn a_leadership_that_begins_after_its_end_is_not_handed_out() {
     let late = BootInstant::now().minus(Duration::from_secs(1));
     let (shared, mut told) = leading(Overrun::Abort, Deadline { term_at: late, kill_at: late, backstop_at: late });
     assert!(shared.hold().is_none());
@@ -111,7 +111,7 @@ fn a_leadership_that_begins_after_its_end_is_none() {
 }
 
 #[test]
-fn a_loss_that_is_certain_may_follow_one_that_comes_too_near() {
+fn a_certain_loss_may_follow_a_late_renewal() {
     let (shared, _told) = leading(Overrun::Warn, ending_in(10_000));
     let leadership = shared.hold().unwrap();
     let lose = |loss| {
@@ -125,7 +125,7 @@ fn a_loss_that_is_certain_may_follow_one_that_comes_too_near() {
 }
 
 #[test]
-fn nothing_is_left_of_what_is_lost_for_certain() {
+fn no_time_is_left_of_a_lease_that_is_certainly_lost() {
     let (shared, mut told) = leading(Overrun::Warn, Deadline::NONE);
     let leadership = shared.hold().unwrap();
     assert_eq!(leadership.remaining(), Duration::MAX);
@@ -137,7 +137,7 @@ fn nothing_is_left_of_what_is_lost_for_certain() {
 }
 
 #[test]
-fn an_election_that_failed_leaves_nobody_valid() {
+fn after_a_failed_election_no_leadership_is_valid() {
     let (shared, _told) = leading(Overrun::Warn, Deadline::NONE);
     let leadership = shared.hold().unwrap();
     shared.over(Err(Error::Failed("a test".to_owned())));
@@ -148,7 +148,7 @@ fn an_election_that_failed_leaves_nobody_valid() {
     assert_eq!(Roles::new(shared.watch()).current(), Role::Stopped);
 }
 
-/// What a program may do where its log lines go.
+/// A log subscriber that asks the member something.
 struct Asking(Weak<Shared>, Arc<Mutex<Vec<bool>>>);
 
 impl tracing::Subscriber for Asking {
@@ -169,7 +169,7 @@ impl tracing::Subscriber for Asking {
 }
 
 #[test]
-fn an_overrun_is_told_while_nothing_is_locked() {
+fn an_overrun_is_logged_without_holding_the_lock() {
     let (shared, _told) = leading(Overrun::Warn, Deadline::NONE);
     let _leadership = shared.hold().unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));

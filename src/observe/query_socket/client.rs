@@ -1,9 +1,10 @@
-//! Asks candidates of this host.
+//! Asks the candidates of this host.
 //!
-//! The hazard: any user of this host may bind any number of names, say what a candidate would, say nothing, or never stop.
-//! So an answer comes with the process and the user that listen, as the kernel names them (`SO_PEERCRED`, unix(7)); it has
-//! bounds on its length and its time; and while those of one user say nothing, those of another are asked. Only who listens
-//! on each name is looked up first: that never waits for the other side, and takes some microseconds for each name.
+//! The hazard: any user of this host can bind any number of names, and then claim to be a candidate, say nothing, or
+//! never stop talking. So an answer is shown with the process and the user that listen, as the kernel names them
+//! (`SO_PEERCRED`, unix(7)). Its length and its time are limited. And silent sockets of one user do not delay those of
+//! another. Only the look at who listens on each name is sequential: it never waits for the other side, and takes some
+//! microseconds.
 
 use super::{ASKER, Key, PATIENCE, Statement, all, path};
 use crate::lease::Session;
@@ -15,36 +16,36 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixSocket, UnixStream};
 
-/// No statement with its proof is longer.
+/// The most bytes of an answer. No statement with its proof is longer.
 const MOST: u64 = 16 * 1024;
-/// Sockets of one user that are asked at once: descriptors are few.
+/// Sockets of one user to ask at the same time. Descriptors are few.
 const AT_ONCE: usize = 32;
 
-/// What was answered, and who has answered it.
+/// An answer, and the process that gave it.
 #[derive(Debug)]
 pub struct Answer {
     pub statement: Statement,
     peer: Peer,
 }
 
-/// Who listens.
+/// The process that listens.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     user: u32,
-    /// None where it is outside of our PID namespace.
+    /// None if it is outside our PID namespace.
     process: Option<u32>,
 }
 
-/// What all the candidates of this host answer.
+/// The answers of all candidates of this host.
 #[derive(Debug, Default)]
 pub struct Survey {
     pub answers: Vec<Answer>,
-    /// Sockets on which somebody listens who gave no answer, or none that a candidate would give.
+    /// Sockets with a listener that gave no answer, or none that a candidate would give.
     pub silent: usize,
 }
 
 impl Answer {
-    /// Which process it is, as far as the kernel tells. Where the kernel shows no number, it is the process's own word.
+    /// The process that answered, by the kernel's word. If the kernel shows no number, by its own word.
     #[must_use]
     pub fn process(&self) -> String {
         let Peer { user, process } = self.peer;
@@ -63,12 +64,12 @@ impl Peer {
         Ok(Self { user: credentials.uid(), process })
     }
 
-    /// Our own user's, or root's.
+    /// True for a process of our own user or of root.
     fn is_ours(self) -> bool {
         [0, nix::unistd::geteuid().as_raw()].contains(&self.user)
     }
 
-    /// An older leaderrun tells no key. Then the kernel's word has to do.
+    /// True if the statement may be believed. An older leaderrun gives no key; then the kernel's word must do.
     fn is_believed(self, key: Option<&Key>, statement: &Statement) -> bool {
         match key {
             Some(key) => self.is_ours() || self.user == key.user,
@@ -77,15 +78,15 @@ impl Peer {
     }
 }
 
-/// Asks the candidate that told its socket's name and `key` to COMMAND, and believes nobody else.
+/// Asks the candidate that gave COMMAND the socket's name and `key`, and believes nobody else.
 ///
 /// # Errors
-/// Why there is no answer: it is gone, frozen, or in another network namespace; or another process answers.
+/// Why there is no answer: the candidate is gone, frozen or in another network namespace, or another process answers.
 pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
     let question = format!("{ASKER}{}", Session::random()?.as_str());
     let asked = async {
         let (stream, peer) = reach(name, Some(&question)).await?;
-        let text = heard(stream).await?;
+        let text = read_answer(stream).await?;
         let (statement, proof) = match text.iter().rposition(|&byte| byte == b'\n') {
             Some(end) => (&text[..end], &text[end + 1..]),
             None => (&text[..], &[][..]),
@@ -107,14 +108,14 @@ pub async fn ask_all(patience: Duration) -> Survey {
         for name in names {
             match reach(&name, None).await {
                 Ok((_, peer)) => lock(queues.entry(peer.user).or_default()).push(name),
-                // Bound, but not to listen; or gone.
+                // Bound but not listening, or gone.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => *lock(&listening) -= 1,
                 Err(_) => {}
             }
         }
         parallel::all(queues.values().flat_map(|queue| (0..AT_ONCE).map(|_| ask_each(queue, &answers)))).await;
     };
-    // Who has answered by then has been heard.
+    // After a timeout, the answers that have arrived still count.
     let _ = tokio::time::timeout(patience.min(PATIENCE), asked).await;
     let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
     let silent = lock(&listening).saturating_sub(answers.len());
@@ -131,11 +132,11 @@ async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<Answer>>) {
 
 async fn ask(name: &str) -> io::Result<Answer> {
     let (stream, peer) = reach(name, None).await?;
-    let statement = serde_json::from_slice(&heard(stream).await?).map_err(io::Error::other)?;
+    let statement = serde_json::from_slice(&read_answer(stream).await?).map_err(io::Error::other)?;
     Ok(Answer { statement, peer })
 }
 
-/// Where too many wait to be accepted, this fails at once instead of waiting with them.
+/// Connects to a socket. If its queue is full, this fails at once instead of waiting.
 async fn reach(name: &str, question: Option<&str>) -> io::Result<(UnixStream, Peer)> {
     let socket = UnixSocket::new_stream()?;
     if let Some(question) = question {
@@ -146,7 +147,7 @@ async fn reach(name: &str, question: Option<&str>) -> io::Result<(UnixStream, Pe
     Ok((stream, peer))
 }
 
-async fn heard(stream: UnixStream) -> io::Result<Vec<u8>> {
+async fn read_answer(stream: UnixStream) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     stream.take(MOST).read_to_end(&mut text).await?;
     Ok(text)
@@ -166,13 +167,13 @@ mod tests {
     use crate::observe::query_socket::Standing;
 
     #[test]
-    fn a_witness_that_is_gone_is_no_witness() {
+    fn a_candidate_that_is_gone_gives_no_answer() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         assert!(runtime.block_on(ask_own("leaderrun-nobody", None)).is_err());
     }
 
     #[test]
-    fn a_user_who_knows_the_key_is_still_not_the_candidate() {
+    fn knowing_the_key_does_not_make_another_user_the_candidate() {
         let own = nix::unistd::geteuid().as_raw();
         let key = Key::read(&format!("7:{}", Session::random().unwrap().as_str())).unwrap();
         let standing = Standing { role: "leader".into(), obstacle: None, trouble: None, hindrance: None };
@@ -180,7 +181,7 @@ mod tests {
         let statement =
             Statement { shard, slot_of: None, owner, pid: 5, leadership: None, standing, containment: String::new() };
         let believed = |user, process, key| Peer { user, process }.is_believed(key, &statement);
-        // In other PID namespaces it has other numbers, or none.
+        // In another PID namespace the process has another number, or none.
         for process in [None, Some(5), Some(6)] {
             assert!([0, own, 7].into_iter().all(|user| believed(user, process, Some(&key))));
             assert!([8, 65534].into_iter().filter(|&user| user != own).all(|user| !believed(

@@ -1,9 +1,9 @@
-//! The proof that an answer is the candidate's.
+//! The key that proves an answer to be the candidate's.
 //!
-//! The hazard: the kernel says which process listens on a name, but its number is 0 outside of its PID namespace and used
-//! again once it has ended, and a user namespace shows several users as one. A key needs none of that: the candidate makes it
-//! up at its start, and tells it to COMMAND alone, in the environment, which the kernel shows to nobody but its own user and
-//! root. It is never sent: an answer comes with a code (HMAC, RFC 2104) over the question and the statement.
+//! The hazard: the kernel's word on who listens is not enough. A process number is 0 outside its PID namespace and is
+//! used again after the process has ended, and a user namespace shows several users as one. So the candidate makes up a
+//! key at its start and gives it to COMMAND alone, in the environment, which only COMMAND's user and root can read. The
+//! key is never sent: an answer carries a code (HMAC, RFC 2104) over the question and the statement.
 
 use crate::lease::Session;
 use hmac::{Hmac, KeyInit, Mac};
@@ -11,10 +11,10 @@ use sha2::Sha256;
 use std::fmt::{self, Write};
 use std::io;
 
-/// What `KEY_VARIABLE` is set to: the candidate's user, and a random number.
+/// The value of `KEY_VARIABLE`: the candidate's user and a random number.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
-    /// As the candidate sees itself.
+    /// The candidate's user, in its own user namespace.
     pub(super) user: u32,
     number: String,
 }
@@ -28,7 +28,7 @@ impl Key {
         format!("{}:{}", self.user, self.number)
     }
 
-    /// None for what no candidate has told.
+    /// Parses a key. None if no candidate can have made it.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (user, number) = text.split_once(':')?;
@@ -41,7 +41,7 @@ impl Key {
         code.chain_update(question).chain_update(b"\0").chain_update(statement)
     }
 
-    /// In hexadecimal digits.
+    /// The code over the question and the statement, in hexadecimal digits.
     pub(super) fn proof(&self, question: &[u8], statement: &[u8]) -> String {
         let code = self.code(question, statement).finalize().into_bytes();
         code.iter().fold(String::new(), |mut digits, byte| {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_it_is_told_and_does_not_print() {
+    fn a_key_is_read_as_it_is_written_and_does_not_print() {
         let key = Key::random().unwrap();
         assert_eq!(Key::read(&key.told()), Some(key.clone()));
         assert_eq!(format!("{key:?}"), "(secret)");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_of_one_question_one_statement_and_one_key() {
+    fn a_proof_fits_one_question_one_statement_and_one_key() {
         let (key, other) = (Key::random().unwrap(), Key::random().unwrap());
         let proof = key.proof(b"leaderctl-1", b"{}");
         assert!(key.proves(b"leaderctl-1", b"{}", proof.as_bytes()));
