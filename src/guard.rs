@@ -117,9 +117,9 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
     let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
     let mut watch = Watch::new()?;
-    let boxes = spec.hooks.boxes();
+    let hook_timeouts = spec.hooks.hook_timeouts();
     let mut guard = Guard {
-        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, boxes),
+        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, hook_timeouts),
         tree,
         command: None,
         group: None,
@@ -140,7 +140,7 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         kill_timer: KillTimer::new().ok(),
     };
     guard.set_kill_timer();
-    if boxes.lead.is_some() {
+    if hook_timeouts.lead.is_some() {
         guard.run_hook(Hook::Lead, spec.deadline.term_at);
     } else {
         guard.start();

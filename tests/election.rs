@@ -1114,7 +1114,7 @@ fn hooks_around_a_stop_have_their_time_before_a_guard_is_passed_over() {
             settings.max_run = max_run;
         })
     };
-    // From the drain, or the grace, both boxes and a second.
+    // From the drain, or the grace, both hook_timeouts and a second.
     let mut asked = play(None);
     let _ = asked.tell(Event::Asked { signal: 15 });
     assert!(!has(&asked.until(7.9), &Action::Seize) && has(&asked.until(8.0), &Action::Seize));

@@ -105,7 +105,7 @@ pub struct Hooks {
 
 /// The timeout of each hook that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Boxes {
+pub struct HookTimeouts {
     pub lead: Option<Duration>,
     pub losing: Option<Duration>,
     pub lost: Option<Duration>,
@@ -113,14 +113,14 @@ pub struct Boxes {
 
 impl Hooks {
     #[must_use]
-    pub fn boxes(&self) -> Boxes {
+    pub fn hook_timeouts(&self) -> HookTimeouts {
         let most = |command: &Option<Vec<u8>>| command.as_ref().map(|_| self.timeout);
-        Boxes { lead: most(&self.lead), losing: most(&self.losing), lost: most(&self.lost) }
+        HookTimeouts { lead: most(&self.lead), losing: most(&self.losing), lost: most(&self.lost) }
     }
 
     #[must_use]
     pub fn times(&self) -> HookTimes {
-        let Boxes { lead, losing, lost } = self.boxes();
+        let HookTimeouts { lead, losing, lost } = self.hook_timeouts();
         let [lead, losing, lost] = [lead, losing, lost].map(Option::unwrap_or_default);
         HookTimes { lead, losing, lost }
     }
@@ -195,7 +195,10 @@ mod tests {
     #[test]
     fn each_hook_has_its_timeout_and_only_those_around_a_stop_lengthen_it() {
         let hooks = Hooks { lead: Some(b"x".to_vec()), timeout: Duration::from_secs(3), ..Hooks::default() };
-        assert_eq!(hooks.boxes(), Boxes { lead: Some(Duration::from_secs(3)), ..Boxes::default() });
+        assert_eq!(
+            hooks.hook_timeouts(),
+            HookTimeouts { lead: Some(Duration::from_secs(3)), ..HookTimeouts::default() }
+        );
         assert_eq!(hooks.times().around_a_stop(), Duration::ZERO);
         let hooks = Hooks { lost: hooks.lead.clone(), ..hooks };
         assert_eq!(hooks.times().around_a_stop(), Duration::from_secs(3));

@@ -9,7 +9,7 @@
 //! the tree's end) have their timeouts within the deadline, and the tree is killed early enough for the lost hook. A
 //! hook is a descendant like any other, so what it leaves behind belongs to the tree.
 
-use super::hooks::{Boxes, Reason};
+use super::hooks::{HookTimeouts, Reason};
 use crate::election::HookEnd;
 use crate::lease::Deadline;
 use crate::time::BootInstant;
@@ -134,7 +134,7 @@ impl IntoIterator for Effects {
 pub struct Policy {
     deadline: Deadline,
     grace: Duration,
-    boxes: Boxes,
+    hook_timeouts: HookTimeouts,
     phase: Phase,
     /// The first reason to end. Some once it ends.
     reason: Option<Reason>,
@@ -180,7 +180,7 @@ impl Policy {
         Self {
             deadline,
             grace,
-            boxes: Boxes::default(),
+            hook_timeouts: HookTimeouts::default(),
             phase: Phase::Running,
             reason: None,
             because: Reason::Asked,
@@ -191,9 +191,9 @@ impl Policy {
 
     /// The policy with hooks. The lead hook starts now, if there is one, otherwise COMMAND does.
     #[must_use]
-    pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, boxes: Boxes) -> Self {
-        let phase = boxes.lead.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
-        Self { boxes, phase, opened: boxes.lead.is_some(), ran: false, ..Self::new(deadline, grace) }
+    pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, hook_timeouts: HookTimeouts) -> Self {
+        let phase = hook_timeouts.lead.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
+        Self { hook_timeouts, phase, opened: hook_timeouts.lead.is_some(), ran: false, ..Self::new(deadline, grace) }
     }
 
     /// When [`Input::Tick`] is due.
@@ -337,7 +337,7 @@ impl Policy {
             }
             Phase::Running => {
                 self.reason.get_or_insert(reason);
-                match self.boxes.losing {
+                match self.hook_timeouts.losing {
                     Some(most) if now < self.ask_by() => {
                         self.phase = Phase::Losing { until: now.plus(most), kill_after };
                         effects.push(Effect::RunLosing);
@@ -415,7 +415,7 @@ impl Policy {
     fn empty(&mut self, now: BootInstant, effects: &mut Effects) {
         match self.phase {
             Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. } | Phase::Killing => {
-                match self.boxes.lost {
+                match self.hook_timeouts.lost {
                     Some(most) if (self.opened || self.ran) && now < self.deadline.kill_at => {
                         self.phase = Phase::Closing { until: now.plus(most) };
                         effects.push(Effect::RunLost);
@@ -435,7 +435,7 @@ impl Policy {
 
     /// When the tree is killed, so that the lost hook has its timeout.
     fn kill_by(&self) -> BootInstant {
-        self.deadline.kill_at.minus(self.boxes.lost.unwrap_or_default())
+        self.deadline.kill_at.minus(self.hook_timeouts.lost.unwrap_or_default())
     }
 
     /// The latest time for the stop signal that leaves the tree its grace.

@@ -1,13 +1,14 @@
 //! Tests of the policy with hooks.
 
 use super::*;
-use crate::guard::hooks::Boxes;
+use crate::guard::hooks::HookTimeouts;
 use proptest::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(5);
 const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
-const ALL: Boxes = Boxes { lead: Some(HOOK_TIMEOUT), losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
-const AROUND: Boxes = Boxes { lead: None, losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
+const ALL: HookTimeouts =
+    HookTimeouts { lead: Some(HOOK_TIMEOUT), losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
+const AROUND: HookTimeouts = HookTimeouts { lead: None, losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
 const OK: Input = Input::HookEnded(HookEnd::Exited(0));
 const STOP: Input = Input::Order(Order::Stop { kill_after: None });
 
@@ -20,9 +21,9 @@ fn until(kill_at: u64) -> Deadline {
     Deadline { term_at: at(kill_at.saturating_sub(9)), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
 }
 
-fn policy(boxes: Boxes) -> Policy {
-    let mut policy = Policy::with_hooks(at(1), until(20), GRACE, boxes);
-    if boxes.lead.is_none() {
+fn policy(hook_timeouts: HookTimeouts) -> Policy {
+    let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hook_timeouts);
+    if hook_timeouts.lead.is_none() {
         assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
     }
     policy
@@ -237,18 +238,18 @@ fn steps() -> impl Strategy<Value = (u64, Step)> {
     (0_u64..4, step)
 }
 
-fn boxes() -> impl Strategy<Value = Boxes> {
+fn hook_timeouts() -> impl Strategy<Value = HookTimeouts> {
     let most = || proptest::option::of(Just(HOOK_TIMEOUT));
-    (most(), most(), most()).prop_map(|(lead, losing, lost)| Boxes { lead, losing, lost })
+    (most(), most(), most()).prop_map(|(lead, losing, lost)| HookTimeouts { lead, losing, lost })
 }
 
 proptest! {
     #[test]
     fn whatever_happens_hooks_keep_their_order_and_nothing_lives_at_the_deadline(
-        boxes in boxes(), script in proptest::collection::vec(steps(), 1..40)
+        hook_timeouts in hook_timeouts(), script in proptest::collection::vec(steps(), 1..40)
     ) {
-        let mut policy = Policy::with_hooks(at(1), until(20), GRACE, boxes);
-        let mut below = Below { hook: boxes.lead.is_some(), command: boxes.lead.is_none(), ..Below::default() };
+        let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hook_timeouts);
+        let mut below = Below { hook: hook_timeouts.lead.is_some(), command: hook_timeouts.lead.is_none(), ..Below::default() };
         if below.command {
             below.feed(&mut policy, at(1), Input::CommandStarted)?;
         }
@@ -283,6 +284,6 @@ proptest! {
             }
         }
         prop_assert_eq!(below.count(Effect::Finish), 1);
-        prop_assert_eq!(below.count(Effect::RunLost), usize::from(boxes.lost.is_some()));
+        prop_assert_eq!(below.count(Effect::RunLost), usize::from(hook_timeouts.lost.is_some()));
     }
 }
