@@ -35,7 +35,7 @@ mod state;
 mod view;
 
 pub use crate::exit::StartError;
-pub use action::{Action, Ran, Stop};
+pub use action::{Action, Dismissal, Ran, Stop, StopReason};
 pub use event::{Booking, CommandEnd, Directives, Event, Handover, Pause, Skipped, TreeEvent};
 pub use hooks::HookEnd;
 pub use notice::Notice;
@@ -48,6 +48,7 @@ use crate::lease::{Deadline, Term};
 use crate::store::{Claim, Delivery, ErrorKind, StoreError};
 use crate::time::BootInstant;
 use random::Random;
+use releasing::not_released;
 use rotation::{Counting, StandingBack};
 use standby_tasks::StandbyTasks;
 use state::{Ending, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting};
@@ -246,9 +247,7 @@ impl Election {
             State::Withdrawing { outcome, until } => {
                 if now >= *until {
                     let outcome = outcome.clone();
-                    actions.push(Action::Say(Notice::NotReleased(
-                        "a claim went unanswered; what it may have got ends by itself".to_owned(),
-                    )));
+                    not_released("a claim went unanswered; what it may have got ends by itself".to_owned(), actions);
                     self.end(outcome, actions);
                 }
             }
@@ -315,7 +314,7 @@ impl Election {
                         }
                         if leadership.ending.is_none() {
                             leadership.ending = Some(Ending::Asked);
-                            actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));
+                            actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: drain }));
                         }
                     }
                     Tree::Seized => {}
@@ -328,9 +327,7 @@ impl Election {
             State::Releasing(releasing) => match releasing.then.clone() {
                 // Somebody who asks while the lease is being given back does not want to wait for that.
                 Then::End(outcome) => {
-                    actions.push(Action::Say(Notice::NotReleased(
-                        "asked to leave at once; the lease ends by itself".to_owned(),
-                    )));
+                    not_released("asked to leave at once; the lease ends by itself".to_owned(), actions);
                     self.end(outcome, actions);
                 }
                 Then::Standby { .. } | Then::Held(_) => releasing.then = Then::End(Outcome::Interrupted(signal)),

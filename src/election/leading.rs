@@ -9,7 +9,8 @@ use super::restart::Runs;
 use super::rotation::Turn;
 use super::state::{Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, State, Then, Tree};
 use super::{
-    Action, CommandEnd, Election, Ended, Hold, Loss, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop, TreeEvent,
+    Action, CommandEnd, Election, Ended, Hold, Loss, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop, StopReason,
+    TreeEvent,
 };
 use crate::lease::Deadline;
 use crate::store::{Grant, Renewal, StoreError};
@@ -273,7 +274,7 @@ impl Election {
                 // The guard sees the deadline by itself, unless it is late and first hears of a later one.
                 if definite || first {
                     leadership.seize_after(now, stop_time);
-                    actions.push(Action::Stop(Stop::Losing));
+                    actions.push(Action::Stop(Stop::Losing { certain: definite }));
                 }
             }
         }
@@ -286,7 +287,7 @@ impl Election {
         actions.push(Action::Say(Notice::Overran(self.settings.max_run.unwrap_or_default())));
         leadership.seize_after(now, stop_time);
         leadership.ending = Some(Ending::Overran);
-        actions.push(Action::Stop(Stop::Orderly { kill_after: Some(grace) }));
+        actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Overran, kill_after: Some(grace) }));
     }
 
     pub(super) fn tree_dead(&mut self, now: BootInstant, actions: &mut Vec<Action>) {

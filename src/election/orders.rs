@@ -6,7 +6,7 @@
 
 use super::state::{Ending, LEAST_PAUSE, Request, Standby, State, Then, Tree, Waiting};
 use super::{
-    Action, Directives, Election, Ended, Handover, Hold, Notice, Obstacle, Outcome, Patience, Pause, Stop,
+    Action, Directives, Election, Ended, Handover, Hold, Notice, Obstacle, Outcome, Patience, Pause, Stop, StopReason,
     TROUBLE_EVERY,
 };
 use crate::store::{ErrorKind, StoreError};
@@ -64,8 +64,8 @@ impl Election {
                     if let Some(drain) = drain {
                         leadership.seize_after(now, drain.saturating_add(around));
                     }
+                    actions.push(Action::Stop(Stop::Orderly { reason: stop_reason(&hold), kill_after: drain }));
                     leadership.ending = Some(Ending::Ordered(hold));
-                    actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));
                 }
             }
             (None, _) => {
@@ -156,5 +156,12 @@ impl Election {
             actions.push(Action::Say(Notice::Held(hold.clone())));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
+    }
+}
+
+fn stop_reason(hold: &Hold) -> StopReason {
+    match hold {
+        Hold::Paused { .. } => StopReason::Paused,
+        Hold::HandedOver { .. } | Hold::StandingBack { .. } => StopReason::SteppedDown,
     }
 }

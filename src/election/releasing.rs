@@ -22,7 +22,7 @@ impl Election {
         if now >= releasing.give_up {
             let then = releasing.then.clone();
             let why = "the store did not answer; the lease ends by itself".to_owned();
-            actions.push(Action::Say(Notice::NotReleased(why)));
+            not_released(why, actions);
             self.go_on(now, then, actions);
         } else if !releasing.in_flight && now >= releasing.next {
             releasing.in_flight = true;
@@ -72,6 +72,7 @@ impl Election {
                         self.claim_in_doubt = false;
                         if let Some(term) = releasing.term {
                             actions.push(Action::Say(Notice::Released(term)));
+                            actions.push(Action::ReleaseOver { failed: None });
                         }
                         self.go_on(now, then, actions);
                     }
@@ -83,7 +84,7 @@ impl Election {
                             self.in_trouble(now, error.message, true, actions);
                         }
                         ErrorKind::Denied | ErrorKind::Misconfigured => {
-                            actions.push(Action::Say(Notice::NotReleased(error.message)));
+                            not_released(error.message, actions);
                             self.go_on(now, then, actions);
                         }
                     },
@@ -92,4 +93,10 @@ impl Election {
             State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
         }
     }
+}
+
+/// The lease ends by itself.
+pub(super) fn not_released(why: String, actions: &mut Vec<Action>) {
+    actions.push(Action::Say(Notice::NotReleased(why.clone())));
+    actions.push(Action::ReleaseOver { failed: Some(why) });
 }

@@ -10,7 +10,7 @@
 //! - What was given up may still be in the store, under our own name: only another term shows that somebody has led.
 
 use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
-use super::{Action, Election, Ended, Hold, Notice, Obstacle, Outcome, Patience, Stop};
+use super::{Action, Election, Ended, Hold, Notice, Obstacle, Outcome, Patience, Stop, StopReason};
 use crate::lease::Term;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::BootInstant;
@@ -141,7 +141,7 @@ impl Election {
                     leadership.seize_after(now, drain.saturating_add(hooks));
                 }
                 leadership.ending = Some(Ending::Relinquished);
-                actions.push(Action::Stop(Stop::Orderly { kill_after: drain }));
+                actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Relinquished, kill_after: drain }));
             }
             Tree::Seized => {}
         }

@@ -5,7 +5,7 @@
 //! lease that is lost meanwhile leaves them dying as a standby: they come back when they are dead, and not before.
 
 use super::state::State;
-use super::{Action, Event, Hold, Outcome, Stop};
+use super::{Action, Dismissal, Event, Hold, Outcome};
 use super::{Election, GUARD_PATIENCE};
 use crate::lease::Term;
 use crate::store::Holder;
@@ -74,7 +74,7 @@ impl Election {
                     && self.standby_tasks.asked
                 {
                     *seize_at = (*seize_at).min(now.plus(GUARD_PATIENCE));
-                    actions.push(Action::Dismiss(Stop::Kill));
+                    actions.push(Action::Dismiss(Dismissal::Kill));
                 }
                 self.standby_tasks.asked = true;
             }
@@ -124,7 +124,7 @@ impl Election {
                 let grace = self.settings.timing.stop_grace;
                 self.standby_tasks.phase = Phase::Leaving { seize_at: now.plus(grace).plus(GUARD_PATIENCE) };
                 self.standby_tasks.told = Told::Nothing;
-                actions.push(Action::Dismiss(Stop::Orderly { kill_after: Some(grace) }));
+                actions.push(Action::Dismiss(Dismissal::Orderly { kill_after: grace }));
             }
             Phase::Leaving { seize_at } if now >= seize_at => {
                 self.standby_tasks.phase = Phase::Seized;

@@ -15,7 +15,7 @@
 
 use super::words::{Ending, Error, Leader, Overrun, Role};
 use crate::election::Role as Standing;
-use crate::election::{Event, Loss, Obstacle, Stop, TreeEvent, View};
+use crate::election::{Event, Obstacle, Stop, StopReason, TreeEvent, View};
 use crate::guard::policy::{Effect, Input, Order, Policy};
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::store::Store;
@@ -70,10 +70,6 @@ struct State {
     trouble: Option<String>,
     /// The election was asked to end.
     asked: bool,
-    /// The next orderly stop is an operator's.
-    ordered: bool,
-    /// The loss that comes is that of an end which is too near.
-    late: bool,
     /// Work under this term overran, and nobody was told yet.
     overran: Option<Term>,
     /// The last release did not succeed.
@@ -142,8 +138,6 @@ impl Shared {
             waiting_for: None,
             trouble: None,
             asked: false,
-            ordered: false,
-            late: false,
             overran: None,
             not_released: None,
             farewell: None,
@@ -278,8 +272,6 @@ impl Shared {
     pub(super) fn begin(&self, term: Term, deadline: Deadline, store: &Arc<dyn Store>) {
         let policy = Policy::new(deadline, self.grace);
         self.change(|state| {
-            state.ordered = false;
-            state.late = false;
             state.not_released = None;
             state.tenure =
                 Some(Tenure { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
@@ -298,25 +290,21 @@ impl Shared {
 
     pub(super) fn stop(&self, stop: Stop) {
         self.change(|state| {
-            let orderly = if state.ordered { Ending::Ordered } else { Ending::Asked };
             let (order, why) = match stop {
-                Stop::Orderly { kill_after } => (Order::Stop { kill_after }, orderly),
-                Stop::Losing if state.late => (Order::Lose, Ending::Late),
-                Stop::Losing => (Order::Lose, Ending::Lost),
-                Stop::Kill => (Order::Kill, orderly),
+                Stop::Orderly { reason: StopReason::Paused | StopReason::SteppedDown, kill_after } => {
+                    (Order::Stop { kill_after }, Ending::Ordered)
+                }
+                Stop::Orderly {
+                    reason: StopReason::Asked | StopReason::Relinquished | StopReason::Overran,
+                    kill_after,
+                } => (Order::Stop { kill_after }, Ending::Asked),
+                Stop::Losing { certain: false } => (Order::Lose, Ending::Late),
+                Stop::Losing { certain: true } => (Order::Lose, Ending::Lost),
+                // It asks for nothing, so this reason is not used.
+                Stop::Kill => (Order::Kill, Ending::Asked),
             };
             self.feed(state, Input::Order(order), why);
         });
-    }
-
-    /// Why the next stop comes that is not orderly. A loss that is certain may follow one that only comes too near.
-    pub(super) fn losing(&self, loss: &Loss) {
-        self.state().late = *loss == Loss::DeadlinePassed;
-    }
-
-    /// The orderly stop that follows is an operator's.
-    pub(super) fn ordered(&self) {
-        self.state().ordered = true;
     }
 
     pub(super) fn not_released(&self, why: Option<String>) {

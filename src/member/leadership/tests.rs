@@ -49,7 +49,7 @@ fn the_tree_is_dead_when_the_last_hold_is_dropped_and_not_before() {
     let one = shared.hold().unwrap();
     let other = one.clone();
     drop(one);
-    shared.stop(Stop::Orderly { kill_after: None });
+    shared.stop(Stop::Orderly { reason: StopReason::Asked, kill_after: None });
     assert_eq!((other.is_ending(), other.is_valid()), (Some(Ending::Asked), true));
     assert!(shared.hold().is_none(), "nothing begins while it ends");
     assert_eq!(next(&mut told), None);
@@ -68,7 +68,7 @@ fn holds_may_come_and_go_while_it_leads() {
     drop(shared.hold().unwrap());
     assert!(shared.is_leader());
     assert_eq!(next(&mut told), None);
-    shared.stop(Stop::Losing);
+    shared.stop(Stop::Losing { certain: true });
     assert!(!shared.is_leader());
     assert_eq!(next(&mut told), Some(TreeEvent::Dead));
 }
@@ -114,13 +114,9 @@ fn a_leadership_that_begins_after_its_end_is_none() {
 fn a_loss_that_is_certain_may_follow_one_that_comes_too_near() {
     let (shared, _told) = leading(Overrun::Warn, ending_in(10_000));
     let leadership = shared.hold().unwrap();
-    let lose = |loss| {
-        shared.losing(&loss);
-        shared.stop(Stop::Losing);
-    };
-    lose(Loss::DeadlinePassed);
+    shared.stop(Stop::Losing { certain: false });
     assert!(leadership.is_ending() == Some(Ending::Late) && leadership.is_valid(), "{leadership:?}");
-    lose(Loss::RecordGone);
+    shared.stop(Stop::Losing { certain: true });
     assert!(leadership.is_ending() == Some(Ending::Lost) && !leadership.is_valid(), "{leadership:?}");
 }
 
@@ -129,7 +125,7 @@ fn nothing_is_left_of_what_is_lost_for_certain() {
     let (shared, mut told) = leading(Overrun::Warn, Deadline::NONE);
     let leadership = shared.hold().unwrap();
     assert_eq!(leadership.remaining(), Duration::MAX);
-    shared.stop(Stop::Losing);
+    shared.stop(Stop::Losing { certain: true });
     assert_eq!((leadership.remaining(), leadership.is_ending()), (Duration::ZERO, Some(Ending::Lost)));
     assert_eq!(Roles::new(shared.watch()).current(), Role::Ending { term: 5, why: Ending::Lost });
     drop(leadership);
