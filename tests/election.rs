@@ -6,8 +6,8 @@ mod restart;
 mod rotation;
 
 use leaderrun::internals::election::{
-    Action, Booking, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd, Loss, Notice, Obstacle,
-    OnLoss, Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, TreeEvent,
+    Action, Booking, CommandEnd, Directives, Dismissal, Election, Ended, Event, Handover, Hold, HookEnd, Loss, Notice,
+    Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, StopReason, TreeEvent,
 };
 use leaderrun::internals::lease::{HookTimes, Term, Timing, TimingRequest};
 use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
@@ -19,6 +19,12 @@ use std::time::Duration;
 mod standby_tasks;
 
 const TERM: Term = Term(7);
+const LOSING: Action = Action::Stop(Stop::Losing { certain: true });
+const RELEASED: Action = Action::ReleaseOver { failed: None };
+
+fn orderly(reason: StopReason) -> Action {
+    Action::Stop(Stop::Orderly { reason, kill_after: None })
+}
 
 /// An election of 15 s leases (renew 5 s, grace 5 s, margin 0.75 s), and its clock.
 struct Play {
@@ -241,7 +247,7 @@ fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again()
         let mut play = Play::leading(|_| {});
         let _ = play.until(5.0);
         let actions = play.renewed(Ok(Renewal::Lost(answer)));
-        assert_eq!(actions, [Action::Say(Notice::Lost(loss)), Action::Stop(Stop::Losing)]);
+        assert_eq!(actions, [Action::Say(Notice::Lost(loss)), LOSING]);
         assert_eq!(play.until(7.0), [], "nothing is renewed, and nothing claimed while the tree lives");
         assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Claim]);
     }
@@ -260,10 +266,7 @@ fn a_guard_that_does_not_stop_a_lost_tree_is_passed_over() {
 fn the_lease_is_released_only_after_the_tree_is_dead() {
     let mut play = Play::leading(|_| {});
     let actions = play.tell(Event::Asked { signal: 15 });
-    assert_eq!(
-        actions,
-        [Action::Say(Notice::Stopping { signal: 15 }), Action::Stop(Stop::Orderly { kill_after: None })]
-    );
+    assert_eq!(actions, [Action::Say(Notice::Stopping { signal: 15 }), orderly(StopReason::Asked)]);
     // It goes on renewing while COMMAND drains, for as long as that takes.
     let mut writes = 0;
     for second in 1..=100 {
@@ -279,7 +282,7 @@ fn the_lease_is_released_only_after_the_tree_is_dead() {
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     let end = Action::End(Outcome::Ended(CommandEnd::Exited(3)));
-    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), end]);
+    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED, end]);
 }
 
 #[test]
@@ -335,7 +338,13 @@ fn whoever_does_not_wait_for_the_answer_to_a_claim_says_what_may_be_left() {
     let _ = play.tell(Event::Tick);
     assert_eq!(play.tell(Event::Asked { signal: 2 }), []);
     let actions = play.tell(Event::Asked { signal: 2 });
-    assert!(matches!(&actions[..], [Action::Say(Notice::NotReleased(_)), Action::End(_)]), "{actions:?}");
+    assert!(
+        matches!(
+            &actions[..],
+            [Action::Say(Notice::NotReleased(_)), Action::ReleaseOver { failed: Some(_) }, Action::End(_)]
+        ),
+        "{actions:?}"
+    );
 }
 
 #[test]
@@ -412,7 +421,7 @@ fn a_failed_guard_costs_the_leadership_and_a_pause() {
     let _ = play.tell(Event::Tree(TreeEvent::GuardFailed));
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions, [Action::Say(Notice::Released(TERM))]);
+    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
     assert_eq!(play.until(1.4), []);
     assert_eq!(play.until(2.6), [Action::Claim]);
 }
@@ -545,7 +554,7 @@ fn starts(actions: &[Action]) -> bool {
 
 /// Stops in order, releases, and is a standby that claims nothing.
 fn stops_and_stands_by(play: &mut Play, actions: &[Action]) {
-    assert!(matches!(actions.last(), Some(Action::Stop(Stop::Orderly { kill_after: None }))), "{actions:?}");
+    assert!(actions.last() == Some(&orderly(StopReason::Paused)), "{actions:?}");
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert!(has(&actions, &Action::Say(Notice::Released(TERM))) && barred(&actions), "{actions:?}");
@@ -766,7 +775,7 @@ fn a_loss_during_a_pause_hurries() {
     play.orders = Some(Ok(paused()));
     let _ = play.until(5.0);
     let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(has(&actions, &Action::Stop(Stop::Losing)), "{actions:?}");
+    assert!(has(&actions, &LOSING), "{actions:?}");
 }
 
 #[test]
@@ -801,7 +810,8 @@ fn a_command_that_runs_for_too_long_is_stopped_in_order_and_its_lease_released()
     assert!(renewals(&play.until(5.0)) == 1 && play.renewed(Ok(Renewal::Renewed)).len() == 1);
     assert!(renewals(&play.until(10.0)) == 1 && play.renewed(Ok(Renewal::Renewed)).len() == 1);
     assert_eq!(play.until(11.9), []);
-    let stop = Action::Stop(Stop::Orderly { kill_after: Some(Duration::from_secs(5)) });
+    let kill_after = Some(Duration::from_secs(5));
+    let stop = Action::Stop(Stop::Orderly { reason: StopReason::Overran, kill_after });
     assert_eq!(play.until(12.0), [Action::Say(Notice::Overran(Duration::from_secs(12))), stop]);
     assert_eq!(renewals(&play.until(15.0)), 1, "it is renewed meanwhile");
     let actions = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
@@ -1072,7 +1082,7 @@ fn a_deadline_that_has_passed_stops_command_whatever_the_guard_has_seen() {
     assert!(!has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
     let actions = play.until(9.3);
     assert!(has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
-    assert!(has(&actions, &Action::Stop(Stop::Losing)), "{actions:?}");
+    assert!(has(&actions, &Action::Stop(Stop::Losing { certain: false })), "{actions:?}");
     // A renewal that is answered after that takes nothing back.
     let actions = play.renewed(Ok(Renewal::Renewed));
     assert!(actions.iter().all(|action| matches!(action, Action::Extend(_))), "{actions:?}");

@@ -56,8 +56,8 @@ pub enum Action {
     ForgetRenewals,
     /// We are a standby: what runs beside one may, from here on until it is dismissed.
     Attend,
-    /// Have that stopped, or stopped faster; [`Event::Dismissed`] follows, also where nothing runs.
-    Dismiss(Stop),
+    /// Have that stopped, or stopped faster; [`Event::Dismissed`](super::Event::Dismissed) follows, also where nothing runs.
+    Dismiss(Dismissal),
     /// Its guards took too long: kill them, and then what they guard, by our own hand.
     SeizeStandbyTasks,
     /// A standby sees somebody lead, or (None) knows that nobody does: once for each.
@@ -67,6 +67,11 @@ pub enum Action {
         term: Term,
         how: Ended,
     },
+    /// A release is over: the lease was given back, or (why) it was not and ends by itself.
+    ReleaseOver {
+        failed: Option<String>,
+    },
+    /// A line for people. Nothing else reads it.
     Say(Notice),
     End(Outcome),
 }
@@ -74,9 +79,34 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Stop signal, and SIGKILL after `kill_after` where there is one.
-    Orderly { kill_after: Option<Duration> },
-    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first.
-    Losing,
+    Orderly { reason: StopReason, kill_after: Option<Duration> },
+    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first. The loss is certain once the store
+    /// has said so; until then the lease only could not be renewed in time.
+    Losing { certain: bool },
+    /// SIGKILL now.
+    Kill,
+}
+
+/// Why COMMAND is stopped in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// By a signal.
+    Asked,
+    /// An operator paused the shard.
+    Paused,
+    /// An operator wants another candidate to lead.
+    SteppedDown,
+    /// It is another candidate's turn.
+    Relinquished,
+    /// COMMAND ran for as long as it may.
+    Overran,
+}
+
+/// How what runs beside a standby is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dismissal {
+    /// Stop signal, and SIGKILL after `kill_after`.
+    Orderly { kill_after: Duration },
     /// SIGKILL now.
     Kill,
 }

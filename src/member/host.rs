@@ -5,7 +5,7 @@
 
 use super::leadership::{Inquiries, Shared};
 use super::words::{Error, farewell};
-use crate::election::{Action, Event, Notice, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
+use crate::election::{Event, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
 use crate::runner::driver::{self, Host, Options};
 use crate::runner::processes::Timer;
@@ -128,14 +128,8 @@ impl Host for InProcess {
         self.shared.stop(Stop::Kill);
     }
 
-    fn did(&mut self, action: &Action) {
-        match action {
-            Action::Say(Notice::SteppingDown(_)) => self.shared.ordered(),
-            Action::Say(Notice::Lost(loss)) => self.shared.losing(loss),
-            Action::Say(Notice::NotReleased(why)) => self.shared.not_released(Some(why.clone())),
-            Action::Say(Notice::Released(_)) => self.shared.not_released(None),
-            _ => {}
-        }
+    fn release_over(&mut self, failed: Option<String>) {
+        self.shared.not_released(failed);
     }
 
     fn show(&mut self, view: View) {

@@ -15,7 +15,7 @@
 
 use super::words::{Ending, Error, Leader, Overrun, Role};
 use crate::election::Role as Standing;
-use crate::election::{Event, Loss, Obstacle, Stop, TreeEvent, View};
+use crate::election::{Event, Obstacle, Stop, StopReason, TreeEvent, View};
 use crate::guard::policy::{Effect, Input, Order, Policy};
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::store::Store;
@@ -70,10 +70,6 @@ struct State {
     trouble: Option<String>,
     /// The member was asked to leave the election.
     asked: bool,
-    /// The next orderly stop comes from an operator.
-    ordered: bool,
-    /// The loss that follows is not certain: the lease could not be renewed in time.
-    late: bool,
     /// Work under this term overran, and no log line has said so yet.
     overran: Option<Term>,
     /// Why the last release failed. None if it did not.
@@ -143,8 +139,6 @@ impl Shared {
             waiting_for: None,
             trouble: None,
             asked: false,
-            ordered: false,
-            late: false,
             overran: None,
             not_released: None,
             farewell: None,
@@ -280,8 +274,6 @@ impl Shared {
     pub(super) fn begin(&self, term: Term, deadline: Deadline, store: &Arc<dyn Store>) {
         let policy = Policy::new(deadline, self.grace);
         self.change(|state| {
-            state.ordered = false;
-            state.late = false;
             state.not_released = None;
             state.active =
                 Some(Active { term, policy, ending: None, told: false, handles: 0, _store: Arc::clone(store) });
@@ -300,25 +292,21 @@ impl Shared {
 
     pub(super) fn stop(&self, stop: Stop) {
         self.change(|state| {
-            let orderly = if state.ordered { Ending::Ordered } else { Ending::Asked };
             let (order, why) = match stop {
-                Stop::Orderly { kill_after } => (Order::Stop { kill_after }, orderly),
-                Stop::Losing if state.late => (Order::Lose, Ending::Late),
-                Stop::Losing => (Order::Lose, Ending::Lost),
-                Stop::Kill => (Order::Kill, orderly),
+                Stop::Orderly { reason: StopReason::Paused | StopReason::SteppedDown, kill_after } => {
+                    (Order::Stop { kill_after }, Ending::Ordered)
+                }
+                Stop::Orderly {
+                    reason: StopReason::Asked | StopReason::Relinquished | StopReason::Overran,
+                    kill_after,
+                } => (Order::Stop { kill_after }, Ending::Asked),
+                Stop::Losing { certain: false } => (Order::Lose, Ending::Late),
+                Stop::Losing { certain: true } => (Order::Lose, Ending::Lost),
+                // It asks for nothing, so this reason is not used.
+                Stop::Kill => (Order::Kill, Ending::Asked),
             };
             self.feed(state, Input::Order(order), why);
         });
-    }
-
-    /// Sets the reason for the next stop that is not orderly. A certain loss may follow one that is only too near.
-    pub(super) fn losing(&self, loss: &Loss) {
-        self.state().late = *loss == Loss::DeadlinePassed;
-    }
-
-    /// The next orderly stop comes from an operator.
-    pub(super) fn ordered(&self) {
-        self.state().ordered = true;
     }
 
     pub(super) fn not_released(&self, why: Option<String>) {

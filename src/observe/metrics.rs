@@ -4,7 +4,7 @@
 //! metrics see each event before the election does, and each action before it is carried out. Every question checks the
 //! deadline against the clock.
 
-use crate::election::{Action, Ended, Event, Loss, Notice, Obstacle, Role, Stop, TreeEvent, View};
+use crate::election::{Action, Ended, Event, Loss, Obstacle, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
 use crate::store::{ErrorKind, StoreError};
 use crate::time::rfc3339;
@@ -160,9 +160,7 @@ impl Metrics {
                     leadership.deadline = *deadline;
                 }
             }
-            Action::Stop(Stop::Losing | Stop::Kill) | Action::Seize | Action::Say(Notice::Lost(_)) => {
-                self.over(Run::Over);
-            }
+            Action::Stop(Stop::Losing { .. } | Stop::Kill) | Action::Seize => self.over(Run::Over),
             Action::Ended { how, .. } => {
                 self.state().leadership = None;
                 self.series.transitions.with_label_values(&[cause(how)]).inc();
@@ -183,6 +181,7 @@ impl Metrics {
             | Action::Dismiss(_)
             | Action::SeizeStandbyTasks
             | Action::LeaderChanged(_)
+            | Action::ReleaseOver { .. }
             | Action::Say(_)
             | Action::End(_) => {}
         }
@@ -425,6 +424,7 @@ fn integer(term: Term) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::StopReason;
     use crate::lease::{Session, Shard};
     use crate::store::{Holder, Observation, Renewal};
     use std::collections::BTreeMap;
@@ -457,9 +457,7 @@ mod tests {
         metrics
     }
 
-    fn lost() -> Action {
-        Action::Say(Notice::Lost(Loss::RecordGone))
-    }
+    const LOSING: Action = Action::Stop(Stop::Losing { certain: true });
 
     fn standby(obstacle: Option<Obstacle>) -> View {
         View { role: Role::Standby(obstacle), trouble: None, hindrance: None }
@@ -475,9 +473,9 @@ mod tests {
 
     #[test]
     fn it_leads_until_the_stop_that_a_loss_begins_and_no_longer() {
-        for end in [lost(), Action::Stop(Stop::Losing), Action::Stop(Stop::Kill), Action::Seize] {
+        for end in [LOSING, Action::Stop(Stop::Kill), Action::Seize] {
             let metrics = leading(until(10));
-            metrics.did(&Action::Stop(Stop::Orderly { kill_after: None }));
+            metrics.did(&Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: None }));
             assert!(metrics.leads(at(9)).leader, "it is renewed while it drains");
             metrics.did(&end);
             assert!(!metrics.leads(at(9)).leader, "{end:?}");

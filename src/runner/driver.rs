@@ -4,7 +4,7 @@
 //! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
 
 use crate::election::{
-    Action, CommandEnd, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View,
+    Action, CommandEnd, Dismissal, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View,
 };
 use crate::lease::{Candidate, Deadline, Shard, Term};
 use crate::notes::history::History;
@@ -65,8 +65,8 @@ pub trait Host {
     fn attend(&mut self) {}
 
     /// Has that stopped; [`Event::Dismissed`] follows.
-    fn dismiss(&mut self, stop: Stop) {
-        let _ = stop;
+    fn dismiss(&mut self, dismissal: Dismissal) {
+        let _ = dismissal;
     }
 
     /// Kills it past its guards.
@@ -75,6 +75,11 @@ pub trait Host {
     /// Tells it who leads; None where nobody does.
     fn leader_changed(&mut self, leader: Option<Holder>) {
         let _ = leader;
+    }
+
+    /// The lease of a leadership was given back, or (why) it was not.
+    fn release_over(&mut self, failed: Option<String>) {
+        let _ = failed;
     }
 
     /// Shows people an event before the machine is told.
@@ -279,9 +284,10 @@ impl Driver {
             Action::Stop(stop) => host.stop(stop),
             Action::Seize => host.seize(),
             Action::Attend => host.attend(),
-            Action::Dismiss(stop) => host.dismiss(stop),
+            Action::Dismiss(dismissal) => host.dismiss(dismissal),
             Action::SeizeStandbyTasks => host.seize_standby_tasks(),
             Action::LeaderChanged(leader) => host.leader_changed(leader),
+            Action::ReleaseOver { failed } => host.release_over(failed),
             Action::Say(notice) => self.say(&notice),
             Action::End(outcome) => self.outcome = Some(outcome),
         }

@@ -5,7 +5,7 @@
 //! order. The tree counts as dead on one of two grounds only: the backstop said so (it has no descendant left,
 //! and the guard was one), or the candidate itself, a subreaper above both, has no descendant left.
 
-use crate::election::{HookEnd, Stop, TreeEvent};
+use crate::election::{Dismissal, HookEnd, Stop, StopReason, TreeEvent};
 use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
 use crate::guard::hooks::{Hook, Hooks, Reason};
@@ -169,16 +169,23 @@ impl GuardHandle {
     }
 
     pub fn stop(&self, stop: Stop) {
-        self.order(match stop {
-            Stop::Orderly { kill_after } => Order::Stop { kill_after },
-            Stop::Losing => Order::Lose,
-            Stop::Kill => Order::Kill,
-        });
+        match stop {
+            Stop::Orderly { reason, kill_after } => {
+                // Its hooks are told, and the first of them runs before the stop signal.
+                self.order(Order::Because(for_hooks(reason)));
+                self.order(Order::Stop { kill_after });
+            }
+            Stop::Losing { .. } => self.order(Order::Lose),
+            Stop::Kill => self.order(Order::Kill),
+        }
     }
 
-    /// Why the next orderly stop comes.
-    pub fn because(&self, reason: Reason) {
-        self.order(Order::Because(reason));
+    /// The same for what runs beside a standby, which has no hooks.
+    pub fn dismiss(&self, dismissal: Dismissal) {
+        self.order(match dismissal {
+            Dismissal::Orderly { kill_after } => Order::Stop { kill_after: Some(kill_after) },
+            Dismissal::Kill => Order::Kill,
+        });
     }
 
     /// Passes a signal on to COMMAND.
@@ -309,6 +316,16 @@ pub fn reap<'a>(handles: impl IntoIterator<Item = &'a mut GuardHandle>) {
     }
     for guard in handles {
         guard.judge();
+    }
+}
+
+fn for_hooks(reason: StopReason) -> Reason {
+    match reason {
+        StopReason::Asked => Reason::Asked,
+        StopReason::Paused => Reason::Paused,
+        StopReason::SteppedDown => Reason::SteppedDown,
+        StopReason::Relinquished => Reason::Relinquished,
+        StopReason::Overran => Reason::Overran,
     }
 }
 

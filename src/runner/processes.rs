@@ -3,8 +3,7 @@
 //! The hazard: two kinds of signals arrive on one way. Some are the candidate's to obey (it alone decides when COMMAND
 //! ends), the others are COMMAND's, and it must get each as if nobody stood in between.
 
-use crate::election::{Action, Event, Hold, Notice, StartError, Stop, TreeEvent, View};
-use crate::guard::hooks::Reason;
+use crate::election::{Action, Dismissal, Event, Role, StartError, Stop, TreeEvent, View};
 use crate::guard::priority;
 use crate::lease::{Candidate, Deadline, Term};
 use crate::observe::metrics::Metrics;
@@ -46,6 +45,8 @@ pub struct Processes {
     metrics: Option<Arc<Metrics>>,
     /// Some where somebody may look at a terminal.
     line: Option<StatusLine>,
+    /// A standby that knows what it waits for.
+    waits: bool,
 }
 
 impl Processes {
@@ -71,6 +72,7 @@ impl Processes {
             notifier,
             metrics,
             line: None,
+            waits: false,
         })
     }
 
@@ -242,7 +244,7 @@ impl Host for Processes {
         match stop {
             // The lease is renewed while COMMAND drains.
             Stop::Orderly { .. } => {}
-            Stop::Losing | Stop::Kill => self.with_query_socket(QuerySocket::lost),
+            Stop::Losing { .. } | Stop::Kill => self.with_query_socket(QuerySocket::lost),
         }
         self.with_guard(|guard| guard.stop(stop));
     }
@@ -256,8 +258,8 @@ impl Host for Processes {
         self.standby_tasks.attend();
     }
 
-    fn dismiss(&mut self, stop: Stop) {
-        self.standby_tasks.dismiss(stop);
+    fn dismiss(&mut self, dismissal: Dismissal) {
+        self.standby_tasks.dismiss(dismissal);
     }
 
     fn seize_standby_tasks(&mut self) {
@@ -283,21 +285,17 @@ impl Host for Processes {
     }
 
     fn did(&mut self, action: &Action) {
-        if let Action::Say(Notice::Waiting(_)) = action {
-            tokio::spawn(settle_down());
-        }
-        // A stop follows what is said of it.
-        if let Action::Say(notice) = action
-            && let Some(reason) = reason(notice)
-        {
-            self.with_guard(|guard| guard.because(reason));
-        }
         if let Some(metrics) = &self.metrics {
             metrics.did(action);
         }
     }
 
     fn show(&mut self, view: View) {
+        let waits = matches!(view.role, Role::Standby(Some(_)));
+        if waits && !self.waits {
+            tokio::spawn(settle_down());
+        }
+        self.waits = waits;
         if let Some(line) = &mut self.line {
             line.show(&view);
         }
@@ -313,36 +311,6 @@ impl Host for Processes {
 async fn settle_down() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     sys::forget_instructions();
-}
-
-/// What hooks are told of an orderly stop, where it begins with this notice.
-fn reason(notice: &Notice) -> Option<Reason> {
-    match notice {
-        Notice::Stopping { .. } => Some(Reason::Asked),
-        Notice::SteppingDown(Hold::Paused { .. }) => Some(Reason::Paused),
-        Notice::SteppingDown(Hold::HandedOver { .. }) => Some(Reason::SteppedDown),
-        Notice::Overran(_) => Some(Reason::Overran),
-        Notice::Relinquishing => Some(Reason::Relinquished),
-        Notice::SteppingDown(Hold::StandingBack { .. })
-        | Notice::Waiting(_)
-        | Notice::Leading(_)
-        | Notice::HoldingBack(_)
-        | Notice::Trouble { .. }
-        | Notice::TroubleOver
-        | Notice::Held(_)
-        | Notice::OrdersUnread { .. }
-        | Notice::NotEntered(_)
-        | Notice::NotSettled(_)
-        | Notice::Killing
-        | Notice::Unready(_)
-        | Notice::Restarting { .. }
-        | Notice::GaveUp { .. }
-        | Notice::Staying(_)
-        | Notice::Uncounted(_)
-        | Notice::Lost(_)
-        | Notice::Released(_)
-        | Notice::NotReleased(_) => None,
-    }
 }
 
 async fn news_of(guard: &mut Option<GuardHandle>) -> News {

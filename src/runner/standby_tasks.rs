@@ -5,7 +5,7 @@
 //! was killed lands on the candidate, where nobody can tell whose it was: whoever was started first takes the other with
 //! it then. COMMAND's tree is never among them.
 
-use crate::election::{CommandEnd, GUARD_PATIENCE, Stop, TreeEvent};
+use crate::election::{CommandEnd, Dismissal, GUARD_PATIENCE, TreeEvent};
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
 use crate::lease::{Candidate, Deadline, Term, show};
@@ -113,15 +113,15 @@ impl StandbyTasks {
     }
 
     /// From here on none of them may start; [`Happening::Gone`] follows once none is left.
-    pub fn dismiss(&mut self, stop: Stop) {
+    pub fn dismiss(&mut self, dismissal: Dismissal) {
         self.phase = Phase::Leaving;
         (self.restart_at, self.untold) = (None, None);
         if let Some(standby) = &self.standby {
             tracing::debug!("stopping the standby command");
-            standby.guard.stop(stop);
+            standby.guard.dismiss(dismissal);
         }
         if let Some(hook) = &self.hook {
-            hook.guard.stop(Stop::Kill);
+            hook.guard.dismiss(Dismissal::Kill);
         }
     }
 

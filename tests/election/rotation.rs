@@ -22,7 +22,7 @@ fn a_turn_that_is_over_goes_to_whoever_waits() {
     for known in [Some(1), None] {
         let mut play = counting();
         let actions = count(&mut play, Ok(known));
-        let stop = Action::Stop(Stop::Orderly { kill_after: None });
+        let stop = orderly(StopReason::Relinquished);
         assert_eq!(actions, [Action::Say(Notice::Relinquishing), stop]);
         assert_eq!(renewals(&play.until(6.0)), 1, "it is renewed while COMMAND drains");
         let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
@@ -30,7 +30,7 @@ fn a_turn_that_is_over_goes_to_whoever_waits() {
         let how = Action::Ended { term: TERM, how: Ended::Relinquished };
         assert_eq!(actions, [Action::ForgetRenewals, how, RELEASE]);
         let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-        assert!(matches!(&actions[..], [_, Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
+        assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
         claims_only_after(&mut play, 8.0);
     }
 }
@@ -157,11 +157,11 @@ fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_o
     let uncounted = Action::Say(Notice::Uncounted("no permission to count".to_owned()));
     let mut play = counting();
     let actions = count(&mut play, Err(denied()));
-    let stop = Action::Stop(Stop::Orderly { kill_after: None });
+    let stop = orderly(StopReason::Relinquished);
     assert_eq!(actions, [uncounted.clone(), Action::Say(Notice::Relinquishing), stop]);
     let _ = play.dead();
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(matches!(&actions[..], [_, Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
+    assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
     claims_only_after(&mut play, 8.0);
     let _ = play.claimed(Ok(granted()));
     let over = play.now.as_secs_f64() + TURN.as_secs_f64();
@@ -232,5 +232,5 @@ fn a_loss_during_a_handover_hurries() {
     let _ = count(&mut play, Ok(Some(1)));
     let _ = play.until(5.0);
     let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(has(&actions, &Action::Stop(Stop::Losing)), "{actions:?}");
+    assert!(has(&actions, &LOSING), "{actions:?}");
 }

@@ -14,7 +14,7 @@ fn attended(change: impl FnOnce(&mut Settings)) -> Play {
     play
 }
 
-const DISMISS: Action = Action::Dismiss(Stop::Orderly { kill_after: Some(Duration::from_secs(5)) });
+const DISMISS: Action = Action::Dismiss(Dismissal::Orderly { kill_after: Duration::from_secs(5) });
 
 /// It was granted the lease at 2.5 s, at the latest.
 fn attended_and_granted() -> Play {
@@ -171,7 +171,7 @@ fn who_leaves_waits_for_what_runs_beside_it_and_who_is_asked_again_does_not() {
 
     let mut hurried = attended(|_| {});
     let _ = hurried.tell(Event::Asked { signal: 15 });
-    assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::Dismiss(Stop::Kill)]);
+    assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::Dismiss(Dismissal::Kill)]);
     assert_eq!(hurried.until(0.9), []);
     assert_eq!(hurried.until(1.0), [Action::SeizeStandbyTasks]);
     assert_eq!(hurried.tell(Event::Dismissed), [Action::End(Outcome::Interrupted(15))]);
@@ -187,7 +187,7 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions, [Action::Say(Notice::Released(TERM))]);
+    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
     assert_eq!(play.tell(Event::Dismissed), [Action::End(Outcome::Interrupted(15))]);
 }
 

@@ -399,8 +399,8 @@ impl Host {
                     guard.backstop.line.push(Notice::Extend(deadline));
                 }
             }
-            Action::Stop(Stop::Orderly { kill_after }) => self.order(Order::Stop { kill_after }),
-            Action::Stop(Stop::Losing) => self.order(Order::Lose),
+            Action::Stop(Stop::Orderly { kill_after, .. }) => self.order(Order::Stop { kill_after }),
+            Action::Stop(Stop::Losing { .. }) => self.order(Order::Lose),
             Action::Stop(Stop::Kill) => self.order(Order::Kill),
             Action::Seize => {
                 if cx.world.mutant != Some(Mutant::CandidateNeverSeizes)
@@ -422,7 +422,7 @@ impl Host {
             }
             Action::Say(Said::Held(Hold::Paused { .. })) => cx.world.meet(Met::PausedBeforeStart),
             Action::Say(Said::SteppingDown(Hold::HandedOver { .. })) => cx.world.meet(Met::SteppedDown),
-            Action::Say(_) | Action::Ended { .. } | Action::LeaderChanged(_) => {}
+            Action::Say(_) | Action::ReleaseOver { .. } | Action::Ended { .. } | Action::LeaderChanged(_) => {}
             Action::End(_) => self.candidate_ends(),
         }
     }

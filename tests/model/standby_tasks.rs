@@ -4,7 +4,7 @@
 use crate::host::{Context, Host};
 use crate::mutants::Mutant;
 use crate::world::Met;
-use leaderrun::internals::election::{Action, Event, Stop};
+use leaderrun::internals::election::{Action, Dismissal, Event};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,11 +40,11 @@ impl Host {
                 }
                 self.standby_tasks = StandbyTasks::Run;
             }
-            Action::Dismiss(stop) => {
-                self.standby_tasks = match (stop, self.standby_tasks) {
+            Action::Dismiss(dismissal) => {
+                self.standby_tasks = match (dismissal, self.standby_tasks) {
                     (_, StandbyTasks::Dead) => StandbyTasks::Dead,
-                    (Stop::Kill, _) => StandbyTasks::Dying,
-                    (Stop::Orderly { .. } | Stop::Losing, _) => StandbyTasks::Asked,
+                    (Dismissal::Kill, _) => StandbyTasks::Dying,
+                    (Dismissal::Orderly { .. }, _) => StandbyTasks::Asked,
                 };
                 if mutated {
                     events.push_back(Event::Dismissed);

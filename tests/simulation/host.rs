@@ -395,8 +395,8 @@ impl Host for Body {
     fn stop(&mut self, stop: Stop) {
         if let Some(lines) = &self.lines {
             let _ = lines.guard.send(match stop {
-                Stop::Orderly { kill_after } => Order::Stop { kill_after },
-                Stop::Losing => Order::Lose,
+                Stop::Orderly { kill_after, .. } => Order::Stop { kill_after },
+                Stop::Losing { .. } => Order::Lose,
                 Stop::Kill => Order::Kill,
             });
         }

@@ -49,7 +49,7 @@ fn the_tree_is_dead_when_the_last_leadership_is_dropped_and_not_before() {
     let one = shared.hold().unwrap();
     let other = one.clone();
     drop(one);
-    shared.stop(Stop::Orderly { kill_after: None });
+    shared.stop(Stop::Orderly { reason: StopReason::Asked, kill_after: None });
     assert_eq!((other.is_ending(), other.is_valid()), (Some(Ending::Asked), true));
     assert!(shared.hold().is_none(), "nothing begins while it ends");
     assert_eq!(next(&mut told), None);
@@ -68,7 +68,7 @@ fn leaderships_may_be_taken_and_dropped_while_it_leads() {
     drop(shared.hold().unwrap());
     assert!(shared.is_leader());
     assert_eq!(next(&mut told), None);
-    shared.stop(Stop::Losing);
+    shared.stop(Stop::Losing { certain: true });
     assert!(!shared.is_leader());
     assert_eq!(next(&mut told), Some(TreeEvent::Dead));
 }
@@ -114,13 +114,9 @@ fn a_leadership_that_begins_after_its_end_is_not_handed_out() {
 fn a_certain_loss_may_follow_a_late_renewal() {
     let (shared, _told) = leading(Overrun::Warn, ending_in(10_000));
     let leadership = shared.hold().unwrap();
-    let lose = |loss| {
-        shared.losing(&loss);
-        shared.stop(Stop::Losing);
-    };
-    lose(Loss::DeadlinePassed);
+    shared.stop(Stop::Losing { certain: false });
     assert!(leadership.is_ending() == Some(Ending::Late) && leadership.is_valid(), "{leadership:?}");
-    lose(Loss::RecordGone);
+    shared.stop(Stop::Losing { certain: true });
     assert!(leadership.is_ending() == Some(Ending::Lost) && !leadership.is_valid(), "{leadership:?}");
 }
 
@@ -129,7 +125,7 @@ fn no_time_is_left_of_a_lease_that_is_certainly_lost() {
     let (shared, mut told) = leading(Overrun::Warn, Deadline::NONE);
     let leadership = shared.hold().unwrap();
     assert_eq!(leadership.remaining(), Duration::MAX);
-    shared.stop(Stop::Losing);
+    shared.stop(Stop::Losing { certain: true });
     assert_eq!((leadership.remaining(), leadership.is_ending()), (Duration::ZERO, Some(Ending::Lost)));
     assert_eq!(Roles::new(shared.watch()).current(), Role::Ending { term: 5, why: Ending::Lost });
     drop(leadership);
