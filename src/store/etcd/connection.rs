@@ -13,6 +13,7 @@
 //! - A token may expire at any time, at a restart of etcd for one. Then the password is shown again, once.
 //! - What etcd says in an error may name anything; what it never contains is the password, which travels in one request only.
 
+use super::failure::{Circumstances, Failure, explain, is_local};
 use super::proto::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchCreateRequest, WatchRequest,
     WatchResponse,
@@ -20,15 +21,14 @@ use super::proto::{
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::cause::{causes, in_short, innermost};
+use crate::store::cause::innermost;
 use crate::store::url::Secret;
 use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream;
+use futures_util::stream::StreamExt;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
-use std::error::Error;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -115,12 +115,6 @@ impl Connection {
         Grpc::new(self.channel.clone()).max_decoding_message_size(MOST)
     }
 
-    /// Whether it has said more than it may. The library judges a message by the length that it announces, and tells that
-    /// in words alone; should they change, they are shown as they are.
-    fn said_too_much(&self, status: &Status) -> bool {
-        self.allowance.is_exceeded() || status.message().contains("decoded message length too large")
-    }
-
     fn is_silent(&self, patience: Duration) -> bool {
         let waiting = self.waiting();
         waiting.count > 0 && waiting.since.is_some_and(|since| since.elapsed() > patience)
@@ -179,26 +173,6 @@ impl Watch {
         let news = self.events.message().await?;
         self.allowance.begin_again();
         Ok(news)
-    }
-}
-
-/// What went wrong with a request, with what a caller may want to know about it.
-#[derive(Debug)]
-pub struct Failure {
-    /// There is no such etcd lease (any more). Nothing was applied.
-    pub no_such_lease: bool,
-    pub error: StoreError,
-}
-
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
-        failure.error
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self { no_such_lease: false, error }
     }
 }
 
@@ -440,6 +414,17 @@ impl Client {
         }
     }
 
+    fn failure(&self, connection: &Connection, method: Method, status: &Status) -> Failure {
+        let circumstances = Circumstances {
+            server: &connection.server,
+            user: self.user(),
+            prefix: &self.prefix,
+            allowance: &connection.allowance,
+            doubt: self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)),
+        };
+        explain(&circumstances, method, status)
+    }
+
     /// What a watch ended with.
     pub fn watch_failure(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
         self.distrust(connection);
@@ -467,72 +452,6 @@ impl Client {
             request.metadata_mut().insert("token", token);
         }
         request
-    }
-
-    /// In our words.
-    fn failure(&self, connection: &Connection, method: Method, status: &Status) -> Failure {
-        let server = &connection.server;
-        let said = status.message().trim_start_matches("etcdserver: ");
-        let whom = self.user().map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
-        let error = if connection.said_too_much(status) {
-            StoreError::unknown(connection.allowance.complaint(&format!("etcd at {server}"), "etcd"))
-        } else if let Some(source) = status.source().filter(|_| is_local(status)) {
-            let mut cause = innermost(source);
-            if let Some(doubt) = self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)) {
-                let _ = write!(cause, " ({doubt})");
-            }
-            if was_not_sent(source) || cause.contains("received fatal alert") {
-                StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}"))
-            } else {
-                StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}"))
-            }
-        } else if status.code() == Code::PermissionDenied || said.contains("permission denied") {
-            let prefix = &self.prefix;
-            StoreError::denied(format!(
-                "etcd at {server} denied {whom} a {} of keys that begin with {prefix}/: grant a role of that user \
-                 readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)",
-                method.name
-            ))
-        } else if said.contains("user name is empty") {
-            StoreError::denied(format!(
-                "etcd at {server} wants to know who asks: write {{etcd,etcds}}://USER:PASSWORD@HOST"
-            ))
-        } else if said.contains("invalid user ID or password") {
-            StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
-        } else if status.code() == Code::Unauthenticated {
-            StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", method.name))
-        } else {
-            answered_with(server, method, status.code(), said)
-        };
-        Failure { no_such_lease: said.contains("requested lease not found"), error }
-    }
-}
-
-/// What any etcd may say to anybody.
-fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreError {
-    let mut said = in_short(said);
-    if said.is_empty() {
-        let _ = write!(said, "{}", code.description());
-    }
-    match code {
-        Code::ResourceExhausted if said.contains("database space exceeded") => StoreError::not_applied(format!(
-            "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
-             etcdctl alarm disarm"
-        )),
-        // Turned away before it was handled.
-        Code::ResourceExhausted => StoreError::not_applied(format!("etcd at {server} turned a request away: {said}")),
-        Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
-            StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
-        }
-        Code::Unimplemented => StoreError::misconfigured(format!(
-            "{server} does not know {}: it is no etcd of version 3.4 or later",
-            method.name
-        )),
-        Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
-        Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
-            StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", method.name))
-        }
-        _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", method.name)),
     }
 }
 
@@ -570,13 +489,4 @@ where
     P::Err: std::fmt::Debug,
 {
     method.path.parse().expect("the paths of etcd's methods are paths")
-}
-
-/// It was made here, not by etcd.
-fn is_local(status: &Status) -> bool {
-    status.source().is_some()
-}
-
-fn was_not_sent(error: &(dyn Error + 'static)) -> bool {
-    causes(error).any(<dyn Error>::is::<tonic::ConnectError>)
 }

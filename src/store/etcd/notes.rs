@@ -10,9 +10,10 @@
 //!   shorter; a change of etcd's leader gives it its whole time again.
 
 use super::connection::Connection;
+use super::keys::STANDBY_MARK;
 use super::list::below;
 use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse, delete, get, is_absent, is_value, put};
-use super::record::{STANDBY_MARK, unreadable, whole_seconds};
+use super::record::{unreadable, whole_seconds};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS};
 use crate::lease::Shard;
@@ -68,10 +69,10 @@ impl Etcd {
     ) -> Result<bool, StoreError> {
         let mut etcd_lease = 0;
         if let Some(lasts) = draft.and_then(time_to_grant) {
-            let stray = UnclaimedLeases::new_lease(&self.unclaimed)?;
-            self.grant(connection, stray.id, lasts).await?;
-            etcd_lease = stray.id;
-            stray.keep();
+            let unclaimed = UnclaimedLeases::new_lease(&self.unclaimed)?;
+            self.grant(connection, unclaimed.id, lasts).await?;
+            etcd_lease = unclaimed.id;
+            unclaimed.keep();
         }
         let written = match draft {
             Some(draft) => Some(put(key, draft.text.clone().into_bytes(), etcd_lease)),

@@ -6,11 +6,12 @@
 //! like nothing; where a candidate waited, nobody writes again, so whoever lists the standbys sweeps up.
 
 use super::address::{note_of, standby_of};
-use super::bucket::{Entry, Info, Put, Stamp};
+use super::bucket::Put;
+use super::jetstream::{Entry, Info, Stamp};
 use super::record::millis;
-use super::{Nats, many, slack};
+use super::{Nats, slack};
 use crate::lease::Shard;
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Note, Notes, Page, StoreError, many};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -6,10 +6,9 @@
 
 use super::failure::written_by_something_else;
 use super::record::millis;
-use super::script;
-use super::{Redis, list, many};
+use super::{Redis, list, script};
 use crate::lease::Shard;
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Note, Notes, Page, StoreError, many};
 use std::time::Duration;
 
 /// What the key of every note begins with.
