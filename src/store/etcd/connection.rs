@@ -21,7 +21,7 @@ use super::proto::{
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::cause::innermost;
+use crate::store::error::innermost;
 use crate::store::url::Secret;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream;

@@ -6,7 +6,7 @@
 use super::proto::Method;
 use crate::store::StoreError;
 use crate::store::allowance::Allowance;
-use crate::store::cause::{causes, in_short, innermost};
+use crate::store::error::{causes, in_short, innermost};
 use std::error::Error;
 use std::fmt::Write as _;
 use tonic::{Code, Status};

@@ -17,7 +17,7 @@ use super::record::{unreadable, whole_seconds};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS};
 use crate::lease::Shard;
-use crate::store::{ErrorKind, Note, Notes, Page, StoreError, many};
+use crate::store::{ErrorKind, Note, Notes, Page, StoreError, parallel};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ impl Notes for Etcd {
                 Ok(note.map(|note| (shard, note)))
             })
         });
-        let mut standbys: Vec<_> = many::answers(notes).await?.into_iter().flatten().collect();
+        let mut standbys: Vec<_> = parallel::answers(notes).await?.into_iter().flatten().collect();
         standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }

@@ -12,7 +12,7 @@ use super::record::{Content, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, list, slack};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::store::{
-    Administration, ErrorKind, Finding, Leases, Release, Report, StoreError, Verdict, many, round_trip,
+    Administration, ErrorKind, Finding, Leases, Release, Report, StoreError, Verdict, parallel, round_trip,
 };
 use crate::time::BootInstant;
 use futures_util::StreamExt;
@@ -83,7 +83,7 @@ impl Administration for Nats {
                 None => Ok(()),
             }
         });
-        many::answers(notes).await?;
+        parallel::answers(notes).await?;
         let time = self.bucket.time(&info).await?.micros();
         let Some(snapshot) = self.look(shard).await?.filter(ours) else { return Ok(Release::NotHeld) };
         let slack = u64::try_from(slack(&info).as_micros()).unwrap_or(u64::MAX);

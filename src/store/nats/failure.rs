@@ -6,7 +6,7 @@
 use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
-use crate::store::cause::{causes, in_short, innermost};
+use crate::store::error::{causes, in_short, innermost};
 use async_nats::{ConnectError, ConnectErrorKind, Event};
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use super::address::shard_of;
 use super::record::Content;
 use super::{Nats, slack};
 use crate::lease::{Shard, Term};
-use crate::store::{Holder, Report, StoreError, many};
+use crate::store::{Holder, Report, StoreError, parallel};
 use crate::time::BootInstant;
 
 pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
@@ -18,7 +18,7 @@ pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, St
     shards.retain(|shard| shard.as_str().starts_with(prefix));
     let looks = shards.into_iter().map(|shard| async move { Ok((store.look(&shard).await?, shard)) });
     let mut list = Vec::new();
-    for (snapshot, shard) in many::answers(looks).await? {
+    for (snapshot, shard) in parallel::answers(looks).await? {
         let Some(mut snapshot) = snapshot else { continue };
         let report = match &snapshot.content {
             Content::Record(_) => {

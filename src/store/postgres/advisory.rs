@@ -19,7 +19,7 @@
 use super::connection::{Backend, Connection};
 use super::server::Server;
 use super::statement::{lock_holder, number};
-use crate::store::cause::in_short;
+use crate::store::error::in_short;
 use crate::store::{Holder, StoreError};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
 use std::collections::VecDeque;

@@ -17,7 +17,7 @@ use super::table::{NAMES, ask, ask_about, creation, look, rule, run};
 use super::watch::POLL;
 use super::{Postgres, list};
 use crate::lease::{self, Candidate, Shard, Term, show};
-use crate::store::cause::in_short;
+use crate::store::error::in_short;
 use crate::store::{Administration, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip};
 
 /// The first with `AS MATERIALIZED`.

@@ -14,7 +14,7 @@ use super::failure::Site;
 use super::statement::TIMELINE;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::cause::innermost;
+use crate::store::error::innermost;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::future::poll_fn;
 use std::io;

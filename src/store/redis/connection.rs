@@ -17,7 +17,7 @@ use super::sentinel;
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST_OF_REDIS};
-use crate::store::cause::innermost;
+use crate::store::error::innermost;
 use crate::store::tls;
 use crate::store::url::Host;
 use crate::time::BootInstant;

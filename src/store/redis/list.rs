@@ -8,7 +8,7 @@ use super::notes::{NOTE, SESSION, STANDBY};
 use super::{Redis, script};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{Report, StoreError, many};
+use crate::store::{Report, StoreError, parallel};
 use redis::{Value, cmd};
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const SCAN_PAGE: usize = 500;
 
 pub async fn list(store: &Redis, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
     let shards = shards(store, prefix).await?;
-    let mut list = many::answers(shards.into_iter().map(|shard| async move {
+    let mut list = parallel::answers(shards.into_iter().map(|shard| async move {
         let reply = script::read(&store.client, &store.scripts.look, &store.keys(&shard), &["0"]).await?;
         let report = match &reply {
             Some(reply) => store.report(&shard, reply)?,
