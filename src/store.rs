@@ -20,6 +20,7 @@ mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+mod fnv;
 mod location;
 pub mod memory;
 #[cfg(feature = "nats")]

@@ -2,12 +2,13 @@
 //!
 //! The hazards are those of the store: see its module.
 
-use super::record::{Draft, Item, Record, millis, ttl_of};
+use super::record::{Draft, Item, Record, ttl_of};
 use super::table::{Expression, Outcome, lock_key};
 use super::{DynamoDb, MOST_ATTEMPTS, Seen, term};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
+use crate::time::millis;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@
 use super::clock::{Clock, with_drift};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Holder;
-use crate::time::BootInstant;
+use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -159,11 +159,6 @@ pub fn shard_of(item: &Item) -> Option<Shard> {
 /// Rounded up: the other library compares whole seconds, and must not be early.
 pub fn ttl_of(expires_millis: u64) -> u64 {
     expires_millis.div_ceil(1000)
-}
-
-/// Rounded up, as every duration is that somebody else has to wait for.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 pub fn n(number: impl Display + Copy) -> AttributeValue {

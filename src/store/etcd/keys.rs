@@ -13,6 +13,7 @@
 
 use crate::lease::{Session, Shard};
 use crate::store::Page;
+use crate::store::fnv::fnv1a;
 
 /// Ends the name of the shard in the key of a standby's note; not in the alphabet of shards.
 pub const STANDBY_MARK: char = '=';
@@ -42,7 +43,7 @@ impl Keys {
 
     /// Without the name of the shard: a hand that deletes all keys that have it leaves this one.
     pub fn copy(&self, shard: &Shard) -> Vec<u8> {
-        format!("{}/led/{:016x}", self.prefix, hash(shard.as_str())).into_bytes()
+        format!("{}/led/{:016x}", self.prefix, fnv1a(shard.as_str().bytes())).into_bytes()
     }
 
     /// What the keys of locks begin with.
@@ -83,8 +84,13 @@ impl Keys {
     }
 }
 
-/// FNV-1a: it must be the same in every release.
-fn hash(text: &str) -> u64 {
-    let bytes = text.bytes();
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_copy_of_a_record_has_the_same_key_in_every_release() {
+        let keys = Keys { prefix: "p".to_owned() };
+        assert_eq!(keys.copy(&"db/main".parse().unwrap()), b"p/led/ce95f71b99df0621");
+    }
 }

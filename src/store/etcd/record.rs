@@ -237,7 +237,7 @@ pub fn revision(revision: i64) -> u64 {
 
 /// Rounded up: nobody's lease gets shorter by it.
 pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(MOST - 1)
+    crate::time::millis(duration).min(MOST - 1)
 }
 
 /// etcd's leases are whole seconds long.

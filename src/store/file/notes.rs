@@ -8,7 +8,7 @@ use super::lock::{self, Lock};
 use super::{FileStore, explain, files};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError};
-use crate::time::wall_clock_millis;
+use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
@@ -37,9 +37,9 @@ struct Kept {
 
 impl Kept {
     fn of(note: &Note) -> Self {
-        let millis = |lasts: Duration| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
         // Of the millisecond that has begun, some is over.
-        let until_millis = note.lasts.map(|lasts| wall_clock_millis().saturating_add(millis(lasts)).saturating_add(1));
+        let until_millis =
+            note.lasts.map(|lasts| wall_clock_millis().saturating_add(whole_millis(lasts)).saturating_add(1));
         Self { text: note.text.clone(), until_millis }
     }
 

@@ -24,6 +24,7 @@
 use super::files::is_shared;
 use super::listeners::{self, Listener};
 use crate::lease::{Session, Shard};
+use crate::store::fnv::fnv1a;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -181,16 +182,10 @@ impl Space {
     }
 }
 
-/// FNV-1a: versions have to agree on it. That two have the same number by accident does not happen, and by intent only
-/// those bring it about who count.
+/// That two have the same number by accident does not happen, and only those who count could bring it about by intent.
 fn number(parts: &[&[u8]]) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for part in parts {
-        for byte in (part.len() as u64).to_le_bytes().iter().chain(*part) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-    format!("{hash:016x}")
+    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    format!("{:016x}", fnv1a(bytes))
 }
 
 /// Where the directory is within its file system, whatever of that is mounted where. None where it cannot be told.
@@ -246,6 +241,11 @@ mod tests {
         assert_eq!(on_disk(mounts, "40", Path::new("/mnt/a b")), Some(PathBuf::from("/srv/my data")));
         assert_eq!(on_disk(mounts, "40", Path::new("/elsewhere")), None);
         assert_eq!(on_disk(mounts, "41", Path::new("/mnt/a b")), None);
+    }
+
+    #[test]
+    fn the_number_of_a_path_is_the_same_in_every_release() {
+        assert_eq!(number(&[b"path", &[1, 2], b"/var/lib", b"db"]), "7e45e1b7eda68e09");
     }
 
     #[test]

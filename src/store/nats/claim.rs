@@ -5,11 +5,12 @@
 use super::address::ledger_of;
 use super::bucket::Put;
 use super::jetstream::{Entry, Stamp};
-use super::record::{Content, Ledger, Record, Snapshot, millis};
+use super::record::{Content, Ledger, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, slack, watch};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Claim, ErrorKind, Grant, Leases, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
+use crate::time::millis;
 use std::sync::PoisonError;
 use std::time::Duration;
 

@@ -8,11 +8,11 @@
 use super::address::{note_of, standby_of};
 use super::bucket::Put;
 use super::jetstream::{Entry, Info, Stamp};
-use super::record::millis;
 use super::{Nats, slack};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError, parallel};
 use crate::time::BootInstant;
+use crate::time::millis;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

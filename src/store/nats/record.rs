@@ -3,7 +3,7 @@
 use super::jetstream::{Entry, Stamp};
 use crate::lease::{Candidate, Session, Term};
 use crate::store::Holder;
-use crate::time::{BootInstant, wall_clock_millis};
+use crate::time::{BootInstant, millis, wall_clock_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -74,11 +74,6 @@ impl Record {
     pub fn encoded(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a record is plain data")
     }
-}
-
-/// Rounded up: a lease never gets shorter on its way.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@
 
 use super::connection::Talk;
 use super::failure::Failure;
-use super::record::millis;
 use super::watch::Subscription;
 use super::{Redis, list, script};
 use crate::lease::{Candidate, Session, Shard, Term, show};
 use crate::store::{Administration, ErrorKind, Finding, Release, Report, StoreError, round_trip};
+use crate::time::millis;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 

@@ -3,11 +3,11 @@
 //! The hazard: a request may be applied after its answer was given up, and after a later request of the same session.
 //! So each carries a number that rises, and the scripts ignore a request whose number is lower than one they have seen.
 
-use super::record::millis;
 use super::script::{Counts, Reply};
 use super::{DRIFT_PARTS, FORGOTTEN, Redis, Rival, Seen, record};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::time::millis;
 use crate::time::{BootInstant, wall_clock_millis};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;

@@ -5,10 +5,10 @@
 //! first whether this is the master.
 
 use super::failure::written_by_something_else;
-use super::record::millis;
 use super::{Redis, list, script};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError, parallel};
+use crate::time::millis;
 use std::time::Duration;
 
 /// What the key of every note begins with.

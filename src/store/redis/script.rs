@@ -9,6 +9,7 @@
 use super::connection::{Client, Talk};
 use super::failure::Failure;
 use crate::store::StoreError;
+use crate::time::whole_millis;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 
@@ -184,8 +185,7 @@ async fn evaluate(talk: &Talk<'_>, script: &Script, keys: &[String], arguments: 
 /// How many replicas have all that was written on this connection.
 async fn wait(talk: &Talk<'_>, wanted: u32) -> Result<u32, Failure> {
     // Zero would be for ever.
-    let most = (talk.left() * 3 / 4).as_millis().max(1);
-    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    let most = whole_millis(talk.left() * 3 / 4).max(1);
     match talk.ask(cmd("WAIT").arg(wanted).arg(most)).await? {
         Value::Int(number) => Ok(u32::try_from(number).unwrap_or(0)),
         _ => Err(Failure::Nonsense("WAIT".to_owned())),
