@@ -21,6 +21,8 @@ mod error;
 pub mod etcd;
 pub mod file;
 mod fnv;
+#[cfg(feature = "tls")]
+mod kept;
 mod location;
 pub mod memory;
 #[cfg(feature = "nats")]

@@ -46,6 +46,9 @@ pub async fn all<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + 
 
 /// The answers, in no order. The first failure ends it. A list of thousands of shards would take thousands of round trips
 /// one after another.
+///
+/// # Errors
+/// The first.
 #[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
 pub async fn answers<T>(
     questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,

@@ -2,11 +2,7 @@
 //!
 //! The hazards:
 //!
-//! - A connection may hang without an end: a partition, a frozen member. Whatever was asked on it is bounded by its
-//!   caller, and the next request must not follow it into the hole. So a request that is given up, or that waits for
-//!   long while a later one begins, costs the connection the trust: the next one goes to the next endpoint.
-//! - A connection may have ended while nobody looked, and tell so only when something is sent on it. That is no reason to
-//!   fail: the whole operation is done again, once, on a new one. Each is written so that this does no harm.
+//! - A connection may hang, or have ended unnoticed: see `kept`. The next request then goes to the next endpoint.
 //! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is dialled
 //!   within a request's time, and a request is sent once.
 //! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
@@ -22,6 +18,7 @@ use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost;
+use crate::store::kept::{self, Asked, Kept, Pending};
 use crate::store::url::Secret;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream;
@@ -48,10 +45,6 @@ use tower_service::Service;
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A later request does not follow one that has been waiting for longer than this.
-const LEAST_PATIENCE: Duration = Duration::from_millis(100);
-const MOST_PATIENCE: Duration = Duration::from_secs(1);
-
 pub struct Client {
     servers: Vec<Server>,
     user: Option<(String, Secret)>,
@@ -60,6 +53,7 @@ pub struct Client {
     prefix: String,
     /// What may be the reason when a connection ends before it was of any use.
     doubt: Option<&'static str>,
+    shared: Kept<Connection>,
     state: Mutex<State>,
 }
 
@@ -73,7 +67,6 @@ pub struct Server {
 struct State {
     /// Whose turn it is to be dialled.
     next: usize,
-    shared: Option<Arc<Connection>>,
     token: Token,
 }
 
@@ -91,71 +84,21 @@ pub struct Connection {
     index: usize,
     channel: Channel,
     allowance: Allowance,
-    waiting: Mutex<Waiting>,
+    pending: Pending,
     /// It was of use at least once.
     proven: AtomicBool,
     /// It ended, and did not just fall silent.
     broken: AtomicBool,
 }
 
-/// Requests without an answer.
-#[derive(Default)]
-struct Waiting {
-    count: u32,
-    /// When the first of them began, or the last answer came.
-    since: Option<Instant>,
-}
-
 impl Connection {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn was_of_use(&self) {
+        self.allowance.begin_again();
+        self.proven.store(true, Ordering::Relaxed);
     }
 
     fn grpc(&self) -> Grpc<Channel> {
         Grpc::new(self.channel.clone()).max_decoding_message_size(MOST)
-    }
-
-    fn is_silent(&self, patience: Duration) -> bool {
-        let waiting = self.waiting();
-        waiting.count > 0 && waiting.since.is_some_and(|since| since.elapsed() > patience)
-    }
-}
-
-/// One request on a connection. When it is dropped before it was answered, the connection is trusted no longer.
-struct Asked<'a> {
-    client: &'a Client,
-    connection: &'a Arc<Connection>,
-    answered: bool,
-}
-
-impl<'a> Asked<'a> {
-    fn on(client: &'a Client, connection: &'a Arc<Connection>) -> Self {
-        let mut waiting = connection.waiting();
-        waiting.count += 1;
-        waiting.since.get_or_insert_with(Instant::now);
-        drop(waiting);
-        connection.allowance.begin_again();
-        Self { client, connection, answered: false }
-    }
-
-    fn answered(mut self) {
-        self.answered = true;
-        self.connection.allowance.begin_again();
-        self.connection.proven.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        let mut waiting = self.connection.waiting();
-        waiting.count -= 1;
-        if self.answered {
-            waiting.since = (waiting.count > 0).then(Instant::now);
-        }
-        drop(waiting);
-        if !self.answered {
-            self.client.distrust(self.connection);
-        }
     }
 }
 
@@ -190,12 +133,24 @@ impl Client {
             let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
             Server { name, endpoint }
         });
-        Self { servers: servers.collect(), user, request_timeout, prefix, doubt, state: Mutex::default() }
+        Self {
+            servers: servers.collect(),
+            user,
+            request_timeout,
+            prefix,
+            doubt,
+            shared: Kept::default(),
+            state: Mutex::default(),
+        }
     }
 
-    /// What one operation may take: less than the caller gives it, so that it is we who say what happened.
+    /// What one operation may take.
     pub fn bound(&self) -> Duration {
-        self.request_timeout / 20 * 19
+        kept::bound(self.request_timeout)
+    }
+
+    fn patience(&self) -> Duration {
+        kept::patience(self.bound())
     }
 
     pub fn user(&self) -> Option<&str> {
@@ -235,22 +190,21 @@ impl Client {
         self.bounded(async {
             let connection = self.connection().await?;
             let proven = connection.proven.load(Ordering::Relaxed);
-            let answer = attempt(Arc::clone(&connection)).await;
-            if answer.is_ok() || !proven || !connection.broken.load(Ordering::Relaxed) {
-                return answer;
-            }
-            self.distrust(&connection);
-            attempt(self.connection().await?).await
+            let first = attempt(Arc::clone(&connection));
+            let again = Box::pin(async {
+                self.distrust(&connection);
+                attempt(self.connection().await?).await
+            });
+            let has_ended = |_: &StoreError| proven && connection.broken.load(Ordering::Relaxed);
+            kept::once_more(first, has_ended, again).await
         })
         .await
     }
 
     /// The shared connection, or a new one.
     pub async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        let patience = (self.request_timeout / 4).clamp(LEAST_PATIENCE, MOST_PATIENCE);
-        let shared = self.state().shared.clone();
-        if let Some(connection) = shared {
-            if !connection.is_silent(patience) {
+        if let Some(connection) = self.shared.get() {
+            if !connection.pending.is_silent(self.patience()) {
                 return Ok(connection);
             }
             self.distrust(&connection);
@@ -264,9 +218,8 @@ impl Client {
             let share = left / u32::try_from(self.servers.len() - tried).unwrap_or(u32::MAX);
             match self.dial(index, share).await {
                 Ok(connection) => {
-                    let mut state = self.state();
-                    state.next = index;
-                    state.shared = Some(Arc::clone(&connection));
+                    self.state().next = index;
+                    self.shared.keep_unless(&connection, |_| false);
                     return Ok(connection);
                 }
                 // Another endpoint would say the same.
@@ -297,7 +250,7 @@ impl Client {
                 index,
                 channel,
                 allowance,
-                waiting: Mutex::default(),
+                pending: Pending::default(),
                 proven: AtomicBool::new(false),
                 broken: AtomicBool::new(false),
             });
@@ -307,13 +260,17 @@ impl Client {
         timeout(within, dialled).await.unwrap_or_else(|_| Err(unreachable("no answer in time")))
     }
 
-    /// The next request shall not go there.
+    /// The next request goes to the next endpoint.
     fn distrust(&self, connection: &Arc<Connection>) {
-        let mut state = self.state();
-        if state.shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, connection)) {
-            state.shared = None;
-            state.next = (connection.index + 1) % self.servers.len();
+        if self.shared.forget(connection) {
+            self.state().next = (connection.index + 1) % self.servers.len();
         }
+    }
+
+    /// A request begins on `connection`, which is not trusted any more if that is given up.
+    fn ask_on<'a>(&'a self, connection: &'a Arc<Connection>) -> Asked<'a, impl FnOnce(bool)> {
+        connection.allowance.begin_again();
+        connection.pending.begin(self.patience(), |_| self.distrust(connection))
     }
 
     /// Gets a token if there is a password to show and none was shown yet.
@@ -365,7 +322,7 @@ impl Client {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let asked = Asked::on(self, connection);
+        let asked = self.ask_on(connection);
         let mut grpc = connection.grpc();
         let answer = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
@@ -383,14 +340,17 @@ impl Client {
             Err(status) if is_local(status) || matches!(status.code(), Code::Unavailable | Code::Unimplemented) => {
                 drop(asked);
             }
-            Ok(_) | Err(_) => asked.answered(),
+            Ok(_) | Err(_) => {
+                connection.was_of_use();
+                asked.answered();
+            }
         }
         answer.map(tonic::Response::into_inner)
     }
 
     /// What happens to a key from a revision on. Bounded is only how long it takes to begin.
     pub async fn watch(&self, connection: &Arc<Connection>, what: WatchCreateRequest) -> Result<Watch, Failure> {
-        let asked = Asked::on(self, connection);
+        let asked = self.ask_on(connection);
         let mut grpc = connection.grpc();
         let (open, ended) = oneshot::channel::<Infallible>();
         let begun = async {
@@ -403,6 +363,7 @@ impl Client {
         };
         match timeout(self.bound(), begun).await {
             Ok(Ok(events)) => {
+                connection.was_of_use();
                 asked.answered();
                 Ok(Watch { events: events.into_inner(), allowance: connection.allowance.clone(), _open: open })
             }

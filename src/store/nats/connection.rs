@@ -19,12 +19,12 @@ use super::login::options;
 use super::meter::{BUSY_LOOK, IDLE_LOOK, Meter, in_moderation};
 use crate::lease::show;
 use crate::store::allowance::{MOST_OF_NATS, complaint};
+use crate::store::kept::{self, Kept, Pending};
 use crate::store::{ErrorKind, StoreError, tls};
-use crate::time::BootInstant;
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -34,20 +34,17 @@ pub struct Connections {
     address: Address,
     /// Of each request, and of each connection that has to be made for one.
     bound: Duration,
-    current: Arc<Current>,
+    current: Arc<Kept<Connection>>,
     /// The host to try first.
     preferred: AtomicUsize,
 }
-
-/// The connection in use.
-type Current = Mutex<Option<Arc<Connection>>>;
 
 pub struct Connection {
     pub client: Client,
     /// For messages: the very server.
     pub server: String,
     trouble: watch::Receiver<Trouble>,
-    silence: Mutex<Silence>,
+    pending: Pending,
     meter: Arc<Meter>,
     watch: AbortHandle,
 }
@@ -56,13 +53,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.watch.abort();
     }
-}
-
-#[derive(Debug)]
-struct Silence {
-    pending: u32,
-    /// When something was heard last, or, if that is later, when the first pending request was sent.
-    since: BootInstant,
 }
 
 struct Question<'a> {
@@ -96,8 +86,7 @@ impl Connections {
         }
         let connections = Self {
             address: address.clone(),
-            // Those who call bound it as well, with less to say.
-            bound: request_timeout - request_timeout / 20,
+            bound: kept::bound(request_timeout),
             current: Arc::default(),
             preferred: AtomicUsize::new(0),
         };
@@ -119,10 +108,10 @@ impl Connections {
     /// # Errors
     /// Never Unknown: nothing has been asked.
     pub async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        self.link_before(Instant::now() + self.bound).await
+        self.connection_before(Instant::now() + self.bound).await
     }
 
-    async fn link_before(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
+    async fn connection_before(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
@@ -132,7 +121,7 @@ impl Connections {
             let (server, bound) = (self.address.server(), show(self.bound));
             Err(StoreError::not_applied(format!("cannot reach {server}: no answer within {bound}")))
         })?;
-        *self.current() = Some(Arc::clone(&connection));
+        self.current.keep_unless(&connection, |_| false);
         Ok(connection)
     }
 
@@ -161,10 +150,11 @@ impl Connections {
         most: usize,
     ) -> Result<Message, Failure> {
         let deadline = Instant::now() + self.bound;
-        let connection = self.link_before(deadline).await?;
+        let connection = self.connection_before(deadline).await?;
         let question = Question { subject, most, headers, payload };
-        // A link on which others wait in vain has had its chance.
-        let patience = if connection.silence().lasts(self.patience()) { Duration::ZERO } else { self.patience() };
+        // A connection on which others wait in vain has had its chance.
+        let is_silent = connection.pending.is_silent(self.patience());
+        let patience = if is_silent { Duration::ZERO } else { self.patience() };
         let asked = timeout_at(deadline, async {
             tokio::select! {
                 biased;
@@ -179,7 +169,7 @@ impl Connections {
     }
 
     fn patience(&self) -> Duration {
-        self.bound / 3
+        kept::patience(self.bound)
     }
 
     /// Over a new connection. Returns only with an answer: the first attempt tells what went wrong.
@@ -192,7 +182,7 @@ impl Connections {
                 Err(Failure::Error(error)) => error.kind != ErrorKind::Unknown,
             };
             if is_answer {
-                *self.current() = Some(connection);
+                self.current.keep_unless(&connection, |_| false);
                 return answer;
             }
         }
@@ -203,7 +193,13 @@ impl Connections {
         let subject = question.subject;
         let mut trouble = connection.trouble.clone();
         let before = trouble.borrow().count;
-        let mut exchange = Exchange::begin(self, connection);
+        // Of two attempts at one request the slower one is cut off, which says nothing about its connection: that is dropped
+        // only if it was silent.
+        let asked = connection.pending.begin(self.patience(), |silent| {
+            if silent {
+                self.discard(connection);
+            }
+        });
         connection.meter.begin_again(question.most);
         let answer = tokio::select! {
             biased;
@@ -211,13 +207,15 @@ impl Connections {
             answer = connection.client.send_request(subject.to_owned(), question.request()) => answer,
             told = trouble.wait_for(|trouble| trouble.concerns(subject, before)) => {
                 let denial = told.ok().and_then(|trouble| trouble.denial(subject, before));
-                exchange.heard = denial.is_some();
+                if denial.is_some() {
+                    asked.answered();
+                }
                 return Err(denial.map_or_else(|| self.lost(connection), |denial| self.denied(connection, &denial)).into());
             }
         };
         let kind = match answer {
             Ok(message) => {
-                exchange.heard = true;
+                asked.answered();
                 connection.heard();
                 return Ok(message);
             }
@@ -225,11 +223,11 @@ impl Connections {
         };
         match kind {
             RequestErrorKind::NoResponders => {
-                exchange.heard = true;
+                asked.answered();
                 Err(Failure::NoResponders)
             }
             RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded => {
-                exchange.heard = true;
+                asked.answered();
                 Err(StoreError::misconfigured(format!("{} cannot be asked this: {kind}", connection.server)).into())
             }
             RequestErrorKind::TimedOut | RequestErrorKind::Other => Err(self.lost(connection).into()),
@@ -251,10 +249,7 @@ impl Connections {
 
     /// Not to be used again; the host neither, as long as there are others.
     pub fn discard(&self, connection: &Arc<Connection>) {
-        let mut current = self.current();
-        if current.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
-            *current = None;
-            drop(current);
+        if self.current.forget(connection) {
             self.prefer_another();
         }
     }
@@ -275,16 +270,9 @@ impl Connections {
         self.preferred.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn current(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn usable(&self) -> Option<Arc<Connection>> {
-        let mut current = self.current();
-        if current.as_ref().is_some_and(|connection| connection.is_broken()) {
-            *current = None;
-        }
-        current.clone()
+        self.current.drop_if(Connection::is_broken);
+        self.current.get()
     }
 
     /// To the first host that lets us in. A host that is slow to answer does not keep the next one waiting for long.
@@ -330,18 +318,16 @@ impl Connections {
             return Err(StoreError::not_applied(complaint(&server, "nats", MOST_OF_NATS)));
         };
         let client = connected.map_err(|error| unconnected(&self.address.login, self.bound, &server, &error))?;
-        let silence = Mutex::new(Silence { pending: 0, since: BootInstant::now() });
         let meter = Arc::new(Meter::new(client.statistics(), told));
         let (watched, current) = (Arc::clone(&meter), Arc::downgrade(&self.current));
         let watch = tokio::spawn(async move {
             watched.exceeded(IDLE_LOOK).await;
             // The library reads on until nobody has its client, and nobody may ask for anything for a long time.
             let Some(current) = current.upgrade() else { return };
-            let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(current.take_if(|connection| Arc::ptr_eq(&connection.meter, &watched)));
+            current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &watched));
         });
         let watch = watch.abort_handle();
-        Ok(Connection { client, server, trouble, silence, meter, watch })
+        Ok(Connection { client, server, trouble, pending: Pending::default(), meter, watch })
     }
 }
 
@@ -349,10 +335,6 @@ impl Connection {
     /// Something arrived whole.
     pub fn heard(&self) {
         self.meter.begin_again(MOST_OF_NATS);
-    }
-
-    fn silence(&self) -> MutexGuard<'_, Silence> {
-        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_broken(&self) -> bool {
@@ -369,47 +351,5 @@ impl Connection {
     /// Denials so far: those that come later are about what is asked later.
     pub fn denials(&self) -> u64 {
         self.trouble.borrow().count
-    }
-}
-
-impl Silence {
-    fn lasts(&self, so_long: Duration) -> bool {
-        self.pending > 0 && BootInstant::now().since(self.since) >= so_long
-    }
-}
-
-/// One request on a link, for as long as it is under way.
-struct Exchange<'a> {
-    connections: &'a Connections,
-    connection: &'a Arc<Connection>,
-    heard: bool,
-}
-
-impl<'a> Exchange<'a> {
-    fn begin(connections: &'a Connections, connection: &'a Arc<Connection>) -> Self {
-        let mut silence = connection.silence();
-        if silence.pending == 0 {
-            silence.since = BootInstant::now();
-        }
-        silence.pending += 1;
-        drop(silence);
-        Self { connections, connection, heard: false }
-    }
-}
-
-impl Drop for Exchange<'_> {
-    /// Also when the request is cut off from outside.
-    fn drop(&mut self) {
-        let mut silence = self.connection.silence();
-        // What is cut off soon says nothing about its connection.
-        let silent = !self.heard && silence.lasts(self.connections.patience());
-        silence.pending -= 1;
-        if self.heard {
-            silence.since = BootInstant::now();
-        }
-        drop(silence);
-        if silent {
-            self.connections.discard(self.connection);
-        }
     }
 }

@@ -112,7 +112,8 @@ impl Advisory {
         let _gate = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
         if let Some(connection) = self.held() {
             let mine = format!("SELECT count(*) FROM ({}) AS k WHERE k.pid = pg_backend_pid()", lock_holder(self.key));
-            // If it is silent, there has to be time left for another.
+            // If it is silent, there has to be time left for another. It gets a third of the time and not the usual patience
+            // (`kept`), for to give it up is to give up the lock.
             match timeout(server.bound / 3, connection.ask(&mine, &[])).await {
                 Ok(Ok(rows)) if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) == Some(1) => {
                     return Ok(Taken::Ours);

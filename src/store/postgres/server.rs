@@ -2,13 +2,12 @@
 //!
 //! The hazards:
 //!
-//! - A connection that hangs must not hold up the next request. So what comes while one is under way takes a connection
-//!   of its own; one whose request was given up is closed; and only one is kept for later.
+//! - A connection that hangs must not hold up the next request: see `kept`. The server answers the requests on one
+//!   connection one after another, so silence tells nothing here, and there is no patience with it: what comes while a
+//!   request is under way takes a connection of its own.
 //! - A connection that is slow is not one that hangs, and to make another takes several round trips. So a renewal, which
 //!   may be applied twice and cannot wait, goes both ways: behind the others on the connection that is kept, and over a
 //!   new one.
-//! - A connection that was kept may have ended since, with a restart of the server. A request that finds that out goes
-//!   again, once, over a new one: whether or not it was applied the first time, all requests here may be repeated.
 //! - A host may be a standby, or become one, or be silent. The next attempt begins with another one.
 
 use super::address::Address;
@@ -18,11 +17,12 @@ use super::grants::{self, Relation};
 use super::statement::{self, Statements};
 use super::tls;
 use super::watch::Known;
+use crate::store::kept::{self, Kept, once_more};
 use crate::store::{ErrorKind, StoreError};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -48,7 +48,7 @@ pub struct Server {
     has_timeline: AtomicBool,
     pub known: Known,
     /// The connection that is kept.
-    current: Mutex<Option<Arc<Connection>>>,
+    current: Kept<Connection>,
 }
 
 /// The use of a session for one request. Unless that was answered, the session is not kept.
@@ -74,15 +74,11 @@ impl<'a> Loan<'a> {
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
         self.connection.in_use.fetch_sub(1, Ordering::Relaxed);
-        let mut current = self.server.current();
-        let is_current = current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &self.connection));
-        if !self.answered {
-            if is_current {
-                *current = None;
-            }
-        } else if !is_current && !current.as_ref().is_some_and(|current| current.is_idle() && current.listens()) {
+        if self.answered {
             // One that listens is worth more than this.
-            *current = Some(Arc::clone(&self.connection));
+            self.server.current.keep_unless(&self.connection, |kept| kept.is_idle() && kept.listens());
+        } else {
+            self.server.current.forget(&self.connection);
         }
     }
 }
@@ -106,9 +102,8 @@ impl Server {
             table: Relation::leases(address),
         };
         let notes = Site { table: Relation::notes(address), ..site.clone() };
-        // The caller's own bound says nothing of what was waited for, so ours comes first.
-        let bound = request_timeout - (request_timeout / 20).min(Duration::from_millis(100));
-        // And the server's before that: when it gives up, that is a definite answer.
+        let bound = kept::bound(request_timeout);
+        // The server gives up before that: then its answer is definite.
         let server_bound = bound - bound / 10;
         let statements = Statements {
             table: site.table.to_string(),
@@ -126,15 +121,11 @@ impl Server {
             takes_options: AtomicBool::new(true),
             has_timeline: AtomicBool::new(true),
             known: Known::default(),
-            current: Mutex::default(),
+            current: Kept::default(),
             address: address.clone(),
             site,
             notes,
         })
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn deadline(&self) -> Instant {
@@ -149,7 +140,7 @@ impl Server {
     pub async fn borrow(&self, deadline: Instant) -> Result<Loan<'_>, StoreError> {
         // What came on the connection since, its end for one, is seen by its task only when that has its turn.
         tokio::task::yield_now().await;
-        let kept = self.current().clone().filter(|connection| connection.is_idle());
+        let kept = self.current.get().filter(|connection| connection.is_idle());
         match kept {
             Some(connection) => Ok(Loan::of(self, connection, true)),
             None => self.borrow_new(deadline).await,
@@ -250,23 +241,19 @@ impl Server {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         let loan = self.borrow(deadline).await?;
-        let text = statement(&loan.connection);
-        let reused = loan.reused;
-        match self.ask_over(site, loan, &text, parameters, deadline).await {
-            Ok(rows) => Ok(Answer { rows, again: false }),
-            Err(Failure::Broken(_)) if reused => {
-                // It may have been applied, whatever becomes of it now.
-                let unknown = |error: StoreError| match error.kind {
-                    ErrorKind::NotApplied => StoreError::unknown(error.message),
-                    ErrorKind::Unknown | ErrorKind::Denied | ErrorKind::Misconfigured => error,
-                };
-                let loan = self.borrow_new(deadline).await.map_err(unknown)?;
-                let text = statement(&loan.connection);
-                let rows = self.ask_over(site, loan, &text, parameters, deadline).await;
-                Ok(Answer { rows: rows.map_err(|failure| unknown(failure.into()))?, again: true })
-            }
-            Err(failure) => Err(failure.into()),
-        }
+        let (text, reused) = (statement(&loan.connection), loan.reused);
+        let first = async {
+            let rows = self.ask_over(site, loan, &text, parameters, deadline).await?;
+            Ok(Answer { rows, again: false })
+        };
+        let has_ended = |failure: &Failure| reused && matches!(failure, Failure::Broken(_));
+        let again = Box::pin(async {
+            let loan = self.borrow_new(deadline).await?;
+            let text = statement(&loan.connection);
+            let rows = self.ask_over(site, loan, &text, parameters, deadline).await?;
+            Ok(Answer { rows, again: true })
+        });
+        once_more(first, has_ended, again).await
     }
 
     /// As [`Server::ask`], for what cannot wait.
@@ -277,7 +264,7 @@ impl Server {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         tokio::task::yield_now().await;
-        let busy = self.current().clone().filter(|connection| connection.is_open() && !connection.is_idle());
+        let busy = self.current.get().filter(|connection| connection.is_open() && !connection.is_idle());
         let Some(busy) = busy else { return self.ask(|_| statement.to_owned(), parameters, deadline).await };
         let loan = Loan::of(self, busy, true);
         let behind = async { Ok(self.ask_over(&self.site, loan, statement, parameters, deadline).await?) };
