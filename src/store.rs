@@ -5,8 +5,7 @@
 //! asking again with the same session does no harm: a claim of a lease that is already mine is granted, a
 //! renewal is recognised however late it arrives, a release of what is not mine does nothing.
 
-use crate::exit;
-use crate::lease::{Candidate, Session, Shard, Term, show};
+use crate::lease::{Candidate, Session, Shard, Term};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use std::fmt;
@@ -15,16 +14,16 @@ use std::time::Duration;
 
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod allowance;
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
-mod cause;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
+mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+mod fnv;
+#[cfg(feature = "tls")]
+mod kept;
 mod location;
-#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
-mod many;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -34,14 +33,15 @@ pub mod parallel;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod round_trip;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod url;
 
+pub use error::{ErrorKind, StoreError};
 pub use location::{Location, SCHEMES};
 pub use notes::{Note, Notes, Page};
+pub(crate) use round_trip::within;
 
 /// The leases of a store, on behalf of one [`Candidate`]: what an election needs.
 ///
@@ -58,7 +58,7 @@ pub trait Leases: Send + Sync {
 
     /// Prolongs the lease to a whole one, counted from the instant before this call.
     ///
-    /// `beat` rises with every renewal of a leadership. A renewal that is overtaken by a later one changes nothing.
+    /// `sequence` rises with every renewal of a leadership. A renewal that is overtaken by a later one changes nothing.
     async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError>;
 
     /// Gives the lease back if the candidate's session holds it. The tree must be dead.
@@ -275,75 +275,6 @@ pub enum Verdict {
     Doubtful,
     /// An election cannot work, or not safely.
     Bad,
-}
-
-/// A request that brought no answer to what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct StoreError {
-    pub kind: ErrorKind,
-    /// A lowercase fragment without secrets: `cannot reach redis at 10.0.0.5:6379: connection refused`.
-    pub message: String,
-}
-
-/// What may be concluded from an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// It was not applied: never sent, or turned away for the moment (throttled).
-    NotApplied,
-    /// It may have been applied, or may yet be: look before you conclude anything.
-    Unknown,
-    /// It was not applied, and will not be before somebody grants the permission.
-    Denied,
-    /// It was not applied, and will not be before somebody mends the configuration or the record.
-    Misconfigured,
-}
-
-impl StoreError {
-    pub fn not_applied(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::NotApplied, message: on_one_line(message.into()) }
-    }
-
-    pub fn unknown(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Unknown, message: on_one_line(message.into()) }
-    }
-
-    pub fn denied(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Denied, message: on_one_line(message.into()) }
-    }
-
-    pub fn misconfigured(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Misconfigured, message: on_one_line(message.into()) }
-    }
-}
-
-impl StoreError {
-    #[must_use]
-    pub fn exit_status(&self) -> u8 {
-        match self.kind {
-            ErrorKind::NotApplied | ErrorKind::Unknown => exit::UNAVAILABLE,
-            ErrorKind::Denied => exit::NO_PERMISSION,
-            ErrorKind::Misconfigured => exit::CONFIGURATION,
-        }
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for StoreError {}
-
-/// A request that is cut off may have been applied, or may yet be.
-pub(crate) async fn within<T>(
-    timeout: Duration,
-    request: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    match tokio::time::timeout(timeout, request).await {
-        Ok(answer) => answer,
-        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
-    }
 }
 
 #[cfg(test)]

@@ -104,6 +104,16 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Whole milliseconds, rounded down. What does not fit becomes the most that does.
+pub(crate) fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds, rounded up: what somebody else has to wait for never gets shorter on its way.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 /// Milliseconds since 1970 by this machine's wall clock: for people to read, and for a first guess where a
 /// store has not told its time yet. No decision about a lease may rest on it.
 #[must_use]
@@ -116,7 +126,7 @@ pub fn wall_clock_millis() -> u64 {
 
 fn wall_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    whole_millis(since)
 }
 
 /// RFC 3339, to the millisecond.
@@ -152,6 +162,15 @@ mod tests {
         assert_eq!(BootInstant::NEVER.plus(Duration::from_secs(1)), BootInstant::NEVER);
         assert_eq!(BootInstant::NEVER.minus(Duration::from_secs(1)), BootInstant::NEVER);
         assert_eq!(BootInstant::from_nanos(5).plus(Duration::MAX), BootInstant::NEVER);
+    }
+
+    #[test]
+    fn a_duration_is_whole_milliseconds_either_way_and_never_overflows() {
+        for (nanos, down, up) in [(0, 0, 0), (1, 0, 1), (999_999, 0, 1), (1_000_000, 1, 1), (1_000_001, 1, 2)] {
+            let duration = Duration::from_nanos(nanos);
+            assert_eq!((whole_millis(duration), millis(duration)), (down, up), "{nanos}");
+        }
+        assert_eq!((whole_millis(Duration::MAX), millis(Duration::MAX)), (u64::MAX, u64::MAX));
     }
 
     #[test]

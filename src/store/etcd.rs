@@ -36,6 +36,8 @@ mod address;
 mod check;
 mod claim;
 mod connection;
+mod failure;
+mod keys;
 mod lease;
 mod list;
 mod notes;
@@ -46,19 +48,15 @@ mod watch;
 
 pub use address::Address;
 
-use super::{
-    Administration, Claim, Delivery, Finding, Holder, Leases, Observation, Release, Renewal, Report, Store, StoreError,
-};
-use crate::lease::{Candidate, Session, Shard, Term};
+use super::{Delivery, Holder, Store, StoreError};
+use crate::lease::{Session, Shard, Term};
 use crate::time::BootInstant;
-use connection::{Client, Connection, Failure, Server};
-use proto::{
-    LEASE_GRANT, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse, NO_PUT, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse, get,
-};
-use record::{Entry, Keys, Last, Lock, View, whole_seconds};
+use connection::{Client, Connection, Server};
+use failure::Failure;
+use keys::Keys;
+use proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse, get};
+use record::{Entry, Last, Lock, View};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tonic::transport::Endpoint;
@@ -69,13 +67,6 @@ const YOUTH: Duration = Duration::from_hours(24);
 
 /// A claim that is overtaken looks again this often before it says so.
 const MOST_ATTEMPTS: usize = 4;
-
-/// An etcd lease with less than a second left is asked after so often: it may have expired, and be about to be gone.
-const MOST_QUESTIONS: usize = 4;
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
-
-/// Between two tries to see what becomes of our own lock.
-const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Etcd {
     client: Arc<Client>,
@@ -89,12 +80,12 @@ pub struct Etcd {
 struct Known {
     /// At this revision the lock was seen held: what happened to it since is news.
     seen: Option<i64>,
-    tenure: Option<Tenure>,
+    leadership: Option<Leadership>,
 }
 
 /// A leadership of this process.
 #[derive(Clone, Debug)]
-struct Tenure {
+struct Leadership {
     term: Term,
     lock: Entry<Lock>,
     last: Last,
@@ -137,9 +128,9 @@ impl Etcd {
     }
 
     /// Of this very session.
-    fn tenure(&self, shard: &Shard, session: &Session) -> Option<Tenure> {
+    fn leadership(&self, shard: &Shard, session: &Session) -> Option<Leadership> {
         let known = self.known();
-        known.get(shard)?.tenure.clone().filter(|tenure| tenure.lock.record.session == *session)
+        known.get(shard)?.leadership.clone().filter(|leadership| leadership.lock.record.session == *session)
     }
 
     fn saw_held(&self, shard: &Shard, revision: i64) {
@@ -164,159 +155,12 @@ impl Etcd {
         self.client.call(connection, RANGE, RangeRequest { key, ..RangeRequest::default() }).await
     }
 
-    /// What is left of an etcd lease: not less than that, nor more than what was granted. None: it is gone.
-    ///
-    /// To be asked after a linearizable read on the same connection: whoever leads etcd since then knows every lease,
-    /// and every renewal of it, that this read could have shown.
-    async fn time_to_live(&self, connection: &Arc<Connection>, id: i64) -> Result<Option<Left>, StoreError> {
-        for question in 1.. {
-            let request = LeaseTimeToLiveRequest { id };
-            let answer: Result<LeaseTimeToLiveResponse, Failure> =
-                self.client.call(connection, LEASE_TIME_TO_LIVE, request).await;
-            match answer {
-                // Rounded towards zero, so this one may have expired and wait to be revoked.
-                Ok(answer) if answer.ttl_seconds == 0 && question < MOST_QUESTIONS => {
-                    tokio::time::sleep(BETWEEN_QUESTIONS).await;
-                }
-                Ok(answer) if answer.ttl_seconds < 0 => return Ok(None),
-                Ok(answer) => {
-                    let seconds = |seconds: i64| Duration::from_secs(record::revision(seconds));
-                    let granted = seconds(answer.granted_seconds);
-                    return Ok(Some(Left {
-                        at_most: seconds(answer.ttl_seconds.saturating_add(1)).min(granted),
-                        granted,
-                    }));
-                }
-                Err(failure) if failure.no_such_lease => return Ok(None),
-                Err(failure) => return Err(failure.into()),
-            }
-        }
-        unreachable!("the last question is answered")
-    }
-
     /// Of somebody else's lock.
     async fn holder(&self, connection: &Arc<Connection>, lock: &Entry<Lock>) -> Result<Holder, StoreError> {
         let left = self.time_to_live(connection, lock.lease).await?;
         let renewed_ago = left.as_ref().map(|left| left.granted.saturating_sub(left.at_most));
         let holder = lock.holder(Some(left.map_or(Duration::ZERO, |left| left.at_most)));
         Ok(Holder { renewed_ago, ..holder })
-    }
-
-    async fn observe_on(&self, connection: Arc<Connection>, shard: &Shard) -> Result<Observation, StoreError> {
-        let found = self.get(&connection, self.keys.lock(shard)).await?;
-        let Some(kv) = found.kvs.first() else { return Ok(Observation::Free) };
-        let lock = record::read_lock(&connection.server, kv)?;
-        self.saw_held(shard, found.header.map_or(0, |header| header.revision));
-        Ok(Observation::Held(self.holder(&connection, &lock).await?))
-    }
-
-    async fn inspect_on(&self, connection: Arc<Connection>, shard: &Shard) -> Result<Report, StoreError> {
-        let view = self.look(&connection, shard).await?;
-        let holder = match &view.lock {
-            Some(lock) => Some(self.holder(&connection, lock).await?),
-            None => None,
-        };
-        Ok(Report { holder, last_term: view.last_known().map(Entry::<Last>::term) })
-    }
-
-    /// Some etcd lease that lives for `ttl` at least.
-    async fn grant(&self, connection: &Arc<Connection>, id: i64, ttl: Duration) -> Result<(), StoreError> {
-        let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
-        let asked = request.ttl_seconds;
-        let answer: LeaseGrantResponse = self.client.call(connection, LEASE_GRANT, request).await?;
-        if answer.ttl_seconds < asked {
-            return Err(StoreError::misconfigured(format!(
-                "etcd at {} granted a lease of {} s where {asked} s were asked for",
-                connection.server, answer.ttl_seconds
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// Of an etcd lease.
-#[derive(Clone, Copy, Debug)]
-struct Left {
-    at_most: Duration,
-    granted: Duration,
-}
-
-impl Left {
-    const ALL: Self = Self { at_most: YOUTH, granted: YOUTH };
-}
-
-/// The server's clock and ours may differ in rate by one part in a hundred.
-fn with_drift(duration: Duration) -> Duration {
-    duration + duration / 100
-}
-
-#[async_trait::async_trait]
-impl Leases for Etcd {
-    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        self.client.operate(|connection| Box::pin(self.claim_on(connection, candidate))).await
-    }
-
-    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        self.client.operate(|connection| Box::pin(self.observe_on(connection, shard))).await
-    }
-
-    async fn renew(&self, candidate: &Candidate, _term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, beat))).await
-    }
-
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.client.operate(|connection| Box::pin(self.release_on(connection, candidate, term))).await
-    }
-
-    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        loop {
-            let Some(from) = self.news_from(shard).await? else { return Ok(()) };
-            // A lock that is taken over is deleted first: by its holder, by a hand, or with its etcd lease.
-            if self.watch_lock(shard, from, vec![NO_PUT]).await? {
-                return Ok(());
-            }
-            if let Some(known) = self.known().get_mut(shard) {
-                known.seen = None;
-            }
-        }
-    }
-
-    async fn doubted(&self, shard: &Shard) {
-        let tenure = self.known().get(shard).and_then(|known| known.tenure.clone());
-        let Some(tenure) = tenure else { return std::future::pending().await };
-        // Nobody but we touches it, so anything is news.
-        while self.watch_lock(shard, tenure.lock.mod_revision.saturating_add(1), Vec::new()).await.is_err() {
-            tokio::time::sleep(DOUBT_PAUSE).await;
-        }
-    }
-}
-
-#[async_trait::async_trait]
-impl Administration for Etcd {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        self.client.operate(|connection| Box::pin(self.inspect_on(connection, shard))).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        list::list(self, prefix).await
-    }
-
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        self.client.operate(|connection| Box::pin(self.revoke_on(connection, shard, term))).await
-    }
-
-    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let asked = AtomicBool::new(false);
-        let forget = |connection| self.forget_on(connection, candidate, term, asked.swap(true, Ordering::Relaxed));
-        self.client.operate(|connection| Box::pin(forget(connection))).await
-    }
-
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        check::prepare(self).await
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check::check(self).await
     }
 }
 

@@ -1,8 +1,17 @@
-//! A few futures at once, as their borrower polls them: no tasks, so that dropping the borrower drops them all.
+//! Several requests at once, polled by their borrower: no tasks, so that dropping the borrower drops them all.
 
+#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
+use super::StoreError;
+#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
+
+/// Requests under way at once: enough that a slow network does not matter, few enough that each is answered within its
+/// time.
+#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
+const AT_ONCE: usize = 64;
 
 /// What the first of them to end answers; never, where there is none. The others are dropped.
 pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + Send>) -> T {
@@ -33,4 +42,23 @@ pub async fn all<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + 
     })
     .await;
     asked.into_iter().filter_map(|(_, answer)| answer).collect()
+}
+
+/// The answers, in no order. The first failure ends it. A list of thousands of shards would take thousands of round trips
+/// one after another.
+///
+/// # Errors
+/// The first.
+#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
+pub async fn answers<T>(
+    questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,
+) -> Result<Vec<T>, StoreError> {
+    let mut questions = questions.into_iter();
+    let mut asked: FuturesUnordered<_> = questions.by_ref().take(AT_ONCE).collect();
+    let mut answers = Vec::new();
+    while let Some(answer) = asked.next().await {
+        answers.push(answer?);
+        asked.extend(questions.next());
+    }
+    Ok(answers)
 }

@@ -29,6 +29,7 @@
 
 mod address;
 mod check;
+mod claim;
 mod connection;
 mod failure;
 mod list;
@@ -40,19 +41,15 @@ mod watch;
 
 pub use address::Address;
 
-use super::{
-    Administration, Claim, Delivery, Finding, Grant, Holder, Leases, Observation, Release, Renewal, Report, Store,
-    StoreError, many, parallel, tls,
-};
-use crate::lease::{Candidate, Session, Shard, Term};
-use crate::time::{BootInstant, wall_clock_millis};
+use super::{Delivery, Holder, Report, Store, StoreError, tls};
+use crate::lease::{Session, Shard, Term};
+use crate::time::BootInstant;
 use connection::Client;
-use record::millis;
 use script::{Counts, Reply, Script, Scripts};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use watch::Subscription;
 
 /// Whom a server that may have forgotten a lease names as its holder.
@@ -139,15 +136,6 @@ impl Redis {
         self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that tells the requests of a session apart, and rises: the time, so that the process that executes
-    /// the will of another one goes on where that one ended.
-    fn next_order(&self) -> String {
-        let now = BootInstant::now().as_nanos() / 1000;
-        let next = |last: u64| Some(now.max(last + 1));
-        let last = self.order.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).expect("there is always one");
-        now.max(last + 1).to_string()
-    }
-
     /// Runs a script; as often as it is told to, replicas confirm.
     async fn run(
         &self,
@@ -165,24 +153,6 @@ impl Redis {
             ))),
             Some(_) | None => Ok(reply),
         }
-    }
-
-    /// Some when nobody may have the lease before that: what a rival's lease had left when it was last seen.
-    fn rival_until(&self, shard: &Shard, last: &str, released: bool) -> Option<BootInstant> {
-        let seen = self.seen();
-        let rival = seen.get(shard)?.rival.as_ref().filter(|_| !released)?;
-        let same = rival.session.as_ref().is_none_or(|session| last.is_empty() || session.as_str() == last);
-        same.then_some(rival.until)
-    }
-
-    /// Takes in that `holder` was in the way of a request that was sent at `sent`.
-    fn refused_by(&self, candidate: &Candidate, holder: &Holder, sent: BootInstant) {
-        let left = holder.expires_in.unwrap_or_default();
-        let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
-        let mut seen = self.seen();
-        let seen = seen.entry(candidate.shard.clone()).or_default();
-        seen.lease_millis = millis(candidate.lease);
-        seen.rival = Some(rival);
     }
 
     async fn look(&self, shard: &Shard) -> Result<Reply, StoreError> {
@@ -216,202 +186,6 @@ impl Redis {
             "foreign" => Ok(Some(foreign())),
             _ => Err(reply.not_understood()),
         }
-    }
-
-    fn granted(&self, candidate: &Candidate, reply: &Reply, started_at: String) -> Result<Grant, StoreError> {
-        let (Some(term), Some(began)) = (reply.number(1), reply.number(2)) else { return Err(reply.not_understood()) };
-        let now = BootInstant::now();
-        let (wait, last, released) = (reply.millis(3), reply.word(4), reply.word(5) == "1");
-        let deleted = (!wait.is_zero()).then(|| now.plus(wait));
-        let rival = self.rival_until(&candidate.shard, last, released).filter(|&until| now < until);
-        let seen = Seen { lease_millis: millis(candidate.lease), began, started_at, rival: None };
-        self.seen().insert(candidate.shard.clone(), seen);
-        self.subscription().take();
-        Ok(Grant { term: Term(term), start_after: deleted.max(rival) })
-    }
-}
-
-fn now_rfc3339() -> String {
-    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
-}
-
-#[async_trait::async_trait]
-impl Leases for Redis {
-    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        let (sent, order, now) = (BootInstant::now(), self.next_order(), now_rfc3339());
-        let lease = millis(candidate.lease);
-        let arguments = [
-            candidate.session.as_str(),
-            &order,
-            &lease.to_string(),
-            &record::tail(candidate),
-            &record::unfinished(candidate, lease, &now, &now),
-        ];
-        let granted: Counts = |reply| reply.kind() == "granted";
-        let reply = self.run(&self.scripts.claim, &candidate.shard, &arguments, Some(granted)).await?;
-        match reply.kind() {
-            "granted" => Ok(Claim::Granted(self.granted(candidate, &reply, now)?)),
-            "stale" => Err(StoreError::unknown("a later request overtook this claim")),
-            "unknown" => {
-                let expires_in = Some(reply.millis(1));
-                let holder = Holder { owner: FORGOTTEN.to_owned(), expires_in, ..Holder::default() };
-                self.refused_by(candidate, &holder, sent);
-                Ok(Claim::Refused(holder))
-            }
-            _ => {
-                let holder = self.holder(&candidate.shard, &reply, 0)?.ok_or_else(|| reply.not_understood())?;
-                self.refused_by(candidate, &holder, sent);
-                Ok(Claim::Refused(holder))
-            }
-        }
-    }
-
-    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        let sent = BootInstant::now();
-        let reply = self.look(shard).await?;
-        // Only a claim makes the server remember from now on, after which it is known when a lease may be granted.
-        if reply.word(4).is_empty() {
-            return Ok(Observation::Free);
-        }
-        let Some(holder) = self.holder(shard, &reply, 0)? else { return Ok(Observation::Free) };
-        let left = holder.expires_in.unwrap_or_default();
-        let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
-        // Also where it was never claimed: a slot may be claimed after it was only looked at.
-        self.seen().entry(shard.clone()).or_default().rival = Some(rival);
-        Ok(Observation::Held(holder))
-    }
-
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        let (order, now) = (self.next_order(), now_rfc3339());
-        let seen = self.seen().get(&candidate.shard).cloned().unwrap_or_default();
-        let lease = millis(candidate.lease);
-        // Where this process did not claim, it cannot be a renewal of what anybody remembers.
-        let began = if seen.began == 0 { wall_clock_millis() } else { seen.began };
-        let started_at = if seen.started_at.is_empty() { &now } else { &seen.started_at };
-        let arguments = [
-            candidate.session.as_str(),
-            &order,
-            &lease.to_string(),
-            &record::tail(candidate),
-            &record::unfinished(candidate, lease, started_at, &now),
-            &term.to_string(),
-            &beat.to_string(),
-            &began.to_string(),
-        ];
-        let renewed: Counts = |reply| reply.kind() == "renewed";
-        let reply = self.run(&self.scripts.renew, &candidate.shard, &arguments, Some(renewed)).await?;
-        match reply.kind() {
-            "renewed" => Ok(Renewal::Renewed),
-            "overtaken" => Ok(Renewal::Overtaken),
-            "lost" if reply.word(1).is_empty() => Ok(Renewal::Lost(None)),
-            "lost" => Ok(Renewal::Lost(self.holder(&candidate.shard, &reply, 1)?)),
-            _ => Err(reply.not_understood()),
-        }
-    }
-
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let (order, channel) = (self.next_order(), self.channel(&candidate.shard));
-        let lease = millis(candidate.lease);
-        let arguments = [candidate.session.as_str(), &order, &lease.to_string(), &term.to_string(), channel.as_str()];
-        let reply = self.run(&self.scripts.release, &candidate.shard, &arguments, None).await?;
-        match reply.kind() {
-            "released" => Ok(Release::Released),
-            "not held" => Ok(Release::NotHeld),
-            _ => Err(reply.not_understood()),
-        }
-    }
-
-    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        self.any_changed(std::slice::from_ref(shard)).await.map(drop)
-    }
-
-    /// One connection hears of them all.
-    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
-        let channels: Vec<String> = shards.iter().map(|shard| self.channel(shard)).collect();
-        // Dropped with this future, should nobody want to hear any more.
-        let mut known = self.subscription().take().filter(|subscription| subscription.is_of(&channels));
-        loop {
-            let (mut subscription, mut heard) = if let Some(subscription) = known.take() {
-                (subscription, None)
-            } else {
-                let subscription = Subscription::begin(&self.client, &channels).await?;
-                // It may have been released before anybody listened.
-                let looks = parallel::all(shards.iter().map(|shard| self.observe(shard))).await;
-                let looks = looks.into_iter().collect::<Result<Vec<_>, _>>()?;
-                (subscription, looks.iter().position(|look| *look == Observation::Free))
-            };
-            if heard.is_none() {
-                heard = subscription.next().await;
-            }
-            if let Some(index) = heard {
-                *self.subscription() = Some(subscription);
-                return Ok(index);
-            }
-            if subscription.was_short() {
-                let channels = channels.join(" ");
-                return Err(StoreError::not_applied(format!("the subscription to {channels} was ended by the server")));
-            }
-        }
-    }
-}
-
-#[async_trait::async_trait]
-impl Administration for Redis {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        self.report(shard, &self.look(shard).await?)
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        let shards = list::shards(self, prefix).await?;
-        let mut list = many::answers(shards.into_iter().map(|shard| async move {
-            let reply = script::read(&self.client, &self.scripts.look, &self.keys(&shard), &["0"]).await?;
-            let report = match &reply {
-                Some(reply) => self.report(&shard, reply)?,
-                None => Report { holder: Some(self.foreign(&shard)), last_term: None },
-            };
-            Ok((shard, report))
-        }))
-        .await?;
-        // What has vanished since it was found is none any more.
-        list.retain(|(_, report)| *report != Report::default());
-        list.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(list)
-    }
-
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        let channel = self.channel(shard);
-        let reply = self.run(&self.scripts.revoke, shard, &[&term.to_string(), &channel], None).await?;
-        match reply.kind() {
-            "released" => Ok(Release::Released),
-            "not held" => Ok(Release::NotHeld),
-            _ => Err(reply.not_understood()),
-        }
-    }
-
-    /// In one script, with the notes: a standby that is fast enough to write another one meanwhile leaves it behind.
-    async fn forget(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
-        let shard = &candidate.shard;
-        let mut keys = self.keys(shard).to_vec();
-        keys.extend(list::notes(self, shard).await?);
-        let (order, lease, channel) = (self.next_order(), millis(candidate.lease).to_string(), self.channel(shard));
-        let arguments = [candidate.session.as_str(), &order, &lease, &channel];
-        let reply = script::run(&self.client, &self.scripts.forget, &keys, &arguments, None).await?;
-        match reply.kind() {
-            "released" => {
-                self.seen().remove(shard);
-                Ok(Release::Released)
-            }
-            "not held" => Ok(Release::NotHeld),
-            _ => Err(reply.not_understood()),
-        }
-    }
-
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        check::prepare(self).await
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check::check(self).await
     }
 }
 

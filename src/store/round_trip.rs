@@ -1,12 +1,28 @@
-//! How long a store takes to answer, for `leaderctl store check`.
+//! How long a request may take, and how long it does.
 
 use super::StoreError;
+use crate::lease::show;
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 use crate::time::BootInstant;
 use std::time::Duration;
 
+/// A request that is cut off may have been applied, or may yet be.
+pub(crate) async fn within<T>(
+    timeout: Duration,
+    request: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(timeout, request).await {
+        Ok(answer) => answer,
+        Err(_) => Err(StoreError::unknown(format!("the store did not answer within {}", show(timeout)))),
+    }
+}
+
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 const QUESTIONS: usize = 5;
 
-/// Asks some times, one question after another. The last answer, and the median time that one took.
+/// Asks several times, one question after another, for `leaderctl store check`. Answers with the last answer, and with the
+/// median time that one took.
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub async fn measure<T, F>(mut ask: impl FnMut() -> F) -> Result<(T, Duration), StoreError>
 where
     F: Future<Output = Result<T, StoreError>>,

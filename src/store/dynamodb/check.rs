@@ -4,11 +4,15 @@
 //! consistency two regions grant the same lease at once; with a TTL on one of our other attributes DynamoDB deletes
 //! leases that are held. Permissions are told apart only by trying each.
 
-use super::record::{Item, LOCK, n, number};
-use super::table::{Expression, Key, Outcome, Table, marker_key};
-use super::term;
-use crate::lease::{Session, show};
-use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
+use super::claim::{FIRST_GUESS, unchanged};
+use super::list::report;
+use super::record::{Item, LOCK, Record, n, number, partition};
+use super::table::{Expression, Key, Outcome, Table, lock_key, marker_key};
+use super::{DynamoDb, MOST_ATTEMPTS, list, notes, term};
+use crate::lease::{Candidate, Session, Shard, Term, show};
+use crate::store::{
+    Administration, ErrorKind, Finding, Release, Report, Store, StoreError, Verdict, parallel, round_trip,
+};
 use crate::time::BootInstant;
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::operation::create_table::CreateTableError;
@@ -18,10 +22,13 @@ use aws_sdk_dynamodb::types::{
     ScalarAttributeType, TableDescription, TableStatus, TimeToLiveDescription, TimeToLiveSpecification,
     TimeToLiveStatus,
 };
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A new table is ready in some seconds; nobody waits longer than this for it.
 const MOST_CREATION: Duration = Duration::from_mins(1);
+/// From one look at the server's clock to the next, while it has not passed a term.
+const MOMENT: Duration = Duration::from_millis(100);
 const TTL: &str = "ttl";
 /// Numbers of ours that are no time at which an item may go.
 const OUR_OTHER_NUMBERS: [&str; 9] =
@@ -31,8 +38,123 @@ const MOST_WALL_CLOCK_ERROR: i64 = 60;
 /// What a check leaves behind, if it may not delete it, goes after this.
 const SCRATCH_SECONDS: u64 = 600;
 
+#[async_trait::async_trait]
+impl Administration for DynamoDb {
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        let sent = BootInstant::now();
+        let item = self.table.get(lock_key(shard), true).await?;
+        let mut holder = None;
+        if let Some(item) = item {
+            let record = self.read(shard, &item)?;
+            holder = self.holder(shard, &record, sent);
+        }
+        Ok(report(holder, term::last(&self.table, shard).await?))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        list::list(self, prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let mut found = None;
+        for _ in 0..MOST_ATTEMPTS {
+            let sent = BootInstant::now();
+            let item = match found.take() {
+                Some(item) => item,
+                None => match self.table.get(lock_key(shard), true).await? {
+                    Some(item) => item,
+                    None => return Ok(Release::NotHeld),
+                },
+            };
+            let record = self.read(shard, &item)?;
+            if !self.may_go(shard, &record, term, sent).await? {
+                return Ok(Release::NotHeld);
+            }
+            // The term item stays as it is: it names a holder who did not say goodbye, and for how long its tree may run.
+            match self.table.delete(lock_key(shard), unchanged(&record)).await? {
+                Outcome::Done(_) => {
+                    self.unsee(shard);
+                    return Ok(Release::Released);
+                }
+                // Renewed meanwhile, or gone, or the server does not return it.
+                Outcome::Refused(item) => found = item,
+            }
+        }
+        Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be revoked")))
+    }
+
+    /// The lock goes last, so that nobody comes in between; without it, its term item would make the next leader wait.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (shard, beat) = (&candidate.shard, self.beat.load(Ordering::Relaxed));
+        let item = self.table.get(lock_key(shard), true).await?;
+        if !item.and_then(|item| Record::read(&item)).is_some_and(|record| record.is_of(candidate)) {
+            return Ok(Release::NotHeld);
+        }
+        let sorts = self.table.sorts(shard).await?;
+        let notes: Vec<String> = sorts.into_iter().filter(|sort| notes::is_note(sort)).collect();
+        for some in notes.chunks(self.lanes()) {
+            let there = || Expression::new("attribute_exists(#pk)");
+            let deletions = some.iter().map(|sort| {
+                self.table.delete((AttributeValue::S(partition(shard)), AttributeValue::S(sort.clone())), there())
+            });
+            parallel::all(deletions).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        }
+        if self.is_past(term).await {
+            term::forget(&self.table, candidate, term).await?;
+        } else {
+            term::mark_released(&self.table, candidate, term, None).await?;
+        }
+        self.remove(candidate, beat).await
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        prepare(&self.table).await
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        check(&self.table).await
+    }
+}
+
+impl DynamoDb {
+    /// Whether a record that a read sent at `read_sent` has shown is the lease of `term`, and may go: whoever finds it
+    /// gone will know of its tree.
+    async fn may_go(
+        &self,
+        shard: &Shard,
+        record: &Record,
+        term: Term,
+        read_sent: BootInstant,
+    ) -> Result<bool, StoreError> {
+        let holder = self.holder(shard, record, read_sent);
+        let (Some(holder), Some(ours)) = (holder, record.ours.as_ref()) else { return Ok(false) };
+        let last = term::last(&self.table, shard).await?;
+        let forgotten = last.is_none();
+        if report(Some(holder), last).holder.is_none_or(|holder| holder.term != Some(term)) {
+            return Ok(false);
+        }
+        if forgotten {
+            term::remember(&self.table, shard, term, ours).await?;
+        }
+        Ok(true)
+    }
+
+    /// Whether the first term of a shard that begins now is higher, also on another host. A moment's wait may make it so.
+    async fn is_past(&self, term: Term) -> bool {
+        let give_up = BootInstant::now().plus(FIRST_GUESS);
+        loop {
+            let now = BootInstant::now();
+            match self.table.watch.clock().bounds(now).map(|bounds| bounds.lower) {
+                Some(least) if least >= term.0 => return true,
+                Some(_) if now < give_up => tokio::time::sleep(MOMENT).await,
+                Some(_) | None => return false,
+            }
+        }
+    }
+}
+
 /// Makes the table where there is none, and what it needs in it.
-pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
+async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     let Table { name, server, .. } = table;
     let mut lines = Vec::new();
     let existing = describe(table).await?;
@@ -178,7 +300,7 @@ async fn enable_ttl(table: &Table) -> Result<String, StoreError> {
 }
 
 /// Looks at everything that an election relies on.
-pub async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
+async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let strong = match describe(table).await {
         Ok(Some(description)) => check_description(table, &description, &mut findings),

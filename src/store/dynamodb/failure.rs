@@ -6,7 +6,7 @@
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
-use crate::store::cause::{causes, in_short, innermost};
+use crate::store::error::{causes, in_short, innermost};
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::error::Error;

@@ -8,12 +8,13 @@
 //! nothing: what lasts for a time gets a `ttl` of a day more than that, and what lasts for ever gets none.
 
 use super::DynamoDb;
-use super::record::{Item, PARTITION, millis, n, number, partition, shard_of, text, ttl_of};
+use super::record::{Item, PARTITION, n, number, partition, shard_of, text, ttl_of};
 use super::table::{Expression, Key, Outcome};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::BootInstant;
+use crate::time::millis;
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::time::Duration;
 

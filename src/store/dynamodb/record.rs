@@ -8,7 +8,7 @@
 use super::clock::{Clock, with_drift};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Holder;
-use crate::time::BootInstant;
+use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -161,11 +161,6 @@ pub fn ttl_of(expires_millis: u64) -> u64 {
     expires_millis.div_ceil(1000)
 }
 
-/// Rounded up, as every duration is that somebody else has to wait for.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
 pub fn n(number: impl Display + Copy) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
@@ -180,7 +175,7 @@ pub fn number<N: std::str::FromStr>(item: &Item, name: &str) -> Option<N> {
 
 /// A record as one candidate has seen it, and for how long.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct Snapshot {
     pub record: Record,
     /// When an answer first showed this very record.
     pub since: BootInstant,
@@ -199,7 +194,7 @@ pub struct Moment {
     pub wall_millis: u64,
 }
 
-impl Sight {
+impl Snapshot {
     pub fn first(record: Record, received: BootInstant, wall_millis: u64) -> Self {
         Self { record, since: received, wall_millis, expired: false }
     }
@@ -213,11 +208,11 @@ impl Sight {
             Some(ours) => {
                 // A lease that nobody prolonged for its whole length on our own clock is over, whatever dates say.
                 let stood = moment.read_sent.since(self.since);
-                let by_sight = with_drift(ours.lease).saturating_sub(stood);
+                let by_age = with_drift(ours.lease).saturating_sub(stood);
                 let dated = clock.bounds(moment.now).filter(|_| clock.settled(moment.now, with_drift(ours.lease)));
                 let by_date =
                     dated.map(|bounds| Duration::from_millis(ours.expires_millis.saturating_sub(bounds.lower)));
-                by_date.map_or(by_sight, |by_date| by_date.min(by_sight))
+                by_date.map_or(by_age, |by_date| by_date.min(by_age))
             }
             None => self.stranger_expires_in(clock, moment),
         }
@@ -288,8 +283,8 @@ pub mod tests {
                 let seconds = 100 + source.next() % 100;
                 let clock = if dated { clock_at(seconds) } else { Clock::default() };
                 let since = BootInstant::from_nanos(at(seconds).as_nanos() - source.next() % 100_000_000_000);
-                let sight = Sight::first(record.clone(), since, source.number());
-                let left = sight.expires_in(&clock, Moment { wall_millis: source.number(), ..moment(seconds) });
+                let snapshot = Snapshot::first(record.clone(), since, source.number());
+                let left = snapshot.expires_in(&clock, Moment { wall_millis: source.number(), ..moment(seconds) });
                 let stood = at(seconds).since(since);
                 // The server's clock shows no more than that.
                 let latest_millis = u128::from((EPOCH + seconds + 2) * 1000);
@@ -297,16 +292,16 @@ pub mod tests {
                 if left.is_zero() {
                     match &record.ours {
                         Some(ours) => {
-                            assert!(stood >= ours.lease || expired_by_date(ours.expires_millis.into()), "{sight:?}");
+                            assert!(stood >= ours.lease || expired_by_date(ours.expires_millis.into()), "{snapshot:?}");
                         }
                         None if dated => {
                             let end = u128::try_from((i128::from(record.ttl) + 1) * 1000).unwrap_or(0);
-                            assert!(expired_by_date(end), "{sight:?}");
+                            assert!(expired_by_date(end), "{snapshot:?}");
                         }
-                        None => assert!(stood >= STRANGERS_PATIENCE, "{sight:?}"),
+                        None => assert!(stood >= STRANGERS_PATIENCE, "{snapshot:?}"),
                     }
                 } else if let Some(ours) = &record.ours {
-                    assert!(left <= with_drift(ours.lease), "{sight:?}");
+                    assert!(left <= with_drift(ours.lease), "{snapshot:?}");
                 }
                 let holder = record.holder(Some(left));
                 assert_eq!(holder.owner, record.owner);
@@ -415,20 +410,20 @@ pub mod tests {
 
     #[test]
     fn a_record_of_ours_expires_when_the_servers_clock_is_past_it_for_certain() {
-        let sight = Sight::first(Record::read(&ours((EPOCH + 20) * 1000)).unwrap(), at(100), 0);
+        let snapshot = Snapshot::first(Record::read(&ours((EPOCH + 20) * 1000)).unwrap(), at(100), 0);
         let mut clock = clock_at(19);
         clock.sample(EPOCH + 19, at(19), at(19));
-        assert!(!sight.expires_in(&clock, Moment { read_sent: at(100), ..moment(20) }).is_zero());
-        assert!(sight.expires_in(&clock_at(21), Moment { read_sent: at(100), ..moment(21) }).is_zero());
+        assert!(!snapshot.expires_in(&clock, Moment { read_sent: at(100), ..moment(20) }).is_zero());
+        assert!(snapshot.expires_in(&clock_at(21), Moment { read_sent: at(100), ..moment(21) }).is_zero());
     }
 
     #[test]
     fn a_record_of_ours_expires_after_its_lease_unchanged_whatever_dates_say() {
         let far_off = Record::read(&ours((EPOCH + 7200) * 1000)).unwrap();
-        let sight = Sight::first(far_off, at(100), 0);
+        let snapshot = Snapshot::first(far_off, at(100), 0);
         for clock in [Clock::default(), clock_at(100)] {
-            assert!(!sight.expires_in(&clock, moment(115)).is_zero());
-            assert!(sight.expires_in(&clock, moment(116)).is_zero());
+            assert!(!snapshot.expires_in(&clock, moment(115)).is_zero());
+            assert!(snapshot.expires_in(&clock, moment(116)).is_zero());
         }
     }
 
@@ -437,30 +432,30 @@ pub mod tests {
         let mut clock = clock_at(10);
         clock.sample(EPOCH + 3600, at(11), at(11));
         clock.sample(EPOCH + 3601, at(12), at(12));
-        let sight = Sight::first(Record::read(&ours((EPOCH + 20) * 1000)).unwrap(), at(11), 0);
-        assert!(!sight.expires_in(&clock, moment(12)).is_zero());
-        assert!(sight.expires_in(&clock, moment(27)).is_zero());
+        let snapshot = Snapshot::first(Record::read(&ours((EPOCH + 20) * 1000)).unwrap(), at(11), 0);
+        assert!(!snapshot.expires_in(&clock, moment(12)).is_zero());
+        assert!(snapshot.expires_in(&clock, moment(27)).is_zero());
     }
 
     #[test]
     fn a_strangers_record_expires_in_the_second_after_its_ttl() {
-        let sight = Sight::first(Record::read(&strangers(EPOCH + 20)).unwrap(), at(19), (EPOCH + 19) * 1000);
-        assert!(!sight.expires_in(&clock_at(20), moment(20)).is_zero());
-        assert!(!sight.expires_in(&clock_at(21), moment(21)).is_zero());
-        assert!(sight.expires_in(&clock_at(22), moment(22)).is_zero());
+        let snapshot = Snapshot::first(Record::read(&strangers(EPOCH + 20)).unwrap(), at(19), (EPOCH + 19) * 1000);
+        assert!(!snapshot.expires_in(&clock_at(20), moment(20)).is_zero());
+        assert!(!snapshot.expires_in(&clock_at(21), moment(21)).is_zero());
+        assert!(snapshot.expires_in(&clock_at(22), moment(22)).is_zero());
     }
 
     #[test]
     fn without_dates_a_strangers_record_outlives_a_wall_clock_that_is_ahead() {
         let record = Record::read(&strangers(EPOCH + 20)).unwrap();
         let hour = 3_600_000;
-        let sight = Sight::first(record.clone(), at(19), (EPOCH + 19) * 1000 + hour);
+        let snapshot = Snapshot::first(record.clone(), at(19), (EPOCH + 19) * 1000 + hour);
         let ahead = |seconds| Moment { wall_millis: (EPOCH + seconds) * 1000 + hour, ..moment(seconds) };
-        assert!(!sight.expires_in(&Clock::default(), ahead(30)).is_zero());
-        assert!(sight.expires_in(&Clock::default(), ahead(80)).is_zero());
+        assert!(!snapshot.expires_in(&Clock::default(), ahead(30)).is_zero());
+        assert!(snapshot.expires_in(&Clock::default(), ahead(80)).is_zero());
         // A wall clock that jumps ahead while we look.
-        let sight = Sight::first(record, at(19), (EPOCH + 19) * 1000);
-        assert!(!sight.expires_in(&Clock::default(), ahead(20)).is_zero());
+        let snapshot = Snapshot::first(record, at(19), (EPOCH + 19) * 1000);
+        assert!(!snapshot.expires_in(&Clock::default(), ahead(20)).is_zero());
     }
 
     #[test]
@@ -468,13 +463,13 @@ pub mod tests {
         for ttl in [i64::MIN, -1, 0, i64::MAX] {
             let item =
                 Item::from([("ownerId".to_owned(), AttributeValue::S("go".to_owned())), ("ttl".to_owned(), n(ttl))]);
-            let sight = Sight::first(Record::read(&item).unwrap(), at(0), 0);
+            let snapshot = Snapshot::first(Record::read(&item).unwrap(), at(0), 0);
             for clock in [Clock::default(), clock_at(5)] {
-                let left = sight.expires_in(&clock, moment(100));
+                let left = snapshot.expires_in(&clock, moment(100));
                 assert_eq!(left.is_zero(), ttl < 5, "{ttl}");
             }
         }
-        let sight = Sight::first(Record::read(&ours(u64::MAX)).unwrap(), at(0), 0);
-        assert!(!sight.expires_in(&clock_at(5), moment(5)).is_zero());
+        let snapshot = Snapshot::first(Record::read(&ours(u64::MAX)).unwrap(), at(0), 0);
+        assert!(!snapshot.expires_in(&clock_at(5), moment(5)).is_zero());
     }
 }

@@ -2,12 +2,13 @@
 
 use super::connection::{self, Watch};
 use super::failure::{self, Place};
-use super::record::{self, Item, LOCK, TERM, millis, n, partition};
+use super::record::{self, Item, LOCK, TERM, n, partition};
 use super::{Address, WallClock};
 use crate::lease::Shard;
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::time::BootInstant;
+use crate::time::millis;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;

@@ -11,11 +11,12 @@
 //! by the same update that takes the term, and every successor keeps it, whatever happened in between.
 
 use super::clock::{Clock, with_drift};
-use super::record::{Item, Ours, millis, n, number, text};
+use super::record::{Item, Ours, n, number, text};
 use super::table::{Expression, Outcome, Table, ledger_key, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::{Grant, StoreError};
 use crate::time::BootInstant;
+use crate::time::millis;
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::time::Duration;
 

@@ -3,18 +3,145 @@
 //! The hazard: what works today may be a member that is about to be alone, or a list of servers that are two
 //! clusters. So a check asks every server that the URL names, and not only the first that answers.
 
-use super::Etcd;
-use super::proto::{LEASE_REVOKE, LeaseRevokeRequest, Nothing, STATUS, StatusResponse, TXN, TxnRequest, TxnResponse};
-use super::proto::{delete, get, put};
-use super::record::{Base, Entry, read};
+use super::claim::given_back;
+use super::connection::Connection;
+use super::list::after_all;
+use super::proto::{
+    LEASE_REVOKE, LeaseRevokeRequest, Nothing, STATUS, StatusResponse, TXN, TxnRequest, TxnResponse, delete,
+    delete_range, get, is_unchanged, put,
+};
+use super::record::{Base, Entry, Hold, Last, Lock, View, read, written};
 use super::unclaimed::UnclaimedLeases;
-use crate::lease::Session;
-use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
+use super::{Etcd, MOST_ATTEMPTS, list};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::{Administration, ErrorKind, Finding, Page, Release, Report, StoreError, Verdict, round_trip};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SCRATCH_LEASE: Duration = Duration::from_secs(10);
 
-pub async fn prepare(etcd: &Etcd) -> Result<Vec<String>, StoreError> {
+#[async_trait::async_trait]
+impl Administration for Etcd {
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        self.client.operate(|connection| Box::pin(self.inspect_on(connection, shard))).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        list::list(self, prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        self.client.operate(|connection| Box::pin(self.revoke_on(connection, shard, term))).await
+    }
+
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let asked = AtomicBool::new(false);
+        let forget = |connection| self.forget_on(connection, candidate, term, asked.swap(true, Ordering::Relaxed));
+        self.client.operate(|connection| Box::pin(forget(connection))).await
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        prepare(self).await
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        check(self).await
+    }
+}
+
+impl Etcd {
+    async fn inspect_on(&self, connection: Arc<Connection>, shard: &Shard) -> Result<Report, StoreError> {
+        let view = self.look(&connection, shard).await?;
+        let holder = match &view.lock {
+            Some(lock) => Some(self.holder(&connection, lock).await?),
+            None => None,
+        };
+        Ok(Report { holder, last_term: view.last_known().map(Entry::<Last>::term) })
+    }
+
+    /// The etcd lease is left alone: for as long as it lives, whoever is granted the lock waits for the tree that it was
+    /// for. So is the record that leads there, unless it is not the one that was written with this lock.
+    async fn revoke_on(&self, connection: Arc<Connection>, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let (lock_key, last_key) = (self.keys.lock(shard), self.keys.last(shard));
+        for _ in 0..MOST_ATTEMPTS {
+            let View { lock, last, .. } = self.look(&connection, shard).await?;
+            let Some(lock) = lock.filter(|lock| lock.term() == term) else { return Ok(Release::NotHeld) };
+            let mut success = vec![delete(&lock_key)];
+            let last_revision = last.as_ref().map_or(0, |last| last.mod_revision);
+            if let Some(last) = unreleased(&lock, last) {
+                success.push(put(&last_key, written(&last), 0));
+            }
+            let request = TxnRequest {
+                compare: vec![is_unchanged(&lock_key, lock.mod_revision), is_unchanged(&last_key, last_revision)],
+                success,
+                failure: Vec::new(),
+            };
+            let answer: TxnResponse = self.client.call(&connection, TXN, request).await?;
+            if answer.succeeded {
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be taken away")))
+    }
+
+    /// All in one step. Terms count on from the revision, so nothing has to stay. `again` after a request whose answer
+    /// was lost.
+    async fn forget_on(
+        &self,
+        connection: Arc<Connection>,
+        candidate: &Candidate,
+        term: Term,
+        again: bool,
+    ) -> Result<Release, StoreError> {
+        let (shard, keys) = (&candidate.shard, &self.keys);
+        let (lock_key, last_key) = (keys.lock(shard), keys.last(shard));
+        for _ in 0..MOST_ATTEMPTS {
+            let View { lock, last, base, .. } = self.look(&connection, shard).await?;
+            let mine = |lock: &Entry<Lock>| lock.record.session == candidate.session && lock.term() == term;
+            let is_gone = again && lock.is_none() && last.is_none();
+            let Some(lock) = lock.filter(mine) else {
+                return Ok(if is_gone { Release::Released } else { Release::NotHeld });
+            };
+            let mut success = vec![delete(&lock_key), delete(&keys.copy(shard))];
+            // Unless they were counted from a higher base than there is by now.
+            let is_ahead = base.is_none_or(|base| lock.record.term_offset > base.term_offset());
+            success.push(if is_ahead { put(&last_key, written(&given_back(&lock)), 0) } else { delete(&last_key) });
+            success.extend([Page::Orders, Page::History, Page::Runs].map(|page| delete(&keys.note(shard, &page))));
+            let many = keys.many_notes(shard).map(String::into_bytes);
+            success.extend(many.map(|key| delete_range(key.clone(), after_all(&key))));
+            let request =
+                TxnRequest { compare: vec![is_unchanged(&lock_key, lock.mod_revision)], success, failure: Vec::new() };
+            let answer: TxnResponse = self.client.call(&connection, TXN, request).await?;
+            if answer.succeeded {
+                UnclaimedLeases::revoke_later(&self.unclaimed, lock.lease);
+                self.known().remove(shard);
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be forgotten")))
+    }
+}
+
+/// What has to stand beside a lock once that is gone, so that its tree is waited for. None: that stands there already.
+fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
+    let hold = Hold { etcd_lease: lock.lease, lease_ms: lock.record.lease_ms };
+    let (mut young, mut before) = (false, Vec::new());
+    if let Some(Entry { record: last, .. }) = last {
+        if last.hold.etcd_lease == hold.etcd_lease && !last.released {
+            return None;
+        }
+        // Somebody's hand was there. Whom it speaks of is waited for as well.
+        (young, before) = (last.young, last.before);
+        if !last.released {
+            before.push(last.hold);
+        }
+    }
+    let Lock { session, term_offset, .. } = lock.record.clone();
+    Some(Last { session, hold, term_offset, term: Some(lock.term().0), released: false, young, before })
+}
+
+async fn prepare(etcd: &Etcd) -> Result<Vec<String>, StoreError> {
     let founded = etcd.client.bounded(async {
         let connection = etcd.client.connection().await?;
         let found = etcd.get(&connection, etcd.keys.base()).await?;
@@ -36,7 +163,7 @@ pub async fn prepare(etcd: &Etcd) -> Result<Vec<String>, StoreError> {
     }])
 }
 
-pub async fn check(etcd: &Etcd) -> Result<Vec<Finding>, StoreError> {
+async fn check(etcd: &Etcd) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     check_members(etcd, &mut findings).await?;
     if etcd.client.user_is_of_no_use() {
@@ -138,30 +265,32 @@ async fn check_permissions(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<b
     let reading = TxnRequest { success: vec![get(&key)], ..TxnRequest::default() };
     permission("to read", transaction(reading).await, findings)?;
 
-    let stray = UnclaimedLeases::new_lease(&etcd.unclaimed)?;
+    let unclaimed = UnclaimedLeases::new_lease(&etcd.unclaimed)?;
     permission(
         "to grant a lease",
-        etcd.client.bounded(etcd.grant(&connection, stray.id, SCRATCH_LEASE)).await,
+        etcd.client.bounded(etcd.grant(&connection, unclaimed.id, SCRATCH_LEASE)).await,
         findings,
     )?;
-    let writing =
-        TxnRequest { success: vec![put(&key, b"leaderctl store check".to_vec(), stray.id)], ..TxnRequest::default() };
+    let writing = TxnRequest {
+        success: vec![put(&key, b"leaderctl store check".to_vec(), unclaimed.id)],
+        ..TxnRequest::default()
+    };
     permission("to write", transaction(writing).await, findings)?;
-    let keeping = async { Ok(etcd.keep_alive(&connection, stray.id).await?) };
+    let keeping = async { Ok(etcd.keep_alive(&connection, unclaimed.id).await?) };
     permission("to keep a lease alive", etcd.client.bounded(keeping).await, findings)?;
-    let asking = etcd.time_to_live(&connection, stray.id);
+    let asking = etcd.time_to_live(&connection, unclaimed.id);
     permission("to ask for the time to live of a lease", etcd.client.bounded(asking).await, findings)?;
     let deleting = TxnRequest { success: vec![delete(&key)], ..TxnRequest::default() };
     permission("to delete", transaction(deleting).await, findings)?;
     let revoking = async {
-        let request = LeaseRevokeRequest { id: stray.id };
+        let request = LeaseRevokeRequest { id: unclaimed.id };
         Ok(etcd.client.call::<_, Nothing>(&connection, LEASE_REVOKE, request).await?)
     };
     permission("to revoke a lease", etcd.client.bounded(revoking).await, findings)?;
 
     let may = findings.len() == before;
     if may {
-        stray.keep();
+        unclaimed.keep();
         let prefix = &etcd.keys.prefix;
         findings.push(Finding::good(format!(
             "may do all that an election needs: read and write below {prefix}/, and leases"
@@ -241,5 +370,33 @@ mod tests {
         assert_eq!(verdicts(&StatusResponse { is_learner: true, ..fine.clone() }), [Verdict::Doubtful]);
         let full = StatusResponse { errors: vec!["memberID:1 alarm:NOSPACE ".into()], ..fine };
         assert_eq!(verdicts(&full), [Verdict::Bad]);
+    }
+
+    #[test]
+    fn what_stands_beside_a_lock_that_is_taken_away_speaks_of_it() {
+        let hold = |etcd_lease| Hold { etcd_lease, lease_ms: 15_000 };
+        let lock = Lock {
+            owner: "o".to_owned(),
+            session: Session::from_record("s"),
+            host: "h".to_owned(),
+            pid: 1,
+            lease_ms: 15_000,
+            since_ms: 1,
+            term_offset: 3,
+        };
+        let lock = Entry { record: lock, create_revision: 9, mod_revision: 9, lease: 7 };
+        let last = |etcd_lease, released| {
+            let session = Session::from_record("s");
+            let (hold, before) = (hold(etcd_lease), vec![hold(1)]);
+            let record = Last { session, hold, term_offset: 3, term: None, released, young: true, before };
+            Some(Entry { record, create_revision: 9, mod_revision: 9, lease: 0 })
+        };
+        assert!(unreleased(&lock, last(7, false)).is_none(), "it is left alone");
+        let absent = unreleased(&lock, None).expect("it is written");
+        assert_eq!((absent.hold, absent.term, absent.released, absent.before), (hold(7), Some(12), false, Vec::new()));
+        let released = unreleased(&lock, last(7, true)).expect("it is written");
+        assert_eq!((released.released, released.young, released.before), (false, true, vec![hold(1)]));
+        let other = unreleased(&lock, last(5, false)).expect("it is written");
+        assert_eq!((other.hold, other.before), (hold(7), vec![hold(1), hold(5)]));
     }
 }

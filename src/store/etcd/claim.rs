@@ -1,15 +1,48 @@
-//! How a lock is taken, and for whom its new holder has to wait.
+//! How a lock is taken, kept and given back, and for whom its new holder has to wait.
+//!
+//! The hazards are those of the store: see its module.
 
 use super::connection::Connection;
-use super::proto::{TXN, TxnRequest, TxnResponse, is_absent, is_unchanged, put};
+use super::lease::{Left, with_drift};
+use super::proto::{
+    KeyValue, LeaseKeepAliveResponse, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get,
+    is_absent, is_unchanged, put,
+};
 use super::record::{self, Base, Entry, Hold, Last, Lock, View, millis, written};
 use super::unclaimed::UnclaimedLeases;
-use super::{Etcd, Known, Left, MOST_ATTEMPTS, Tenure, YOUTH, with_drift};
-use crate::lease::{Candidate, Term};
-use crate::store::{Claim, Grant, StoreError};
+use super::{Etcd, Known, Leadership, MOST_ATTEMPTS, YOUTH};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
 use crate::time::{BootInstant, wall_clock_millis};
 use std::sync::Arc;
 use std::time::Duration;
+
+#[async_trait::async_trait]
+impl Leases for Etcd {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        self.client.operate(|connection| Box::pin(self.claim_on(connection, candidate))).await
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        self.client.operate(|connection| Box::pin(self.observe_on(connection, shard))).await
+    }
+
+    async fn renew(&self, candidate: &Candidate, _term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, beat))).await
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        self.client.operate(|connection| Box::pin(self.release_on(connection, candidate, term))).await
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.wait_for_release(shard).await
+    }
+
+    async fn doubted(&self, shard: &Shard) {
+        self.wait_for_doubt(shard).await;
+    }
+}
 
 /// The wait that a new leader owes to trees of before.
 #[derive(Debug, Default)]
@@ -26,23 +59,54 @@ impl Debt {
     }
 }
 
+enum Whose {
+    Ours(Entry<Lock>),
+    Theirs(Holder),
+    Nobodys,
+}
+
+fn whose(candidate: &Candidate, connection: &Connection, kv: Option<&KeyValue>) -> Whose {
+    let Some(kv) = kv else { return Whose::Nobodys };
+    match record::read_lock(&connection.server, kv) {
+        Ok(lock) if lock.record.session == candidate.session => Whose::Ours(lock),
+        Ok(lock) => Whose::Theirs(lock.holder(None)),
+        Err(_) => Whose::Theirs(record::foreign(kv)),
+    }
+}
+
+/// Whether a lock that was found stays for a whole lease from when both were asked: its lease was kept alive, and by
+/// who leads. See the hazards of this store.
+fn is_proof(kept: &LeaseKeepAliveResponse, found: &RangeResponse) -> bool {
+    let term = |header: &Option<ResponseHeader>| header.as_ref().map(|header| header.raft_term);
+    // A lease that is gone takes its lock with it, which the read may have been too early to see.
+    kept.ttl_seconds > 0 && term(&kept.header).is_some() && term(&kept.header) == term(&found.header)
+}
+
+/// What stands beside a lock that is given back, where a hand has deleted that.
+pub(super) fn given_back(lock: &Entry<Lock>) -> Last {
+    let Lock { session, lease_ms, term_offset, .. } = lock.record.clone();
+    let hold = Hold { etcd_lease: lock.lease, lease_ms };
+    let term = Some(lock.term().0);
+    Last { session, hold, term_offset, term, released: true, young: false, before: Vec::new() }
+}
+
 impl Etcd {
     /// Makes the prefix remember from now on. False when it did so already, or somebody was faster.
     pub(super) async fn found(&self, connection: &Arc<Connection>, after: Option<Term>) -> Result<bool, StoreError> {
-        let stray = UnclaimedLeases::new_lease(&self.unclaimed)?;
-        self.grant(connection, stray.id, YOUTH).await?;
+        let unclaimed = UnclaimedLeases::new_lease(&self.unclaimed)?;
+        self.grant(connection, unclaimed.id, YOUTH).await?;
         let (base, young) = (self.keys.base(), self.keys.young());
         let request = TxnRequest {
             compare: vec![is_absent(&base)],
             success: vec![
                 put(&base, written(&Base::now(after)), 0),
-                put(&young, b"deleted by an etcd lease once this prefix is a day old".to_vec(), stray.id),
+                put(&young, b"deleted by an etcd lease once this prefix is a day old".to_vec(), unclaimed.id),
             ],
             failure: Vec::new(),
         };
         let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
         if answer.succeeded {
-            stray.keep();
+            unclaimed.keep();
         }
         Ok(answer.succeeded)
     }
@@ -79,20 +143,16 @@ impl Etcd {
         Ok(debt)
     }
 
-    pub(super) async fn claim_on(
-        &self,
-        connection: Arc<Connection>,
-        candidate: &Candidate,
-    ) -> Result<Claim, StoreError> {
+    async fn claim_on(&self, connection: Arc<Connection>, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        let mut stray = UnclaimedLeases::new_lease(&self.unclaimed)?;
+        let mut unclaimed = UnclaimedLeases::new_lease(&self.unclaimed)?;
         // At once, for most claims come when the lock is free.
         let (view, granted) =
-            tokio::join!(self.look(&connection, shard), self.grant(&connection, stray.id, candidate.lease));
+            tokio::join!(self.look(&connection, shard), self.grant(&connection, unclaimed.id, candidate.lease));
         let mut view = view?;
         if view.lock.as_ref().is_none_or(|lock| lock.record.session == candidate.session) {
             granted?;
-            stray.granted();
+            unclaimed.granted();
         }
         for _ in 0..MOST_ATTEMPTS {
             if let Some(lock) = view.lock.as_ref().filter(|lock| lock.record.session != candidate.session) {
@@ -105,11 +165,11 @@ impl Etcd {
                 continue;
             };
             let debt = self.debt(&connection, &view, candidate).await?;
-            match self.take(&connection, candidate, &view, base, debt, stray.id).await? {
-                Ok(tenure) => {
-                    stray.keep();
-                    let grant = Grant { term: tenure.term, start_after: tenure.start_after };
-                    self.known().insert(shard.clone(), Known { seen: None, tenure: Some(tenure) });
+            match self.take(&connection, candidate, &view, base, debt, unclaimed.id).await? {
+                Ok(leadership) => {
+                    unclaimed.keep();
+                    let grant = Grant { term: leadership.term, start_after: leadership.start_after };
+                    self.known().insert(shard.clone(), Known { seen: None, leadership: Some(leadership) });
                     return Ok(Claim::Granted(grant));
                 }
                 Err(newer) => view = newer,
@@ -127,7 +187,7 @@ impl Etcd {
         base: &Entry<Base>,
         debt: Debt,
         etcd_lease: i64,
-    ) -> Result<Result<Tenure, View>, StoreError> {
+    ) -> Result<Result<Leadership, View>, StoreError> {
         let (lock_key, last_key) = (self.keys.lock(&candidate.shard), self.keys.last(&candidate.shard));
         let hold = Hold { etcd_lease, lease_ms: millis(candidate.lease) };
         let Debt { start_after, young, before } = debt;
@@ -160,6 +220,179 @@ impl Etcd {
         let mod_revision = answer.revision();
         let create_revision = view.lock.as_ref().map_or(mod_revision, |lock| lock.create_revision);
         let lock = Entry { record: lock, create_revision, mod_revision, lease: etcd_lease };
-        Ok(Ok(Tenure { term: lock.term(), lock, last, start_after, beat: 0 }))
+        Ok(Ok(Leadership { term: lock.term(), lock, last, start_after, beat: 0 }))
+    }
+
+    async fn observe_on(&self, connection: Arc<Connection>, shard: &Shard) -> Result<Observation, StoreError> {
+        let found = self.get(&connection, self.keys.lock(shard)).await?;
+        let Some(kv) = found.kvs.first() else { return Ok(Observation::Free) };
+        let lock = record::read_lock(&connection.server, kv)?;
+        self.saw_held(shard, found.header.map_or(0, |header| header.revision));
+        Ok(Observation::Held(self.holder(&connection, &lock).await?))
+    }
+
+    async fn renew_on(
+        &self,
+        connection: Arc<Connection>,
+        candidate: &Candidate,
+        beat: u64,
+    ) -> Result<Renewal, StoreError> {
+        let shard = &candidate.shard;
+        let key = self.keys.lock(shard);
+        let mut mine = match self.leadership(shard, &candidate.session) {
+            Some(leadership) if beat <= leadership.beat => return Ok(Renewal::Overtaken),
+            Some(leadership) => Some((leadership.lock.lease, leadership.lock.mod_revision)),
+            None => None,
+        };
+        for _ in 0..MOST_ATTEMPTS {
+            let Some((etcd_lease, mod_revision)) = mine else {
+                // A claim of ours whose answer nobody heard, or nothing.
+                let found = self.get(&connection, key.clone()).await?;
+                match whose(candidate, &connection, found.kvs.first()) {
+                    Whose::Ours(lock) if self.unclaimed.leases().contains(&lock.lease) => {
+                        return Err(StoreError::unknown(format!(
+                            "the lock of shard {shard} is about to be given back"
+                        )));
+                    }
+                    Whose::Ours(lock) => mine = Some((lock.lease, lock.mod_revision)),
+                    Whose::Theirs(holder) => return Ok(Renewal::Lost(Some(holder))),
+                    Whose::Nobodys => return Ok(Renewal::Lost(None)),
+                }
+                continue;
+            };
+            let (kept, found) =
+                tokio::join!(self.keep_alive(&connection, etcd_lease), self.get(&connection, key.clone()));
+            let found = found?;
+            match found.kvs.first() {
+                Some(kv) if kv.mod_revision == mod_revision && kv.lease == etcd_lease => {
+                    let kept = kept?;
+                    if !is_proof(&kept, &found) {
+                        continue;
+                    }
+                    if Duration::from_secs(record::revision(kept.ttl_seconds)) < candidate.lease {
+                        return Err(StoreError::unknown(format!(
+                            "etcd at {} kept the lease of shard {shard} for {} s only",
+                            connection.server, kept.ttl_seconds
+                        )));
+                    }
+                    let mut known = self.known();
+                    let leadership = known.entry(shard.clone()).or_default().leadership.as_mut();
+                    if let Some(leadership) =
+                        leadership.filter(|leadership| leadership.lock.mod_revision == mod_revision)
+                    {
+                        leadership.beat = leadership.beat.max(beat);
+                    }
+                    return Ok(Renewal::Renewed);
+                }
+                other => {
+                    let holder = match whose(candidate, &connection, other) {
+                        Whose::Ours(lock) => {
+                            mine = Some((lock.lease, lock.mod_revision));
+                            continue;
+                        }
+                        Whose::Theirs(holder) => Some(holder),
+                        Whose::Nobodys => None,
+                    };
+                    self.forget_leadership(shard, &candidate.session);
+                    return Ok(Renewal::Lost(holder));
+                }
+            }
+        }
+        Err(StoreError::unknown(format!(
+            "etcd at {} changes its leader, or the lock of shard {shard}, while the lease is renewed",
+            connection.server
+        )))
+    }
+
+    fn forget_leadership(&self, shard: &Shard, session: &Session) {
+        if let Some(known) = self.known().get_mut(shard) {
+            known.leadership.take_if(|leadership| leadership.lock.record.session == *session);
+        }
+    }
+
+    async fn release_on(
+        &self,
+        connection: Arc<Connection>,
+        candidate: &Candidate,
+        term: Term,
+    ) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let (lock_key, last_key) = (self.keys.lock(shard), self.keys.last(shard));
+        let fits =
+            |lock: &Entry<Lock>| lock.record.session == candidate.session && (term == Term(0) || term == lock.term());
+        let mut found = self
+            .leadership(shard, &candidate.session)
+            .filter(|leadership| fits(&leadership.lock))
+            .map(|leadership| (leadership.lock, Some(leadership.last), leadership.start_after));
+        let mut released = Release::NotHeld;
+        for attempt in 0..MOST_ATTEMPTS {
+            if let Some((lock, last, start_after)) = found.take() {
+                let mut last = last.unwrap_or_else(|| given_back(&lock));
+                (last.term, last.released) = (Some(lock.term().0), true);
+                // Those trees are dead by now, and nobody has to ask again.
+                if start_after.is_some_and(|instant| instant <= BootInstant::now()) {
+                    (last.young, last.before) = (false, Vec::new());
+                }
+                let request = TxnRequest {
+                    compare: vec![is_unchanged(&lock_key, lock.mod_revision)],
+                    success: vec![delete(&lock_key), put(&last_key, written(&last), 0), delete(&self.keys.copy(shard))],
+                    failure: Vec::new(),
+                };
+                let answer: TxnResponse = self.client.call(&connection, TXN, request).await?;
+                if answer.succeeded {
+                    // It may be the last thing that this process does, and expires by itself otherwise.
+                    UnclaimedLeases::revoke_later(&self.unclaimed, lock.lease);
+                    released = Release::Released;
+                    break;
+                }
+            }
+            if attempt + 1 < MOST_ATTEMPTS {
+                found = self.find_own(&connection, candidate).await?.filter(|(lock, ..)| fits(lock));
+            }
+            if found.is_none() {
+                break;
+            }
+        }
+        self.forget_leadership(shard, &candidate.session);
+        // A claim that was given up may be under way: without its etcd lease it comes to nothing.
+        for id in self.unclaimed.leases() {
+            self.unclaimed.revoke(&connection, id).await?;
+        }
+        Ok(released)
+    }
+
+    /// Our lock and the record beside it, as they are now.
+    async fn find_own(
+        &self,
+        connection: &Arc<Connection>,
+        candidate: &Candidate,
+    ) -> Result<Option<(Entry<Lock>, Option<Last>, Option<BootInstant>)>, StoreError> {
+        let (lock, last) = (self.keys.lock(&candidate.shard), self.keys.last(&candidate.shard));
+        let request = TxnRequest { success: vec![get(&lock), get(&last)], ..TxnRequest::default() };
+        let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
+        let mut answer = answer.found();
+        let (lock, last) = (answer.next().flatten(), answer.next().flatten());
+        // What cannot be read is not ours, and nothing to complain about here.
+        let lock = lock.and_then(|kv| record::read::<Lock>(&connection.server, &kv).ok());
+        let Some(lock) = lock.filter(|lock| lock.record.session == candidate.session) else { return Ok(None) };
+        let last = last.and_then(|kv| record::read::<Last>(&connection.server, &kv).ok()).map(|last| last.record);
+        Ok(Some((lock, last.filter(|last| last.session == candidate.session), None)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_over_a_change_of_etcds_leader_proves_nothing() {
+        let header = |raft_term| Some(ResponseHeader { raft_term, ..ResponseHeader::default() });
+        let kept = |raft_term, ttl_seconds| LeaseKeepAliveResponse { header: header(raft_term), ttl_seconds };
+        let found = |raft_term| RangeResponse { header: header(raft_term), ..RangeResponse::default() };
+        assert!(is_proof(&kept(3, 15), &found(3)));
+        assert!(!is_proof(&kept(2, 15), &found(3)), "a former leader may have answered");
+        assert!(!is_proof(&kept(3, 0), &found(3)), "the lease is gone");
+        assert!(!is_proof(&LeaseKeepAliveResponse { header: None, ttl_seconds: 15 }, &found(3)));
+        assert!(!is_proof(&LeaseKeepAliveResponse { header: None, ttl_seconds: 15 }, &RangeResponse::default()));
     }
 }

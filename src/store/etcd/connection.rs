@@ -2,17 +2,14 @@
 //!
 //! The hazards:
 //!
-//! - A connection may hang without an end: a partition, a frozen member. Whatever was asked on it is bounded by its
-//!   caller, and the next request must not follow it into the hole. So a request that is given up, or that waits for
-//!   long while a later one begins, costs the connection the trust: the next one goes to the next endpoint.
-//! - A connection may have ended while nobody looked, and tell so only when something is sent on it. That is no reason to
-//!   fail: the whole operation is done again, once, on a new one. Each is written so that this does no harm.
+//! - A connection may hang, or have ended unnoticed: see `kept`. The next request then goes to the next endpoint.
 //! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is dialled
 //!   within a request's time, and a request is sent once.
 //! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
 //! - A token may expire at any time, at a restart of etcd for one. Then the password is shown again, once.
 //! - What etcd says in an error may name anything; what it never contains is the password, which travels in one request only.
 
+use super::failure::{Circumstances, Failure, explain, is_local};
 use super::proto::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchCreateRequest, WatchRequest,
     WatchResponse,
@@ -20,15 +17,15 @@ use super::proto::{
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::cause::{causes, in_short, innermost};
+use crate::store::error::innermost;
+use crate::store::kept::{self, Asked, Kept, Pending};
 use crate::store::url::Secret;
 use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream;
+use futures_util::stream::StreamExt;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
-use std::error::Error;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -48,10 +45,6 @@ use tower_service::Service;
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A later request does not follow one that has been waiting for longer than this.
-const LEAST_PATIENCE: Duration = Duration::from_millis(100);
-const MOST_PATIENCE: Duration = Duration::from_secs(1);
-
 pub struct Client {
     servers: Vec<Server>,
     user: Option<(String, Secret)>,
@@ -60,6 +53,7 @@ pub struct Client {
     prefix: String,
     /// What may be the reason when a connection ends before it was of any use.
     doubt: Option<&'static str>,
+    shared: Kept<Connection>,
     state: Mutex<State>,
 }
 
@@ -73,7 +67,6 @@ pub struct Server {
 struct State {
     /// Whose turn it is to be dialled.
     next: usize,
-    shared: Option<Arc<Connection>>,
     token: Token,
 }
 
@@ -91,77 +84,21 @@ pub struct Connection {
     index: usize,
     channel: Channel,
     allowance: Allowance,
-    waiting: Mutex<Waiting>,
+    pending: Pending,
     /// It was of use at least once.
     proven: AtomicBool,
     /// It ended, and did not just fall silent.
     broken: AtomicBool,
 }
 
-/// Requests without an answer.
-#[derive(Default)]
-struct Waiting {
-    count: u32,
-    /// When the first of them began, or the last answer came.
-    since: Option<Instant>,
-}
-
 impl Connection {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn was_of_use(&self) {
+        self.allowance.begin_again();
+        self.proven.store(true, Ordering::Relaxed);
     }
 
     fn grpc(&self) -> Grpc<Channel> {
         Grpc::new(self.channel.clone()).max_decoding_message_size(MOST)
-    }
-
-    /// Whether it has said more than it may. The library judges a message by the length that it announces, and tells that
-    /// in words alone; should they change, they are shown as they are.
-    fn said_too_much(&self, status: &Status) -> bool {
-        self.allowance.is_exceeded() || status.message().contains("decoded message length too large")
-    }
-
-    fn is_silent(&self, patience: Duration) -> bool {
-        let waiting = self.waiting();
-        waiting.count > 0 && waiting.since.is_some_and(|since| since.elapsed() > patience)
-    }
-}
-
-/// One request on a connection. When it is dropped before it was answered, the connection is trusted no longer.
-struct Asked<'a> {
-    client: &'a Client,
-    connection: &'a Arc<Connection>,
-    answered: bool,
-}
-
-impl<'a> Asked<'a> {
-    fn on(client: &'a Client, connection: &'a Arc<Connection>) -> Self {
-        let mut waiting = connection.waiting();
-        waiting.count += 1;
-        waiting.since.get_or_insert_with(Instant::now);
-        drop(waiting);
-        connection.allowance.begin_again();
-        Self { client, connection, answered: false }
-    }
-
-    fn answered(mut self) {
-        self.answered = true;
-        self.connection.allowance.begin_again();
-        self.connection.proven.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        let mut waiting = self.connection.waiting();
-        waiting.count -= 1;
-        if self.answered {
-            waiting.since = (waiting.count > 0).then(Instant::now);
-        }
-        drop(waiting);
-        if !self.answered {
-            self.client.distrust(self.connection);
-        }
     }
 }
 
@@ -182,26 +119,6 @@ impl Watch {
     }
 }
 
-/// What went wrong with a request, with what a caller may want to know about it.
-#[derive(Debug)]
-pub struct Failure {
-    /// There is no such etcd lease (any more). Nothing was applied.
-    pub no_such_lease: bool,
-    pub error: StoreError,
-}
-
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
-        failure.error
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self { no_such_lease: false, error }
-    }
-}
-
 impl Client {
     /// `servers` is not empty.
     pub fn new(
@@ -216,12 +133,24 @@ impl Client {
             let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
             Server { name, endpoint }
         });
-        Self { servers: servers.collect(), user, request_timeout, prefix, doubt, state: Mutex::default() }
+        Self {
+            servers: servers.collect(),
+            user,
+            request_timeout,
+            prefix,
+            doubt,
+            shared: Kept::default(),
+            state: Mutex::default(),
+        }
     }
 
-    /// What one operation may take: less than the caller gives it, so that it is we who say what happened.
+    /// What one operation may take.
     pub fn bound(&self) -> Duration {
-        self.request_timeout / 20 * 19
+        kept::bound(self.request_timeout)
+    }
+
+    fn patience(&self) -> Duration {
+        kept::patience(self.bound())
     }
 
     pub fn user(&self) -> Option<&str> {
@@ -261,22 +190,21 @@ impl Client {
         self.bounded(async {
             let connection = self.connection().await?;
             let proven = connection.proven.load(Ordering::Relaxed);
-            let answer = attempt(Arc::clone(&connection)).await;
-            if answer.is_ok() || !proven || !connection.broken.load(Ordering::Relaxed) {
-                return answer;
-            }
-            self.distrust(&connection);
-            attempt(self.connection().await?).await
+            let first = attempt(Arc::clone(&connection));
+            let again = Box::pin(async {
+                self.distrust(&connection);
+                attempt(self.connection().await?).await
+            });
+            let has_ended = |_: &StoreError| proven && connection.broken.load(Ordering::Relaxed);
+            kept::once_more(first, has_ended, again).await
         })
         .await
     }
 
     /// The shared connection, or a new one.
     pub async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        let patience = (self.request_timeout / 4).clamp(LEAST_PATIENCE, MOST_PATIENCE);
-        let shared = self.state().shared.clone();
-        if let Some(connection) = shared {
-            if !connection.is_silent(patience) {
+        if let Some(connection) = self.shared.get() {
+            if !connection.pending.is_silent(self.patience()) {
                 return Ok(connection);
             }
             self.distrust(&connection);
@@ -290,9 +218,8 @@ impl Client {
             let share = left / u32::try_from(self.servers.len() - tried).unwrap_or(u32::MAX);
             match self.dial(index, share).await {
                 Ok(connection) => {
-                    let mut state = self.state();
-                    state.next = index;
-                    state.shared = Some(Arc::clone(&connection));
+                    self.state().next = index;
+                    self.shared.keep_unless(&connection, |_| false);
                     return Ok(connection);
                 }
                 // Another endpoint would say the same.
@@ -323,7 +250,7 @@ impl Client {
                 index,
                 channel,
                 allowance,
-                waiting: Mutex::default(),
+                pending: Pending::default(),
                 proven: AtomicBool::new(false),
                 broken: AtomicBool::new(false),
             });
@@ -333,13 +260,17 @@ impl Client {
         timeout(within, dialled).await.unwrap_or_else(|_| Err(unreachable("no answer in time")))
     }
 
-    /// The next request shall not go there.
+    /// The next request goes to the next endpoint.
     fn distrust(&self, connection: &Arc<Connection>) {
-        let mut state = self.state();
-        if state.shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, connection)) {
-            state.shared = None;
-            state.next = (connection.index + 1) % self.servers.len();
+        if self.shared.forget(connection) {
+            self.state().next = (connection.index + 1) % self.servers.len();
         }
+    }
+
+    /// A request begins on `connection`, which is not trusted any more if that is given up.
+    fn ask_on<'a>(&'a self, connection: &'a Arc<Connection>) -> Asked<'a, impl FnOnce(bool)> {
+        connection.allowance.begin_again();
+        connection.pending.begin(self.patience(), |_| self.distrust(connection))
     }
 
     /// Gets a token if there is a password to show and none was shown yet.
@@ -391,7 +322,7 @@ impl Client {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let asked = Asked::on(self, connection);
+        let asked = self.ask_on(connection);
         let mut grpc = connection.grpc();
         let answer = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
@@ -409,14 +340,17 @@ impl Client {
             Err(status) if is_local(status) || matches!(status.code(), Code::Unavailable | Code::Unimplemented) => {
                 drop(asked);
             }
-            Ok(_) | Err(_) => asked.answered(),
+            Ok(_) | Err(_) => {
+                connection.was_of_use();
+                asked.answered();
+            }
         }
         answer.map(tonic::Response::into_inner)
     }
 
     /// What happens to a key from a revision on. Bounded is only how long it takes to begin.
     pub async fn watch(&self, connection: &Arc<Connection>, what: WatchCreateRequest) -> Result<Watch, Failure> {
-        let asked = Asked::on(self, connection);
+        let asked = self.ask_on(connection);
         let mut grpc = connection.grpc();
         let (open, ended) = oneshot::channel::<Infallible>();
         let begun = async {
@@ -429,6 +363,7 @@ impl Client {
         };
         match timeout(self.bound(), begun).await {
             Ok(Ok(events)) => {
+                connection.was_of_use();
                 asked.answered();
                 Ok(Watch { events: events.into_inner(), allowance: connection.allowance.clone(), _open: open })
             }
@@ -438,6 +373,17 @@ impl Client {
                 Err(StoreError::unknown(format!("etcd at {server} did not begin a watch in time")).into())
             }
         }
+    }
+
+    fn failure(&self, connection: &Connection, method: Method, status: &Status) -> Failure {
+        let circumstances = Circumstances {
+            server: &connection.server,
+            user: self.user(),
+            prefix: &self.prefix,
+            allowance: &connection.allowance,
+            doubt: self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)),
+        };
+        explain(&circumstances, method, status)
     }
 
     /// What a watch ended with.
@@ -467,72 +413,6 @@ impl Client {
             request.metadata_mut().insert("token", token);
         }
         request
-    }
-
-    /// In our words.
-    fn failure(&self, connection: &Connection, method: Method, status: &Status) -> Failure {
-        let server = &connection.server;
-        let said = status.message().trim_start_matches("etcdserver: ");
-        let whom = self.user().map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
-        let error = if connection.said_too_much(status) {
-            StoreError::unknown(connection.allowance.complaint(&format!("etcd at {server}"), "etcd"))
-        } else if let Some(source) = status.source().filter(|_| is_local(status)) {
-            let mut cause = innermost(source);
-            if let Some(doubt) = self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)) {
-                let _ = write!(cause, " ({doubt})");
-            }
-            if was_not_sent(source) || cause.contains("received fatal alert") {
-                StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}"))
-            } else {
-                StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}"))
-            }
-        } else if status.code() == Code::PermissionDenied || said.contains("permission denied") {
-            let prefix = &self.prefix;
-            StoreError::denied(format!(
-                "etcd at {server} denied {whom} a {} of keys that begin with {prefix}/: grant a role of that user \
-                 readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)",
-                method.name
-            ))
-        } else if said.contains("user name is empty") {
-            StoreError::denied(format!(
-                "etcd at {server} wants to know who asks: write {{etcd,etcds}}://USER:PASSWORD@HOST"
-            ))
-        } else if said.contains("invalid user ID or password") {
-            StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
-        } else if status.code() == Code::Unauthenticated {
-            StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", method.name))
-        } else {
-            answered_with(server, method, status.code(), said)
-        };
-        Failure { no_such_lease: said.contains("requested lease not found"), error }
-    }
-}
-
-/// What any etcd may say to anybody.
-fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreError {
-    let mut said = in_short(said);
-    if said.is_empty() {
-        let _ = write!(said, "{}", code.description());
-    }
-    match code {
-        Code::ResourceExhausted if said.contains("database space exceeded") => StoreError::not_applied(format!(
-            "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
-             etcdctl alarm disarm"
-        )),
-        // Turned away before it was handled.
-        Code::ResourceExhausted => StoreError::not_applied(format!("etcd at {server} turned a request away: {said}")),
-        Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
-            StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
-        }
-        Code::Unimplemented => StoreError::misconfigured(format!(
-            "{server} does not know {}: it is no etcd of version 3.4 or later",
-            method.name
-        )),
-        Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
-        Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
-            StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", method.name))
-        }
-        _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", method.name)),
     }
 }
 
@@ -570,13 +450,4 @@ where
     P::Err: std::fmt::Debug,
 {
     method.path.parse().expect("the paths of etcd's methods are paths")
-}
-
-/// It was made here, not by etcd.
-fn is_local(status: &Status) -> bool {
-    status.source().is_some()
-}
-
-fn was_not_sent(error: &(dyn Error + 'static)) -> bool {
-    causes(error).any(<dyn Error>::is::<tonic::ConnectError>)
 }

@@ -8,7 +8,7 @@ use super::proto::{KeyValue, RANGE, RangeRequest, RangeResponse};
 use super::record::{self, Entry, Last, Lock};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{Holder, Report, StoreError, many};
+use crate::store::{Holder, Report, StoreError, parallel};
 use std::collections::BTreeMap;
 
 /// So many keys are read in one request.
@@ -28,7 +28,7 @@ pub async fn list(etcd: &Etcd, prefix: &str) -> Result<Vec<(Shard, Report)>, Sto
             Ok((shard, Report { holder: Some(holder), last_term: None }))
         }
     });
-    let mut reports: BTreeMap<Shard, Report> = many::answers(held).await?.into_iter().collect();
+    let mut reports: BTreeMap<Shard, Report> = parallel::answers(held).await?.into_iter().collect();
     let (found, server) = below(etcd, &lasts, prefix).await?;
     for (shard, kv) in of_shards(found) {
         let last = record::read::<Last>(&server, &kv).ok();

@@ -10,13 +10,14 @@
 //!   shorter; a change of etcd's leader gives it its whole time again.
 
 use super::connection::Connection;
+use super::keys::STANDBY_MARK;
 use super::list::below;
 use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse, delete, get, is_absent, is_value, put};
-use super::record::{STANDBY_MARK, unreadable, whole_seconds};
+use super::record::{unreadable, whole_seconds};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS};
 use crate::lease::Shard;
-use crate::store::{ErrorKind, Note, Notes, Page, StoreError, many};
+use crate::store::{ErrorKind, Note, Notes, Page, StoreError, parallel};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,10 +69,10 @@ impl Etcd {
     ) -> Result<bool, StoreError> {
         let mut etcd_lease = 0;
         if let Some(lasts) = draft.and_then(time_to_grant) {
-            let stray = UnclaimedLeases::new_lease(&self.unclaimed)?;
-            self.grant(connection, stray.id, lasts).await?;
-            etcd_lease = stray.id;
-            stray.keep();
+            let unclaimed = UnclaimedLeases::new_lease(&self.unclaimed)?;
+            self.grant(connection, unclaimed.id, lasts).await?;
+            etcd_lease = unclaimed.id;
+            unclaimed.keep();
         }
         let written = match draft {
             Some(draft) => Some(put(key, draft.text.clone().into_bytes(), etcd_lease)),
@@ -142,7 +143,7 @@ impl Notes for Etcd {
                 Ok(note.map(|note| (shard, note)))
             })
         });
-        let mut standbys: Vec<_> = many::answers(notes).await?.into_iter().flatten().collect();
+        let mut standbys: Vec<_> = parallel::answers(notes).await?.into_iter().flatten().collect();
         standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }

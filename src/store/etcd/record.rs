@@ -1,22 +1,11 @@
-//! What lies under which key, and how it is read. Everything is JSON, so that `etcdctl get` shows it to people.
-//!
-//! | key | what |
-//! | --- | --- |
-//! | `PREFIX/base` | since when this prefix remembers; the terms count from it |
-//! | `PREFIX/young` | there for a day from then on, or longer: an etcd lease ends it |
-//! | `PREFIX/lock/SHARD` | who leads, attached to the leader's etcd lease |
-//! | `PREFIX/last/SHARD` | who led last, and how that ended; attached to nothing |
-//! | `PREFIX/led/HASH` | a copy of the last one while it has the lock, attached to its etcd lease |
-//! | `PREFIX/note/orders/SHARD` | what operators want of its candidates; a note's etcd lease ends it |
-//! | `PREFIX/note/history/SHARD` | how its last leaderships went |
-//! | `PREFIX/note/standby/SHARD=SESSION` | that a candidate waits for it |
+//! What is stored, and how it is read. Everything is JSON, so that `etcdctl get` shows it to people.
 //!
 //! The hazard: anybody can put anything under a key. What cannot be read here is an error that names the key, and
 //! nothing is ever put over it. Numbers are bounded, so that no sum with them overflows.
 
 use super::proto::{KeyValue, TxnResponse};
-use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Holder, Page, StoreError};
+use crate::lease::{Candidate, Session, Term};
+use crate::store::{Holder, StoreError};
 use crate::time::wall_clock_millis;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,75 +13,6 @@ use std::time::Duration;
 
 /// No term, revision or time comes near it, and JSON's numbers go as far.
 const MOST: u64 = 1 << 53;
-
-/// Ends the name of the shard in the key of a standby's note; not in the alphabet of shards.
-pub const STANDBY_MARK: char = '=';
-
-/// The keys under one prefix.
-#[derive(Clone, Debug)]
-pub struct Keys {
-    pub prefix: String,
-}
-
-impl Keys {
-    pub fn base(&self) -> Vec<u8> {
-        format!("{}/base", self.prefix).into_bytes()
-    }
-
-    pub fn young(&self) -> Vec<u8> {
-        format!("{}/young", self.prefix).into_bytes()
-    }
-
-    pub fn lock(&self, shard: &Shard) -> Vec<u8> {
-        [self.locks().as_bytes(), shard.as_str().as_bytes()].concat()
-    }
-
-    pub fn last(&self, shard: &Shard) -> Vec<u8> {
-        [self.lasts().as_bytes(), shard.as_str().as_bytes()].concat()
-    }
-
-    /// Without the name of the shard: a hand that deletes all keys that have it leaves this one.
-    pub fn copy(&self, shard: &Shard) -> Vec<u8> {
-        format!("{}/led/{:016x}", self.prefix, hash(shard.as_str())).into_bytes()
-    }
-
-    /// What the keys of locks begin with.
-    pub fn locks(&self) -> String {
-        format!("{}/lock/", self.prefix)
-    }
-
-    /// What the keys of the last leaderships begin with.
-    pub fn lasts(&self) -> String {
-        format!("{}/last/", self.prefix)
-    }
-
-    pub fn note(&self, shard: &Shard, page: &Page) -> Vec<u8> {
-        let (prefix, shard) = (&self.prefix, shard.as_str());
-        let key = match page {
-            Page::Orders => format!("{prefix}/note/orders/{shard}"),
-            Page::History => format!("{prefix}/note/history/{shard}"),
-            Page::Standby(session) => format!("{}{shard}{STANDBY_MARK}{}", self.standbys(), session.as_str()),
-            Page::Runs => format!("{prefix}/note/runs/{shard}"),
-            Page::Once(job) => format!("{prefix}/note/once/{shard}{STANDBY_MARK}{job}"),
-        };
-        key.into_bytes()
-    }
-
-    /// What the keys of those notes begin with of which a shard may have several.
-    pub fn many_notes(&self, shard: &Shard) -> [String; 2] {
-        let once = format!("{}/note/once/{shard}{STANDBY_MARK}", self.prefix);
-        [format!("{}{shard}{STANDBY_MARK}", self.standbys()), once]
-    }
-
-    /// What the keys of standbys' notes begin with.
-    pub fn standbys(&self) -> String {
-        format!("{}/note/standby/", self.prefix)
-    }
-
-    pub fn scratch(&self, session: &Session) -> Vec<u8> {
-        format!("{}/check/{}", self.prefix, session.as_str()).into_bytes()
-    }
-}
 
 /// A record, and what etcd says of its key.
 #[derive(Clone, Debug)]
@@ -311,19 +231,13 @@ pub fn unreadable(server: &str, key: &[u8]) -> StoreError {
     ))
 }
 
-/// FNV-1a: it must be the same in every release.
-fn hash(text: &str) -> u64 {
-    let bytes = text.bytes();
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 pub fn revision(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or(0)
 }
 
 /// Rounded up: nobody's lease gets shorter by it.
 pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(MOST - 1)
+    crate::time::millis(duration).min(MOST - 1)
 }
 
 /// etcd's leases are whole seconds long.

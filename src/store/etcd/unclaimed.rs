@@ -4,7 +4,8 @@
 //! a lease that a leadership hangs on ends it. So a number is here from the beginning of its claim, leaves when the claim
 //! ends in a leadership, and no other claim ever uses it.
 
-use super::connection::{Client, Connection, Failure};
+use super::connection::{Client, Connection};
+use super::failure::Failure;
 use super::proto::{LEASE_REVOKE, LeaseRevokeRequest, Nothing};
 use crate::store::StoreError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,7 +5,7 @@
 //! of the way, and another one in its place. Those who had the first one open find that it is not named any more.
 
 use super::explain;
-use super::record::{beside, names, open_lock, remove};
+use super::files::{beside, names, open_lock, remove};
 use crate::store::StoreError;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};

@@ -5,10 +5,10 @@
 //! writer of many; reading needs none, for a note is replaced as a whole (rename).
 
 use super::lock::{self, Lock};
-use super::{FileStore, explain, record};
+use super::{FileStore, explain, files};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError};
-use crate::time::wall_clock_millis;
+use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
@@ -37,9 +37,9 @@ struct Kept {
 
 impl Kept {
     fn of(note: &Note) -> Self {
-        let millis = |lasts: Duration| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
         // Of the millisecond that has begun, some is over.
-        let until_millis = note.lasts.map(|lasts| wall_clock_millis().saturating_add(millis(lasts)).saturating_add(1));
+        let until_millis =
+            note.lasts.map(|lasts| wall_clock_millis().saturating_add(whole_millis(lasts)).saturating_add(1));
         Self { text: note.text.clone(), until_millis }
     }
 
@@ -64,7 +64,7 @@ impl FileStore {
     }
 
     fn read_note(path: &Path) -> Result<Option<Note>, StoreError> {
-        let Some(text) = record::read(path)? else { return Ok(None) };
+        let Some(text) = files::read(path)? else { return Ok(None) };
         let foreign = |error: serde_json::Error| {
             let path = path.display();
             StoreError::misconfigured(format!("the note {path} was written by something else ({error}): remove it"))
@@ -86,7 +86,7 @@ impl FileStore {
             let path = entry.path();
             let kind = entry.file_type().ok();
             if let Some(kind) = kind.filter(|kind| kind.is_dir() && path != once) {
-                return Err(record::misplaced(&path, kind));
+                return Err(files::misplaced(&path, kind));
             }
             let removed =
                 if kind.is_some_and(|kind| kind.is_dir()) { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -136,12 +136,12 @@ impl Notes for FileStore {
                 let new = self.directory.join(format!("{LOCK}.new"));
                 let text = serde_json::to_vec(&Kept::of(draft)).expect("a note is plain data");
                 let directory = match page {
-                    Page::Once(_) => path.parent().map_or(Ok(()), record::make_folder),
+                    Page::Once(_) => path.parent().map_or(Ok(()), files::make_folder),
                     Page::Orders | Page::History | Page::Standby(_) | Page::Runs => Ok(()),
                 };
-                directory.and_then(|()| record::replace(&path, &new, &text))
+                directory.and_then(|()| files::replace(&path, &new, &text))
             }
-            None => record::remove(&path).map(drop),
+            None => files::remove(&path).map(drop),
         };
         written.map_err(|error: io::Error| explain("cannot write", &path, &error))?;
         Ok(true)

@@ -4,11 +4,17 @@
 //! are held; a bucket in memory forgets them with its server; a mirror accepts no writes. Permissions are told apart
 //! only by trying each.
 
-use super::address::{Address, SCRATCH};
-use super::bucket::{Bucket, Info, Put, Refusal, STREAM_NAME_TAKEN, Stamp};
-use super::connection::Failure;
-use crate::lease::show;
-use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
+use super::address::{Address, NOTHING, SCRATCH, is_note_of, key_of, ledger_of};
+use super::bucket::{Bucket, Put, Refusal, STREAM_NAME_TAKEN};
+use super::failure::Failure;
+use super::jetstream::{Info, Stamp};
+use super::record::{Content, Record, Snapshot};
+use super::{Asks, MOST_ATTEMPTS, Nats, list, slack};
+use crate::lease::{Candidate, Shard, Term, show};
+use crate::store::{
+    Administration, ErrorKind, Finding, Leases, Release, Report, StoreError, Verdict, parallel, round_trip,
+};
+use crate::time::BootInstant;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -18,8 +24,98 @@ const MOST_LABOUR_MICROS: u64 = 60_000_000;
 /// Before this, buckets were something else.
 const OLDEST_VERSION: (u32, u32) = (2, 9);
 
+#[async_trait::async_trait]
+impl Administration for Nats {
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        let Some(snapshot) = self.look(shard).await? else { return Ok(Report::default()) };
+        if snapshot.content == Content::Foreign {
+            return Err(self.foreign(shard));
+        }
+        let snapshot = if snapshot.left(BootInstant::now()).is_zero() {
+            snapshot
+        } else {
+            self.dated(shard, snapshot, Asks::Onlooker).await?
+        };
+        let now = BootInstant::now();
+        let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
+        Ok(Report { holder, last_term: snapshot.term().map(Term) })
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        list::list(self, prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let Some(snapshot) = self.look(shard).await? else { return Ok(Release::NotHeld) };
+            if snapshot.content == Content::Foreign {
+                return Err(self.foreign(shard));
+            }
+            if snapshot.term() != Some(term.0) || snapshot.left(BootInstant::now()).is_zero() {
+                return Ok(Release::NotHeld);
+            }
+            let snapshot = self.dated(shard, snapshot, Asks::Onlooker).await?;
+            if snapshot.left(BootInstant::now()).is_zero() {
+                return Ok(Release::NotHeld);
+            }
+            // Like a deletion by hand: what it leaves makes the next leader wait.
+            if self.bucket.delete(&key_of(shard), snapshot.revision).await? != Put::Conflict {
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be deleted")))
+    }
+
+    /// The key goes last, and with it the marks that it was ever there: the next leader finds a shard that is new.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (shard, ledger) = (&candidate.shard, ledger_of(&candidate.shard));
+        // A client that may not purge hears so before anything is gone. It asks for a key that holds nothing: the server
+        // takes a bound of one for none.
+        self.bucket.sweep(NOTHING, 0).await?;
+        let ours = |snapshot: &Snapshot| Self::is_ours(candidate, snapshot) && snapshot.term() == Some(term.0);
+        if !self.look(shard).await?.is_some_and(|seen| ours(&seen)) {
+            return Ok(Release::NotHeld);
+        }
+        let (info, keys) = self.bucket.keys().await?;
+        let notes = keys.into_iter().filter(|key| is_note_of(key, shard)).map(|key| async move {
+            match self.bucket.get(&key).await? {
+                Some(note) => self.bucket.sweep(&key, note.revision).await,
+                None => Ok(()),
+            }
+        });
+        parallel::answers(notes).await?;
+        let time = self.bucket.time(&info).await?.micros();
+        let Some(snapshot) = self.look(shard).await?.filter(ours) else { return Ok(Release::NotHeld) };
+        let slack = u64::try_from(slack(&info).as_micros()).unwrap_or(u64::MAX);
+        let is_ahead = term.0 >= time.saturating_sub(slack);
+        let Some(record) = snapshot.record().filter(|record| !is_ahead && !record.released) else {
+            // The next term would be lower.
+            return self.release(candidate, term).await;
+        };
+        // Should we not get as far as the key, the next leader writes another ledger.
+        let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
+        let Some(snapshot) = self.write(shard, record, snapshot.revision, None).await? else {
+            return Ok(Release::NotHeld);
+        };
+        if let Some(entry) = self.bucket.get(&ledger).await? {
+            self.bucket.sweep(&ledger, entry.revision).await?;
+        }
+        self.bucket.sweep(&key_of(shard), snapshot.revision).await?;
+        self.seen().remove(shard);
+        Ok(Release::Released)
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        prepare(&self.bucket).await
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        check(&self.bucket).await
+    }
+}
+
 /// Makes the bucket where there is none, and its marker.
-pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
+async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     let address = bucket.address();
     let Address { bucket: name, .. } = address;
     let server = address.server();
@@ -151,7 +247,7 @@ fn unusable(bucket: &Bucket, info: &Info) -> Option<String> {
 }
 
 /// Looks at everything that an election relies on.
-pub async fn check(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
+async fn check(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     let mut findings = vec![version(bucket).await?];
     match bucket.info().await {
         Ok(Some(info)) => {

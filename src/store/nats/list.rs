@@ -7,7 +7,7 @@ use super::address::shard_of;
 use super::record::Content;
 use super::{Nats, slack};
 use crate::lease::{Shard, Term};
-use crate::store::{Holder, Report, StoreError, many};
+use crate::store::{Holder, Report, StoreError, parallel};
 use crate::time::BootInstant;
 
 pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
@@ -18,16 +18,16 @@ pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, St
     shards.retain(|shard| shard.as_str().starts_with(prefix));
     let looks = shards.into_iter().map(|shard| async move { Ok((store.look(&shard).await?, shard)) });
     let mut list = Vec::new();
-    for (sight, shard) in many::answers(looks).await? {
-        let Some(mut sight) = sight else { continue };
-        let report = match &sight.content {
+    for (snapshot, shard) in parallel::answers(looks).await? {
+        let Some(mut snapshot) = snapshot else { continue };
+        let report = match &snapshot.content {
             Content::Record(_) => {
-                if let Some(stamp) = sight.stamp.filter(|_| !sight.dated) {
-                    sight.learn_age(time.since(stamp).saturating_sub(slack(&info)), told);
+                if let Some(stamp) = snapshot.stamp.filter(|_| !snapshot.dated) {
+                    snapshot.learn_age(time.since(stamp).saturating_sub(slack(&info)), told);
                 }
                 let now = BootInstant::now();
-                let holder = (!sight.left(now).is_zero()).then(|| sight.holder(now));
-                Report { holder, last_term: sight.term().map(Term) }
+                let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
+                Report { holder, last_term: snapshot.term().map(Term) }
             }
             Content::Foreign => Report { holder: Some(Holder::stranger()), last_term: None },
             // Somebody wants it to be forgotten.

@@ -6,12 +6,13 @@
 //! like nothing; where a candidate waited, nobody writes again, so whoever lists the standbys sweeps up.
 
 use super::address::{note_of, standby_of};
-use super::bucket::{Entry, Info, Put, Stamp};
-use super::record::millis;
-use super::{Nats, many, slack};
+use super::bucket::Put;
+use super::jetstream::{Entry, Info, Stamp};
+use super::{Nats, slack};
 use crate::lease::Shard;
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Note, Notes, Page, StoreError, parallel};
 use crate::time::BootInstant;
+use crate::time::millis;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -129,7 +130,7 @@ impl Notes for Nats {
         let found = found.filter(|(shard, _)| shard.as_str().starts_with(prefix));
         let looks = found.map(|(shard, key)| async move { Ok((self.bucket.get(&key).await?, shard, key)) });
         let (mut standbys, mut gone) = (Vec::new(), Vec::new());
-        for (entry, shard, key) in many::answers(looks).await? {
+        for (entry, shard, key) in parallel::answers(looks).await? {
             let Some(entry) = entry else { continue };
             match self.kept(&key, &entry)?.and_then(|kept| kept.note(clock.age(entry.stamp))) {
                 Some(note) => standbys.push((shard, note)),
@@ -141,7 +142,7 @@ impl Notes for Nats {
         if let Some(first) = gone.next()
             && first.await.is_ok()
         {
-            let _ = many::answers(gone).await;
+            let _ = parallel::answers(gone).await;
         }
         standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)

@@ -1,9 +1,9 @@
 //! What the key of a shard holds, and how old it is.
 
-use super::bucket::{Entry, Stamp};
+use super::jetstream::{Entry, Stamp};
 use crate::lease::{Candidate, Session, Term};
 use crate::store::Holder;
-use crate::time::{BootInstant, wall_clock_millis};
+use crate::time::{BootInstant, millis, wall_clock_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -76,11 +76,6 @@ impl Record {
     }
 }
 
-/// Rounded up: a lease never gets shorter on its way.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Record(Record),
@@ -104,7 +99,7 @@ impl Content {
 
 /// A revision of a shard's key, as this process knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct Snapshot {
     pub revision: u64,
     /// None while it is our own and has not been read back.
     pub stamp: Option<Stamp>,
@@ -119,7 +114,7 @@ pub struct Sight {
     pub hold_until: Option<BootInstant>,
 }
 
-impl Sight {
+impl Snapshot {
     pub fn of(entry: &Entry, heard: BootInstant) -> Self {
         Self::new(entry.revision, entry.stamp, Content::read(entry.value.as_deref()), heard)
     }
@@ -144,7 +139,8 @@ impl Sight {
 
     /// The same message of the same bucket: one that was made again may count from one.
     pub fn is_same(&self, other: &Self) -> bool {
-        let written = |sight: &Self| sight.record().map(|record| (record.session.clone(), record.term, record.beat));
+        let written =
+            |snapshot: &Self| snapshot.record().map(|record| (record.session.clone(), record.term, record.beat));
         self.revision == other.revision
             && match (self.stamp, other.stamp) {
                 (Some(one), Some(two)) => one == two,
@@ -248,8 +244,8 @@ mod tests {
         Record::new(&candidate, Some(9), 0)
     }
 
-    fn sight(record: Record) -> Sight {
-        Sight::new(4, Stamp(5_000_999), Content::Record(record), START)
+    fn snapshot(record: Record) -> Snapshot {
+        Snapshot::new(4, Stamp(5_000_999), Content::Record(record), START)
     }
 
     fn later(millis: u64) -> BootInstant {
@@ -265,35 +261,35 @@ mod tests {
 
     #[test]
     fn a_lease_ends_when_it_stood_unchanged_for_all_of_it() {
-        let sight = sight(record());
-        assert_eq!(sight.left(later(0)), Duration::from_millis(1501));
-        assert_eq!(sight.left(later(1500)), Duration::from_millis(1));
-        assert_eq!(sight.left(later(1501)), Duration::ZERO);
+        let snapshot = snapshot(record());
+        assert_eq!(snapshot.left(later(0)), Duration::from_millis(1501));
+        assert_eq!(snapshot.left(later(1500)), Duration::from_millis(1));
+        assert_eq!(snapshot.left(later(1501)), Duration::ZERO);
     }
 
     #[test]
     fn the_servers_clock_can_make_a_record_older_but_not_younger() {
-        let mut sight = sight(record());
-        sight.learn_age(Duration::from_secs(1), later(100));
-        assert_eq!(sight.left(later(100)), Duration::from_millis(501));
-        sight.learn_age(Duration::from_millis(1), later(200));
-        assert_eq!(sight.left(later(200)), Duration::from_millis(401));
+        let mut snapshot = snapshot(record());
+        snapshot.learn_age(Duration::from_secs(1), later(100));
+        assert_eq!(snapshot.left(later(100)), Duration::from_millis(501));
+        snapshot.learn_age(Duration::from_millis(1), later(200));
+        assert_eq!(snapshot.left(later(200)), Duration::from_millis(401));
     }
 
     #[test]
     fn a_hold_is_counted_from_the_records_beginning_unless_we_know_better() {
-        let mut sight = sight(Record { hold_ms: 1000, ..record() });
-        assert_eq!(sight.hold_until(later(0)), Some(later(1000)));
-        assert_eq!(sight.hold_until(later(400)), Some(later(1000)));
-        assert_eq!(sight.hold_until(later(1000)), None);
-        sight.hold_until = Some(later(50));
-        assert_eq!((sight.hold_until(later(0)), sight.hold_until(later(50))), (Some(later(50)), None));
+        let mut snapshot = snapshot(Record { hold_ms: 1000, ..record() });
+        assert_eq!(snapshot.hold_until(later(0)), Some(later(1000)));
+        assert_eq!(snapshot.hold_until(later(400)), Some(later(1000)));
+        assert_eq!(snapshot.hold_until(later(1000)), None);
+        snapshot.hold_until = Some(later(50));
+        assert_eq!((snapshot.hold_until(later(0)), snapshot.hold_until(later(50))), (Some(later(50)), None));
     }
 
     #[test]
     fn a_record_without_a_term_has_the_servers_microsecond() {
-        assert_eq!(sight(record()).term(), Some(9));
-        assert_eq!(sight(Record { term: None, ..record() }).term(), Some(5000));
+        assert_eq!(snapshot(record()).term(), Some(9));
+        assert_eq!(snapshot(Record { term: None, ..record() }).term(), Some(5000));
     }
 
     #[test]
@@ -322,20 +318,21 @@ mod tests {
                 Content::Deleted => panic!("it was not deleted"),
             };
             assert_eq!(Content::read(Some(&read.encoded())), Content::Record(read.clone()));
-            let mut sight = Sight::new(source.number(), Stamp(source.number()), Content::Record(read.clone()), START);
-            assert!(sight.term().is_some_and(|term| term < u64::MAX));
+            let mut snapshot =
+                Snapshot::new(source.number(), Stamp(source.number()), Content::Record(read.clone()), START);
+            assert!(snapshot.term().is_some_and(|term| term < u64::MAX));
             let age = source.duration();
-            sight.learn_age(age, START);
+            snapshot.learn_age(age, START);
             let now = BootInstant::from_nanos(source.number());
             let stood = age.saturating_add(now.since(START));
             let left = if read.released { Duration::ZERO } else { read.lease().saturating_sub(stood) };
-            assert_eq!(sight.left(now), left);
+            assert_eq!(snapshot.left(now), left);
             assert!(
-                sight
+                snapshot
                     .hold_until(now)
                     .is_none_or(|until| until > now && until.since(now) <= Duration::from_millis(read.hold_ms))
             );
-            assert_eq!(sight.holder(now).expires_in, Some(left));
+            assert_eq!(snapshot.holder(now).expires_in, Some(left));
             Fate::Accepted
         });
     }
@@ -353,20 +350,20 @@ mod tests {
 
     #[test]
     fn what_we_wrote_is_known_again_and_not_mixed_up_with_the_same_number_in_another_bucket() {
-        let ours = Sight::ours(4, Record { ledger_ms: 7, ..record() }, START, None);
-        let read = sight(record());
+        let ours = Snapshot::ours(4, Record { ledger_ms: 7, ..record() }, START, None);
+        let read = snapshot(record());
         assert!(ours.is_same(&read) && read.is_same(&ours) && read.is_same(&read));
-        assert!(!ours.is_same(&sight(Record { session: Session::from_record("other"), ..record() })));
-        assert!(!ours.is_same(&Sight { revision: 5, ..read.clone() }));
-        assert!(!read.is_same(&Sight { stamp: Some(Stamp(1)), ..read.clone() }));
+        assert!(!ours.is_same(&snapshot(Record { session: Session::from_record("other"), ..record() })));
+        assert!(!ours.is_same(&Snapshot { revision: 5, ..read.clone() }));
+        assert!(!read.is_same(&Snapshot { stamp: Some(Stamp(1)), ..read.clone() }));
     }
 
     proptest! {
         #[test]
         fn no_number_in_a_record_makes_it_panic(lease_ms: u64, hold_ms: u64, term: u64, now: u64) {
-            let sight = sight(Record { lease_ms, hold_ms, term: Some(term), ..record() });
+            let snapshot = snapshot(Record { lease_ms, hold_ms, term: Some(term), ..record() });
             let now = BootInstant::from_nanos(now);
-            let _ = (sight.left(now), sight.hold_until(now), sight.holder(now));
+            let _ = (snapshot.left(now), snapshot.hold_until(now), snapshot.holder(now));
         }
     }
 }

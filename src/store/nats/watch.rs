@@ -8,8 +8,9 @@
 
 use super::Nats;
 use super::address::key_of;
-use super::bucket::{Refusal, Stamp, is_deletion};
-use super::record::{Content, Sight};
+use super::bucket::Refusal;
+use super::jetstream::{Stamp, is_deletion};
+use super::record::{Content, Snapshot};
 use crate::lease::Shard;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
@@ -90,9 +91,9 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
                     if number(&message, "Nats-Last-Consumer").is_some_and(|told| told > last) {
                         return Ok(false);
                     }
-                } else if let Some((sight, sequence)) = read(&message) {
+                } else if let Some((snapshot, sequence)) = read(&message) {
                     last = sequence;
-                    store.note(shard, sight, begun);
+                    store.note(shard, snapshot, begun);
                 }
             }
             error = connections.trouble(&connection, &inbox, before) => return Err(error),
@@ -137,16 +138,16 @@ fn number(message: &Message, header: &str) -> Option<u64> {
 }
 
 /// A message of the stream, and its number among those of this consumer.
-fn read(message: &Message) -> Option<(Sight, u64)> {
+fn read(message: &Message) -> Option<(Snapshot, u64)> {
     let (revision, sequence, stamp) = place(message.reply.as_ref()?.as_str())?;
     let deleted = message.headers.as_ref().is_some_and(|headers| {
         is_deletion(headers.iter().flat_map(|(name, values)| values.iter().map(|v| (name.as_ref(), v.as_str()))))
     });
     let content = Content::read((!deleted).then_some(&*message.payload));
-    let mut sight = Sight::new(revision, stamp, content, BootInstant::now());
+    let mut snapshot = Snapshot::new(revision, stamp, content, BootInstant::now());
     // It has just been stored.
-    sight.dated = true;
-    Some((sight, sequence))
+    snapshot.dated = true;
+    Some((snapshot, sequence))
 }
 
 /// The stream's number, the consumer's, and the time of a message, from the subject that acknowledges it:

@@ -4,10 +4,10 @@
 //! The hazards:
 //!
 //! - The lock lives as long as its session, and the session as long as its connection: it would be free as soon as the
-//!   candidate is killed, while the tree still runs. So guard and backstop inherit a *tenure*: one end of a socket pair
+//!   candidate is killed, while the tree still runs. So guard and backstop inherit an *anchor*: one end of a socket pair
 //!   in whose queue a descriptor of the connection waits, never to be read. The kernel keeps the connection open for as
 //!   long as anybody has that end. Should the connection be lost and made again, another descriptor is put into the
-//!   queue, and so the tenure never grows stale.
+//!   queue, and so the anchor never grows stale.
 //! - The session may end while we lead: a restart, `pg_terminate_backend`. Then nobody tells us but the connection, and
 //!   that not for sure. So each renewal has the server say that our backend holds the lock, and takes it again where it
 //!   does not. A stranger who was faster ends the leadership.
@@ -16,10 +16,10 @@
 //!   look whether we are there: not sooner than the lease ends.
 //! - Behind a pooler in transaction mode, the lock would belong to whoever comes next. There it is refused.
 
+use super::connection::{Backend, Connection};
 use super::server::Server;
-use super::session::{Backend, Session};
 use super::statement::{lock_holder, number};
-use crate::store::cause::in_short;
+use crate::store::error::in_short;
 use crate::store::{Holder, StoreError};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Advisory {
     pub key: i64,
-    tenure: Tenure,
+    anchor: Anchor,
     /// One at a time takes the lock: two sessions of ours would keep each other out.
     gate: tokio::sync::Mutex<()>,
     slot: Mutex<Slot>,
@@ -46,7 +46,7 @@ pub struct Advisory {
 #[derive(Default)]
 struct Slot {
     /// Some while we hold the lock, as far as we know.
-    held: Option<Arc<Session>>,
+    held: Option<Arc<Connection>>,
     /// Backends of ours that may hold the lock although we lost them.
     lost: VecDeque<Backend>,
 }
@@ -67,38 +67,42 @@ impl Advisory {
     /// # Errors
     /// When the kernel has no sockets left.
     pub fn new(key: i64) -> Result<Self, StoreError> {
-        let tenure = Tenure::new().map_err(|error| {
+        let anchor = Anchor::new().map_err(|error| {
             StoreError::not_applied(format!("the operating system gives no pair of sockets: {error}"))
         })?;
-        Ok(Self { key, tenure, gate: tokio::sync::Mutex::default(), slot: Mutex::default() })
+        Ok(Self { key, anchor, gate: tokio::sync::Mutex::default(), slot: Mutex::default() })
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self) -> Option<Arc<Session>> {
-        self.slot().held.clone().filter(|session| session.is_open())
+    fn held(&self) -> Option<Arc<Connection>> {
+        self.slot().held.clone().filter(|connection| connection.is_open())
     }
 
     /// The backend that holds the lock for us.
     pub fn backend(&self) -> Option<Backend> {
-        self.held().map(|session| session.backend)
+        self.held().map(|connection| connection.backend)
     }
 
     /// The numbers of the backends that are ours, whether or not we still reach them.
     pub fn own_pids(&self) -> Vec<i32> {
         let slot = self.slot();
-        slot.held.iter().map(|session| session.backend.pid).chain(slot.lost.iter().map(|backend| backend.pid)).collect()
+        slot.held
+            .iter()
+            .map(|connection| connection.backend.pid)
+            .chain(slot.lost.iter().map(|backend| backend.pid))
+            .collect()
     }
 
     /// Closes when the session ends that holds the lock; None where there is none.
     pub fn end(&self) -> Option<watch::Receiver<()>> {
-        self.held().map(|session| session.end())
+        self.held().map(|connection| connection.end())
     }
 
-    pub fn tenure(&self) -> BorrowedFd<'_> {
-        self.tenure.keep.as_fd()
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.anchor.keep.as_fd()
     }
 
     /// Takes the lock, or makes sure that we hold it.
@@ -106,10 +110,11 @@ impl Advisory {
         let deadline = server.deadline();
         let silent = || StoreError::not_applied(format!("{} did not answer in time", server.site.server));
         let _gate = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
-        if let Some(session) = self.held() {
+        if let Some(connection) = self.held() {
             let mine = format!("SELECT count(*) FROM ({}) AS k WHERE k.pid = pg_backend_pid()", lock_holder(self.key));
-            // If it is silent, there has to be time left for another.
-            match timeout(server.bound / 3, session.ask(&mine, &[])).await {
+            // If it is silent, there has to be time left for another. It gets a third of the time and not the usual patience
+            // (`kept`), for to give it up is to give up the lock.
+            match timeout(server.bound / 3, connection.ask(&mine, &[])).await {
                 Ok(Ok(rows)) if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) == Some(1) => {
                     return Ok(Taken::Ours);
                 }
@@ -117,31 +122,31 @@ impl Advisory {
             }
         }
         self.abandon();
-        let (session, descriptor) = server.connect(deadline).await?;
-        match server.is_dedicated(&session).await? {
+        let (connection, descriptor) = server.connect(deadline).await?;
+        match server.is_dedicated(&connection).await? {
             Some(true) => {}
             Some(false) => return Err(StoreError::misconfigured(unfit(server))),
             None => return Err(StoreError::not_applied(unfit(server))),
         }
         // From here on this backend may hold the lock.
-        self.slot().lose(session.backend);
+        self.slot().lose(connection.backend);
         loop {
-            let tried = timeout_at(deadline, session.ask(&attempt(lease), &[number(&self.key)])).await;
-            let rows = tried.map_err(|_| silent())?.map_err(|error| session.unanswered(&server.site, &error))?;
+            let tried = timeout_at(deadline, connection.ask(&attempt(lease), &[number(&self.key)])).await;
+            let rows = tried.map_err(|_| silent())?.map_err(|error| connection.unanswered(&server.site, &error))?;
             if rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true) {
-                // Before the slot, for nothing may start on a lock without its tenure.
-                self.tenure.hold(&descriptor).map_err(|error| {
+                // Before the slot, for nothing may start on a lock without its anchor.
+                self.anchor.hold(&descriptor).map_err(|error| {
                     StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"))
                 })?;
-                *self.slot() = Slot { held: Some(Arc::new(session)), lost: VecDeque::new() };
+                *self.slot() = Slot { held: Some(Arc::new(connection)), lost: VecDeque::new() };
                 return Ok(Taken::Ours);
             }
-            let asked = timeout_at(deadline, session.ask(&lock_holder(self.key), &[])).await;
-            let rows = asked.map_err(|_| silent())?.map_err(|error| session.unanswered(&server.site, &error))?;
+            let asked = timeout_at(deadline, connection.ask(&lock_holder(self.key), &[])).await;
+            let rows = asked.map_err(|_| silent())?.map_err(|error| connection.unanswered(&server.site, &error))?;
             let Some(row) = rows.first() else { continue };
             let holder = Backend { pid: row.try_get(0).unwrap_or(0), started: row.try_get(3).unwrap_or(0) };
             if !self.slot().lost.contains(&holder) {
-                self.slot().lost.retain(|&backend| backend != session.backend);
+                self.slot().lost.retain(|&backend| backend != connection.backend);
                 let (name, host) = (row.try_get(1).unwrap_or_default(), row.try_get(2).unwrap_or_default());
                 return Ok(Taken::Theirs(self.stranger(i64::from(holder.pid), name, host)));
             }
@@ -163,10 +168,10 @@ impl Advisory {
     /// Frees the lock so that whoever asks next finds it free. The tree must be dead.
     pub async fn let_go(&self, server: &Server) {
         let held = self.held();
-        if let Some(session) = held {
+        if let Some(connection) = held {
             // Closing the connection frees it as well, only not at once.
             let key = [number(&self.key)];
-            let freed = session.ask("SELECT pg_advisory_unlock($1)", &key);
+            let freed = connection.ask("SELECT pg_advisory_unlock($1)", &key);
             if matches!(timeout(server.bound / 3, freed).await, Ok(Ok(_))) {
                 self.slot().held = None;
             }
@@ -177,11 +182,11 @@ impl Advisory {
     /// Closes the connection that held the lock, if there is one.
     pub fn abandon(&self) {
         let mut slot = self.slot();
-        if let Some(session) = slot.held.take() {
-            slot.lose(session.backend);
+        if let Some(connection) = slot.held.take() {
+            slot.lose(connection.backend);
         }
         drop(slot);
-        self.tenure.let_go();
+        self.anchor.let_go();
     }
 }
 
@@ -215,7 +220,7 @@ fn unfit(server: &Server) -> String {
 }
 
 /// What guard and backstop inherit.
-struct Tenure {
+struct Anchor {
     /// The end that they have as well. Nobody reads from it, but to empty it.
     keep: OwnedFd,
     put: OwnedFd,
@@ -223,7 +228,7 @@ struct Tenure {
     queued: Mutex<usize>,
 }
 
-impl Tenure {
+impl Anchor {
     fn new() -> nix::Result<Self> {
         let (keep, put) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok(Self { keep, put, queued: Mutex::new(0) })

@@ -7,125 +7,90 @@
 
 use super::address::{Place, TlsMode};
 use super::advisory::{Advisory, Taken};
+use super::connection::Connection;
 use super::failure::Site;
 use super::grants::{self, Relation};
 use super::notes::{self, page_name};
 use super::server::Server;
-use super::session::{Parameters, Session};
-use super::statement::{MARKER, number, quoted, seconds, text};
+use super::statement::{Record, Seen, integer, number, quoted, seconds, text};
+use super::table::{NAMES, ask, ask_about, creation, look, rule, run};
 use super::watch::POLL;
-use crate::lease::{self, show};
-use crate::store::cause::in_short;
-use crate::store::{ErrorKind, Finding, Page, StoreError, round_trip};
-use tokio::time::timeout_at;
-use tokio_postgres::Row;
-use tokio_postgres::error::SqlState;
+use super::{Postgres, list};
+use crate::lease::{self, Candidate, Shard, Term, show};
+use crate::store::error::in_short;
+use crate::store::{Administration, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip};
 
 /// The first with `AS MATERIALIZED`.
 const OLDEST: i32 = 120_000;
-/// Has a DELETE of a lease that is held, or of the marker, do nothing.
-const RULE: &str = "leaderrun_keep";
-const NAMES: &str = "shard, term, session, owner, host, pid, beat, sent, lease_ms, since, expires, released";
 
-/// What there is where a table should be.
-struct Found {
-    schema: bool,
-    /// pg_class.relkind and relpersistence.
-    table: Option<(char, char)>,
-    rule: bool,
-}
-
-async fn look(server: &Server, session: &Session, table: &Relation) -> Result<Found, StoreError> {
-    let question = "SELECT n.oid IS NOT NULL, c.relkind::text, c.relpersistence::text, EXISTS (SELECT FROM pg_rewrite AS r \
-                    WHERE r.ev_class = c.oid AND r.rulename = $3 AND r.ev_type = '4' AND r.ev_enabled IN ('O', 'A')) \
-                    FROM (SELECT) AS one LEFT JOIN pg_namespace AS n ON n.nspname = $1 \
-                    LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2";
-    let names = [text(&table.schema), text(&table.name), text(&RULE)];
-    let rows = ask(server, session, question, &names).await?;
-    let letter = |row: &Row, column| row.try_get::<_, String>(column).ok()?.chars().next();
-    rows.first()
-        .and_then(|row| {
-            let table = letter(row, 1).zip(letter(row, 2));
-            Some(Found { schema: row.try_get(0).ok()?, table, rule: row.try_get(3).ok()? })
-        })
-        .ok_or_else(|| StoreError::unknown(format!("cannot understand the answer of {}", server.site.server)))
-}
-
-async fn ask(
-    server: &Server,
-    session: &Session,
-    statement: &str,
-    parameters: &Parameters<'_>,
-) -> Result<Vec<Row>, StoreError> {
-    ask_about(server, &server.site, session, statement, parameters).await
-}
-
-async fn ask_about(
-    server: &Server,
-    site: &Site,
-    session: &Session,
-    statement: &str,
-    parameters: &Parameters<'_>,
-) -> Result<Vec<Row>, StoreError> {
-    match timeout_at(server.deadline(), session.ask(statement, parameters)).await {
-        Ok(Ok(rows)) => Ok(rows),
-        Ok(Err(error)) => {
-            Err(server.explained(session, site, session.unanswered(site, &error), server.deadline()).await)
-        }
-        Err(_) => Err(server.silent()),
+#[async_trait::async_trait]
+impl Administration for Postgres {
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        let look = self.look(shard).await?;
+        let last_term = match &look.seen {
+            Seen::Record(Record { term, .. }) => Some(*term),
+            Seen::Absent | Seen::Garbage => None,
+        };
+        Ok(Report { holder: look.holder(), last_term })
     }
-}
 
-/// Answers false when somebody else has just made it.
-async fn run(server: &Server, session: &Session, statements: &str, needs: &str) -> Result<bool, StoreError> {
-    const MADE_MEANWHILE: [SqlState; 4] =
-        [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_SCHEMA, SqlState::DUPLICATE_OBJECT, SqlState::UNIQUE_VIOLATION];
-    match timeout_at(server.deadline(), session.run(statements)).await {
-        Ok(Ok(())) => Ok(true),
-        Ok(Err(error)) if error.code().is_some_and(|code| MADE_MEANWHILE.contains(code)) => Ok(false),
-        Ok(Err(error)) => {
-            let failure = session.unanswered(&server.site, &error);
-            Err(match failure.kind {
-                ErrorKind::Denied => StoreError::denied(format!("{}: {needs}", failure.message)),
-                _ => failure,
-            })
-        }
-        Err(_) => Err(server.silent()),
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        list::list(self, prefix).await
     }
-}
 
-fn creation(server: &Server, schema_exists: bool) -> String {
-    let table = &server.statements.table;
-    let schema = quoted(&server.address.schema);
-    let schema = if schema_exists { String::new() } else { format!("CREATE SCHEMA {schema}; ") };
-    // Half of each page stays empty, so that a renewal finds room for the row's next version beside it.
-    format!(
-        "{schema}CREATE TABLE {table} (shard text COLLATE \"C\" PRIMARY KEY, term bigint NOT NULL, session text NOT NULL, \
-         owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL, beat bigint NOT NULL, sent bigint NOT NULL, \
-         lease_ms bigint NOT NULL, since timestamptz NOT NULL, expires timestamptz NOT NULL, released boolean NOT NULL) \
-         WITH (fillfactor = 50); {}; {}",
-        rule(server),
-        notes::creation(&server.notes.table)
-    )
-}
+    /// The row stays: see `statement`. A session that holds the advisory lock keeps that until its holder notices.
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let (shard, term_number) = (shard.as_str(), integer(term.0));
+        let parameters = [text(&shard), number(&term_number), text(&self.server.channel)];
+        let answer = self.server.ask(|_| self.server.statements.revoke(), &parameters, self.server.deadline()).await?;
+        let row = self.first(&answer)?;
+        let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
+        let before = match Seen::read(row) {
+            // It went twice, and was applied the first time.
+            Seen::Record(record) => answer.again && record.is_revoked() && record.term == term,
+            Seen::Absent | Seen::Garbage => false,
+        };
+        Ok(if applied || before { Release::Released } else { Release::NotHeld })
+    }
 
-fn rule(server: &Server) -> String {
-    let table = &server.statements.table;
-    format!(
-        "CREATE OR REPLACE RULE {RULE} AS ON DELETE TO {table} \
-         WHERE old.shard = '{MARKER}' OR NOT (old.released OR old.expires < clock_timestamp() - interval '1 day') \
-         DO INSTEAD NOTHING; ALTER TABLE {table} ENABLE RULE {RULE}"
-    )
+    /// The rule on the table lets a row be deleted that was released. A candidate that is granted the lease in between
+    /// keeps the row, and its term.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (shard, session, statements) =
+            (candidate.shard.as_str(), candidate.session.as_str(), &self.server.statements);
+        let table = Relation { privileges: &["DELETE"], ..self.server.site.table.clone() };
+        let site = Site { table, ..self.server.site.clone() };
+        let delete = async |session: &str| {
+            let parameters = [text(&shard), text(&session)];
+            self.server.ask_about(&site, |_| statements.forget(), &parameters, self.server.deadline()).await
+        };
+        // Before anything is gone: no session has this name, but who may not delete is told so.
+        delete("").await?;
+        self.forget_notes(&candidate.shard).await?;
+        let released = self.release(candidate, term).await?;
+        if released == Release::Released {
+            delete(session).await?;
+        }
+        Ok(released)
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        prepare(&self.server).await
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        check(&self.server, self.advisory.as_ref()).await
+    }
 }
 
 /// Makes the tables where there are none, and what they need in them.
-pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
+async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
     let Site { server: name, database, user, .. } = &server.site;
     let table = &server.statements.table;
     let mut lines = Vec::new();
-    let (session, _) = server.connect(server.deadline()).await?;
+    let (connection, _) = server.connect(server.deadline()).await?;
     loop {
-        let found = look(server, &session, &server.site.table).await?;
+        let found = look(server, &connection, &server.site.table).await?;
         match found.table {
             None => {
                 let needs = if found.schema {
@@ -133,7 +98,7 @@ pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
                 } else {
                     format!("GRANT CREATE ON DATABASE {} TO {user}", quoted(database))
                 };
-                if !run(server, &session, &creation(server, found.schema), &needs).await? {
+                if !run(server, &connection, &creation(server, found.schema), &needs).await? {
                     continue;
                 }
                 lines.push(format!("made table {table} in database {database} of {name}"));
@@ -146,11 +111,11 @@ pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
             }
             Some(_) => {
                 lines.push(format!("table {table} in database {database} of {name} is there"));
-                ask(server, &session, &format!("SELECT {NAMES} FROM {table} LIMIT 0"), &[]).await?;
+                ask(server, &connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0"), &[]).await?;
                 if found.rule {
                     lines.push("a DELETE of a lease that is held does nothing".to_owned());
                 } else {
-                    lines.push(match run(server, &session, &rule(server), "its owner may").await {
+                    lines.push(match run(server, &connection, &rule(server), "its owner may").await {
                         Ok(_) => "from now on, a DELETE of a lease that is held does nothing".to_owned(),
                         Err(error) if error.kind == ErrorKind::Denied => {
                             format!("left it possible to DELETE a lease that is held: {error}")
@@ -162,12 +127,12 @@ pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
         }
         break;
     }
-    let rows = ask(server, &session, &server.statements.remember(session.has_timeline), &[]).await?;
+    let rows = ask(server, &connection, &server.statements.remember(connection.has_timeline), &[]).await?;
     lines.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
         Some(_) => "the table says since when it remembers".to_owned(),
         None => "wrote down that the table remembers from now on".to_owned(),
     });
-    prepare_notes(server, &session, &mut lines).await?;
+    prepare_notes(server, &connection, &mut lines).await?;
     for table in [&server.site.table, &server.notes.table] {
         lines.push(format!("whoever is to use it needs: {}", table.grant("...")));
     }
@@ -175,13 +140,13 @@ pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
 }
 
 /// The table of leases is there already; that of the notes is not where an earlier release has made that one.
-async fn prepare_notes(server: &Server, session: &Session, lines: &mut Vec<String>) -> Result<(), StoreError> {
+async fn prepare_notes(server: &Server, connection: &Connection, lines: &mut Vec<String>) -> Result<(), StoreError> {
     let Site { server: name, database, user, table } = &server.notes;
     loop {
-        match look(server, session, table).await?.table {
+        match look(server, connection, table).await?.table {
             None => {
                 let needs = format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&table.schema));
-                if run(server, session, &notes::creation(table), &needs).await? {
+                if run(server, connection, &notes::creation(table), &needs).await? {
                     lines.push(format!("made table {table} for notes"));
                     return Ok(());
                 }
@@ -194,7 +159,7 @@ async fn prepare_notes(server: &Server, session: &Session, lines: &mut Vec<Strin
             }
             Some(_) => {
                 let columns = format!("SELECT {} FROM {table} LIMIT 0", notes::COLUMNS);
-                ask_about(server, &server.notes, session, &columns, &[]).await?;
+                ask_about(server, &server.notes, connection, &columns, &[]).await?;
                 lines.push(format!("table {table} for notes is there"));
                 return Ok(());
             }
@@ -203,11 +168,11 @@ async fn prepare_notes(server: &Server, session: &Session, lines: &mut Vec<Strin
 }
 
 /// Looks at everything that an election relies on.
-pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<Finding>, StoreError> {
+async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
-    let (session, _) = server.connect(server.deadline()).await?;
-    check_server(server, &session, &mut findings).await?;
-    let found = look(server, &session, &server.site.table).await?;
+    let (connection, _) = server.connect(server.deadline()).await?;
+    check_server(server, &connection, &mut findings).await?;
+    let found = look(server, &connection, &server.site.table).await?;
     let table = &server.statements.table;
     let Some((_, persistence)) = found.table else {
         findings.push(Finding::bad(format!(
@@ -219,9 +184,9 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
     if persistence != 'p' {
         findings.push(Finding::bad(format!("table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init")));
     }
-    let missing = grants::missing(&session, &server.site.table)
+    let missing = grants::missing(&connection, &server.site.table)
         .await
-        .map_err(|error| session.unanswered(&server.site, &error))?;
+        .map_err(|error| connection.unanswered(&server.site, &error))?;
     let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
     let works = matches!(tried, Some(Ok(())));
     match tried {
@@ -241,27 +206,27 @@ pub async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<F
         )
     });
     if works {
-        check_memory(server, &session, &mut findings).await?;
+        check_memory(server, &connection, &mut findings).await?;
         check_delivery(server, &mut findings).await?;
     }
     if let Some(advisory) = advisory {
         findings.push(check_advisory(server, advisory).await?);
     }
-    check_notes(server, &session, &mut findings).await?;
+    check_notes(server, &connection, &mut findings).await?;
     Ok(findings)
 }
 
 /// A candidate that cannot read orders starts nothing.
-async fn check_notes(server: &Server, session: &Session, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+async fn check_notes(server: &Server, connection: &Connection, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let Site { server: name, database, table, .. } = &server.notes;
-    if look(server, session, table).await?.table.is_none() {
+    if look(server, connection, table).await?.table.is_none() {
         findings.push(Finding::bad(format!(
             "no table {table} in database {database} of {name}: make it with leaderctl store init"
         )));
         return Ok(());
     }
-    let missing = grants::missing(session, table).await;
-    let missing = missing.map_err(|error| session.unanswered(&server.notes, &error))?;
+    let missing = grants::missing(connection, table).await;
+    let missing = missing.map_err(|error| connection.unanswered(&server.notes, &error))?;
     if !missing.is_empty() {
         findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
         return Ok(());
@@ -276,7 +241,7 @@ async fn check_notes(server: &Server, session: &Session, findings: &mut Vec<Find
 
 /// A note is written, changed, read and removed, in a transaction that is rolled back.
 async fn try_notes(server: &Server) -> Result<(), StoreError> {
-    let (session, _) = server.connect(server.deadline()).await?;
+    let (connection, _) = server.connect(server.deadline()).await?;
     let (shard, page, statements) = (scratch_name()?, page_name(&Page::Orders), &server.statements);
     let (one, two, lasts) = ("one", "two", Some(1000_i64));
     let steps = [
@@ -284,15 +249,15 @@ async fn try_notes(server: &Server) -> Result<(), StoreError> {
         (statements.change_note(), vec![text(&one), text(&two), number(&lasts)]),
         (statements.remove_note(), vec![text(&two)]),
     ];
-    run(server, &session, "BEGIN", "").await?;
+    run(server, &connection, "BEGIN", "").await?;
     let mut kept = true;
     for (statement, mut parameters) in steps {
         parameters.splice(0..0, [text(&shard), text(&page)]);
-        let rows = ask_about(server, &server.notes, &session, &statement, &parameters).await?;
+        let rows = ask_about(server, &server.notes, &connection, &statement, &parameters).await?;
         kept &= rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true);
     }
     // Closing the connection rolls back as well.
-    run(server, &session, "ROLLBACK", "").await?;
+    run(server, &connection, "ROLLBACK", "").await?;
     if kept { Ok(()) } else { Err(not_kept(&server.notes.table)) }
 }
 
@@ -310,14 +275,14 @@ fn not_kept(table: &Relation) -> StoreError {
 }
 
 /// Version, speed, and settings that say how much the server's word is worth.
-async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    let (_, time) = round_trip::measure(|| ask(server, session, "SELECT 1", &[])).await?;
+async fn check_server(server: &Server, connection: &Connection, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    let (_, time) = round_trip::measure(|| ask(server, connection, "SELECT 1", &[])).await?;
     let question = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
                     current_setting('fsync'), current_setting('full_page_writes'), \
                     current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), \
                     (SELECT count(*) FROM pg_stat_replication), \
                     (SELECT s.ssl FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid())";
-    let rows = ask(server, session, question, &[]).await?;
+    let rows = ask(server, connection, question, &[]).await?;
     let row = rows.first().ok_or_else(|| StoreError::unknown("the server told none of its settings"))?;
     let setting = |column| row.try_get::<_, String>(column).unwrap_or_default();
     let version = in_short(&setting(0));
@@ -356,7 +321,7 @@ async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Fin
         }
         Place::Unix { .. } => false,
     });
-    if remote && session.direct {
+    if remote && connection.direct {
         let checked = match server.address.tls_mode {
             TlsMode::VerifyFull | TlsMode::VerifyCa => true,
             TlsMode::Prefer | TlsMode::Require => server.address.tls_files.ca.is_some(),
@@ -376,23 +341,23 @@ async fn check_server(server: &Server, session: &Session, findings: &mut Vec<Fin
 
 /// All that an election does, with a shard that nobody has, in a transaction that is rolled back.
 async fn try_everything(server: &Server) -> Result<(), StoreError> {
-    let (session, _) = server.connect(server.deadline()).await?;
+    let (connection, _) = server.connect(server.deadline()).await?;
     let (shard, me, owner, host) = (scratch_name()?, scratch_name()?, "leaderctl store check", "");
     let (one, two, lease, none) = (1_i64, 2_i64, 1000_i64, 0_i64);
-    run(server, &session, "BEGIN", "").await?;
+    run(server, &connection, "BEGIN", "").await?;
     let statements = &server.statements;
     let claim = [text(&shard), text(&me), text(&owner), text(&host), number(&one), number(&one), number(&lease)];
-    let rows = ask(server, &session, &statements.claim(session.has_timeline), &claim).await?;
+    let rows = ask(server, &connection, &statements.claim(connection.has_timeline), &claim).await?;
     let term = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok());
     let granted = term.unwrap_or(0);
     let renew = [text(&shard), text(&me), number(&granted), number(&one), number(&lease), number(&none), number(&none)];
-    let rows = ask(server, &session, &statements.renew(), &renew).await?;
+    let rows = ask(server, &connection, &statements.renew(), &renew).await?;
     let renewed = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
     let release = [text(&shard), text(&me), number(&none), number(&two), text(&server.channel)];
-    let rows = ask(server, &session, &statements.release(), &release).await?;
+    let rows = ask(server, &connection, &statements.release(), &release).await?;
     let released = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
     // Closing the connection rolls back as well.
-    run(server, &session, "ROLLBACK", "").await?;
+    run(server, &connection, "ROLLBACK", "").await?;
     if term.is_some() && renewed == Some(true) && released == Some(true) {
         Ok(())
     } else {
@@ -400,9 +365,9 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
     }
 }
 
-async fn check_memory(server: &Server, session: &Session, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+async fn check_memory(server: &Server, connection: &Connection, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     // This writes it down where it is not known, as the next claim would.
-    let rows = ask(server, session, &server.statements.remember(session.has_timeline), &[]).await?;
+    let rows = ask(server, connection, &server.statements.remember(connection.has_timeline), &[]).await?;
     findings.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
         Some(since) => Finding::good(format!(
             "the table remembers since {}",
@@ -412,7 +377,7 @@ async fn check_memory(server: &Server, session: &Session, findings: &mut Vec<Fin
             "the table was restored, or the server failed over: who is granted a lease within a lease from now waits",
         ),
     });
-    if !session.has_timeline {
+    if !connection.has_timeline {
         findings.push(Finding::doubtful(
             "the server does not tell its timeline, so a failover that forgets leases goes unnoticed",
         ));

@@ -6,7 +6,7 @@
 
 use super::grants::Relation;
 use crate::store::StoreError;
-use crate::store::cause::{causes, in_short, innermost};
+use crate::store::error::{causes, in_short, innermost};
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 

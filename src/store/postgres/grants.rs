@@ -1,7 +1,7 @@
 //! The tables, what the role has to be granted on them, and what of it is missing.
 
 use super::address::Address;
-use super::session::Session;
+use super::connection::Connection;
 use super::statement::{notes_name, quoted, text};
 use std::fmt;
 use tokio_postgres::Error;
@@ -44,7 +44,7 @@ impl fmt::Display for Relation {
 }
 
 /// The statements that grant what is missing; nothing where there is no such table.
-pub async fn missing(session: &Session, table: &Relation) -> Result<Vec<String>, Error> {
+pub async fn missing(connection: &Connection, table: &Relation) -> Result<Vec<String>, Error> {
     let privileges = table.privileges.iter().map(|name| format!("has_table_privilege(c.oid, '{name}')"));
     // By number, for a name cannot be looked up in a schema without USAGE.
     let question = format!(
@@ -53,7 +53,7 @@ pub async fn missing(session: &Session, table: &Relation) -> Result<Vec<String>,
          WHERE n.nspname = $1 AND c.relname = $2",
         privileges.collect::<Vec<_>>().join(", ")
     );
-    let rows = session.ask(&question, &[text(&table.schema), text(&table.name)]).await?;
+    let rows = connection.ask(&question, &[text(&table.schema), text(&table.name)]).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let user: String = row.try_get(0)?;
     let mut missing = Vec::new();

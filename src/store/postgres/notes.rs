@@ -10,9 +10,9 @@
 //! - The table came later than the other one: a database that was prepared by an earlier release has none.
 
 use super::Postgres;
+use super::connection::Parameters;
 use super::grants::Relation;
 use super::server::Answer;
-use super::session::Parameters;
 use super::statement::{LIST_PAGE, Statements, millis, number, seconds, text};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};

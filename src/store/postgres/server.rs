@@ -2,27 +2,27 @@
 //!
 //! The hazards:
 //!
-//! - A connection that hangs must not hold up the next request. So what comes while one is under way takes a connection
-//!   of its own; one whose request was given up is closed; and only one is kept for later.
+//! - A connection that hangs must not hold up the next request: see `kept`. The server answers the requests on one
+//!   connection one after another, so silence tells nothing here, and there is no patience with it: what comes while a
+//!   request is under way takes a connection of its own.
 //! - A connection that is slow is not one that hangs, and to make another takes several round trips. So a renewal, which
 //!   may be applied twice and cannot wait, goes both ways: behind the others on the connection that is kept, and over a
 //!   new one.
-//! - A connection that was kept may have ended since, with a restart of the server. A request that finds that out goes
-//!   again, once, over a new one: whether or not it was applied the first time, all requests here may be repeated.
 //! - A host may be a standby, or become one, or be silent. The next attempt begins with another one.
 
 use super::address::Address;
+use super::connection::{Backend, Connection, Login, Parameters, Refusal};
 use super::failure::{Site, is_broken};
 use super::grants::{self, Relation};
-use super::secure;
-use super::session::{Backend, Login, Parameters, Refusal, Session};
 use super::statement::{self, Statements};
+use super::tls;
 use super::watch::Known;
+use crate::store::kept::{self, Kept, once_more};
 use crate::store::{ErrorKind, StoreError};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -48,22 +48,22 @@ pub struct Server {
     has_timeline: AtomicBool,
     pub known: Known,
     /// The connection that is kept.
-    current: Mutex<Option<Arc<Session>>>,
+    current: Kept<Connection>,
 }
 
 /// The use of a session for one request. Unless that was answered, the session is not kept.
 pub struct Loan<'a> {
     server: &'a Server,
-    pub session: Arc<Session>,
+    pub connection: Arc<Connection>,
     /// It was kept since an earlier request, and may have ended meanwhile.
     pub reused: bool,
     answered: bool,
 }
 
 impl<'a> Loan<'a> {
-    fn of(server: &'a Server, session: Arc<Session>, reused: bool) -> Self {
-        session.in_use.fetch_add(1, Ordering::Relaxed);
-        Self { server, session, reused, answered: false }
+    fn of(server: &'a Server, connection: Arc<Connection>, reused: bool) -> Self {
+        connection.in_use.fetch_add(1, Ordering::Relaxed);
+        Self { server, connection, reused, answered: false }
     }
 
     pub fn give_back(mut self) {
@@ -73,16 +73,12 @@ impl<'a> Loan<'a> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        self.session.in_use.fetch_sub(1, Ordering::Relaxed);
-        let mut current = self.server.current();
-        let is_current = current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &self.session));
-        if !self.answered {
-            if is_current {
-                *current = None;
-            }
-        } else if !is_current && !current.as_ref().is_some_and(|current| current.is_idle() && current.listens()) {
+        self.connection.in_use.fetch_sub(1, Ordering::Relaxed);
+        if self.answered {
             // One that listens is worth more than this.
-            *current = Some(Arc::clone(&self.session));
+            self.server.current.keep_unless(&self.connection, |kept| kept.is_idle() && kept.listens());
+        } else {
+            self.server.current.forget(&self.connection);
         }
     }
 }
@@ -106,9 +102,8 @@ impl Server {
             table: Relation::leases(address),
         };
         let notes = Site { table: Relation::notes(address), ..site.clone() };
-        // The caller's own bound says nothing of what was waited for, so ours comes first.
-        let bound = request_timeout - (request_timeout / 20).min(Duration::from_millis(100));
-        // And the server's before that: when it gives up, that is a definite answer.
+        let bound = kept::bound(request_timeout);
+        // The server gives up before that: then its answer is definite.
         let server_bound = bound - bound / 10;
         let statements = Statements {
             table: site.table.to_string(),
@@ -119,22 +114,18 @@ impl Server {
         Ok(Self {
             statements,
             timeline: Mutex::default(),
-            tls: secure::connector(address.tls_mode, &address.tls_files)?,
+            tls: tls::connector(address.tls_mode, &address.tls_files)?,
             bound,
             channel: statement::channel(address),
             preferred: AtomicUsize::new(0),
             takes_options: AtomicBool::new(true),
             has_timeline: AtomicBool::new(true),
             known: Known::default(),
-            current: Mutex::default(),
+            current: Kept::default(),
             address: address.clone(),
             site,
             notes,
         })
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn deadline(&self) -> Instant {
@@ -149,20 +140,20 @@ impl Server {
     pub async fn borrow(&self, deadline: Instant) -> Result<Loan<'_>, StoreError> {
         // What came on the connection since, its end for one, is seen by its task only when that has its turn.
         tokio::task::yield_now().await;
-        let kept = self.current().clone().filter(|session| session.is_idle());
+        let kept = self.current.get().filter(|connection| connection.is_idle());
         match kept {
-            Some(session) => Ok(Loan::of(self, session, true)),
+            Some(connection) => Ok(Loan::of(self, connection, true)),
             None => self.borrow_new(deadline).await,
         }
     }
 
     async fn borrow_new(&self, deadline: Instant) -> Result<Loan<'_>, StoreError> {
-        let (session, _) = self.connect(deadline).await?;
-        Ok(Loan::of(self, Arc::new(session), false))
+        let (connection, _) = self.connect(deadline).await?;
+        Ok(Loan::of(self, Arc::new(connection), false))
     }
 
     /// A new connection, and another descriptor of its socket.
-    pub async fn connect(&self, deadline: Instant) -> Result<(Session, OwnedFd), StoreError> {
+    pub async fn connect(&self, deadline: Instant) -> Result<(Connection, OwnedFd), StoreError> {
         let places = &self.address.places;
         let first = self.preferred.load(Ordering::Relaxed);
         let mut failures = Vec::new();
@@ -174,10 +165,10 @@ impl Server {
             let answer = timeout_at(deadline, self.connect_to(index, deadline)).await;
             let site = Site { server: format!("PostgreSQL at {}", places[index]), ..self.site.clone() };
             let failure = match answer {
-                Ok(Ok((session, descriptor))) => {
+                Ok(Ok((connection, descriptor))) => {
                     self.preferred.store(index, Ordering::Relaxed);
-                    self.note_failover(&session, deadline).await;
-                    return Ok((session, descriptor));
+                    self.note_failover(&connection, deadline).await;
+                    return Ok((connection, descriptor));
                 }
                 Ok(Err(Refusal::Failed(failure))) => failure,
                 Ok(Err(Refusal::ReadOnly)) => StoreError::not_applied(format!(
@@ -198,16 +189,16 @@ impl Server {
 
     /// The lease that everybody waits after a failover begins when the first of us has noticed. So whoever is connected
     /// anew to a server that is not what it was says so at once, and not only the next claim.
-    async fn note_failover(&self, session: &Session, deadline: Instant) {
-        let before = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).replace(session.timeline.clone());
-        if before.is_some_and(|before| before != session.timeline) {
-            let remember = self.statements.remember(session.has_timeline);
+    async fn note_failover(&self, connection: &Connection, deadline: Instant) {
+        let before = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).replace(connection.timeline.clone());
+        if before.is_some_and(|before| before != connection.timeline) {
+            let remember = self.statements.remember(connection.has_timeline);
             // If it fails, the next claim does it.
-            let _ = timeout_at(deadline, session.ask(&remember, &[])).await;
+            let _ = timeout_at(deadline, connection.ask(&remember, &[])).await;
         }
     }
 
-    async fn connect_to(&self, index: usize, deadline: Instant) -> Result<(Session, OwnedFd), Refusal> {
+    async fn connect_to(&self, index: usize, deadline: Instant) -> Result<(Connection, OwnedFd), Refusal> {
         let place = &self.address.places[index];
         let site = Site { server: format!("PostgreSQL at {place}"), ..self.site.clone() };
         loop {
@@ -220,7 +211,7 @@ impl Server {
                 has_timeline: self.has_timeline.load(Ordering::Relaxed),
                 deadline,
             };
-            match Session::begin(&login, place).await {
+            match Connection::begin(&login, place).await {
                 // Each of these happens once.
                 Err(Refusal::NoOptions) if login.statement_timeout.is_some() => {
                     self.takes_options.store(false, Ordering::Relaxed);
@@ -234,7 +225,7 @@ impl Server {
     /// One statement over whichever connection there is. It has to bear being applied twice.
     pub async fn ask(
         &self,
-        statement: impl Fn(&Session) -> String + Send,
+        statement: impl Fn(&Connection) -> String + Send,
         parameters: &Parameters<'_>,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
@@ -245,28 +236,24 @@ impl Server {
     pub async fn ask_about(
         &self,
         site: &Site,
-        statement: impl Fn(&Session) -> String + Send,
+        statement: impl Fn(&Connection) -> String + Send,
         parameters: &Parameters<'_>,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         let loan = self.borrow(deadline).await?;
-        let text = statement(&loan.session);
-        let reused = loan.reused;
-        match self.ask_over(site, loan, &text, parameters, deadline).await {
-            Ok(rows) => Ok(Answer { rows, again: false }),
-            Err(Failure::Broken(_)) if reused => {
-                // It may have been applied, whatever becomes of it now.
-                let unknown = |error: StoreError| match error.kind {
-                    ErrorKind::NotApplied => StoreError::unknown(error.message),
-                    ErrorKind::Unknown | ErrorKind::Denied | ErrorKind::Misconfigured => error,
-                };
-                let loan = self.borrow_new(deadline).await.map_err(unknown)?;
-                let text = statement(&loan.session);
-                let rows = self.ask_over(site, loan, &text, parameters, deadline).await;
-                Ok(Answer { rows: rows.map_err(|failure| unknown(failure.into()))?, again: true })
-            }
-            Err(failure) => Err(failure.into()),
-        }
+        let (text, reused) = (statement(&loan.connection), loan.reused);
+        let first = async {
+            let rows = self.ask_over(site, loan, &text, parameters, deadline).await?;
+            Ok(Answer { rows, again: false })
+        };
+        let has_ended = |failure: &Failure| reused && matches!(failure, Failure::Broken(_));
+        let again = Box::pin(async {
+            let loan = self.borrow_new(deadline).await?;
+            let text = statement(&loan.connection);
+            let rows = self.ask_over(site, loan, &text, parameters, deadline).await?;
+            Ok(Answer { rows, again: true })
+        });
+        once_more(first, has_ended, again).await
     }
 
     /// As [`Server::ask`], for what cannot wait.
@@ -277,7 +264,7 @@ impl Server {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         tokio::task::yield_now().await;
-        let busy = self.current().clone().filter(|session| session.is_open() && !session.is_idle());
+        let busy = self.current.get().filter(|connection| connection.is_open() && !connection.is_idle());
         let Some(busy) = busy else { return self.ask(|_| statement.to_owned(), parameters, deadline).await };
         let loan = Loan::of(self, busy, true);
         let behind = async { Ok(self.ask_over(&self.site, loan, statement, parameters, deadline).await?) };
@@ -311,15 +298,15 @@ impl Server {
         parameters: &Parameters<'_>,
         deadline: Instant,
     ) -> Result<Vec<Row>, Failure> {
-        match timeout_at(deadline, loan.session.ask(statement, parameters)).await {
+        match timeout_at(deadline, loan.connection.ask(statement, parameters)).await {
             Ok(Ok(rows)) => {
                 loan.give_back();
                 Ok(rows)
             }
-            Ok(Err(error)) if is_broken(&error) => Err(Failure::Broken(loan.session.unanswered(site, &error))),
+            Ok(Err(error)) if is_broken(&error) => Err(Failure::Broken(loan.connection.unanswered(site, &error))),
             Ok(Err(error)) => {
                 let failure =
-                    self.explained(&loan.session, site, loan.session.unanswered(site, &error), deadline).await;
+                    self.explained(&loan.connection, site, loan.connection.unanswered(site, &error), deadline).await;
                 // A primary that became a standby is left for another host.
                 if error.code() != Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
                     loan.give_back();
@@ -333,7 +320,7 @@ impl Server {
     /// PostgreSQL says on what something was denied, but not what.
     pub async fn explained(
         &self,
-        session: &Session,
+        connection: &Connection,
         site: &Site,
         failure: StoreError,
         deadline: Instant,
@@ -341,7 +328,7 @@ impl Server {
         if failure.kind != ErrorKind::Denied {
             return failure;
         }
-        match timeout_at(deadline, grants::missing(session, &site.table)).await {
+        match timeout_at(deadline, grants::missing(connection, &site.table)).await {
             Ok(Ok(missing)) if !missing.is_empty() => StoreError::denied(format!(
                 "{} denied user {} what it needs: {}",
                 self.site.server,

@@ -17,6 +17,8 @@
 use super::address::{Address, LONGEST_NAME};
 use crate::lease::{Candidate, Session, Term};
 use crate::store::Holder;
+use crate::store::fnv::fnv1a;
+use crate::time::whole_millis;
 use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -56,20 +58,14 @@ pub fn quoted(name: &str) -> String {
 /// The channel of a table. Its name has room for 63 bytes; where that is too little, a hash has to do.
 pub fn channel(address: &Address) -> String {
     let whole = format!("leaderrun {}.{}", address.schema, address.table);
-    if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun {:016x}", hash(&whole)) }
+    if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun {:016x}", fnv1a(whole.bytes())) }
 }
 
 /// The table of the notes that go with a table of leases.
 pub fn notes_name(table: &str) -> String {
     let whole = format!("{table}_notes");
     // PostgreSQL would cut it off, so that it might be the table of leases itself.
-    if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun_notes_{:016x}", hash(table)) }
-}
-
-/// FNV-1a: it must be the same in every release.
-fn hash(text: &str) -> u64 {
-    let bytes = text.bytes();
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun_notes_{:016x}", fnv1a(table.bytes())) }
 }
 
 pub fn text<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
@@ -346,7 +342,7 @@ impl Record {
             host: Some(self.host.clone()).filter(|host| !host.is_empty()),
             pid: u32::try_from(self.pid).ok().filter(|&pid| pid != 0),
             term: Some(self.term),
-            since_millis: u64::try_from(seconds(self.since).as_millis()).ok(),
+            since_millis: Some(whole_millis(seconds(self.since))),
             expires_in: Some(seconds(self.left)),
             renewed_ago: Some(self.lease.saturating_sub(seconds(self.left))),
         }
@@ -361,9 +357,7 @@ pub fn seconds(seconds: f64) -> Duration {
 
 /// What the parameters say of a duration or a number of ours.
 pub fn millis(duration: Duration) -> i64 {
-    let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    // What is cut off is added, for the store must not give a lease away before its holder expects that.
-    if duration.subsec_nanos().is_multiple_of(1_000_000) { millis } else { millis.saturating_add(1) }
+    integer(crate::time::millis(duration))
 }
 
 pub fn integer(number: u64) -> i64 {
@@ -441,6 +435,12 @@ mod tests {
         let mut address = Address::read("//h/db").unwrap();
         (address.schema, address.table) = (schema.to_owned(), table.to_owned());
         address
+    }
+
+    #[test]
+    fn the_names_of_long_tables_are_the_same_in_every_release() {
+        assert_eq!(notes_name(&"x".repeat(60)), "leaderrun_notes_14b1d92b2cf0af95");
+        assert_eq!(channel(&address("public", &"x".repeat(62))), "leaderrun 540ef498b640fe20");
     }
 
     #[test]

@@ -7,8 +7,9 @@
 //!   socket, a token is sent over another connection, and has to arrive: over the same one it would, pooler or not.
 //! - Nobody listens while this process leads. What is not taken is dropped, not kept.
 
+use super::Postgres;
+use super::connection::{Connection, ended};
 use super::server::Server;
-use super::session::{Session, ended};
 use super::statement::{quoted, text};
 use crate::lease::{self, Shard};
 use crate::store::StoreError;
@@ -22,6 +23,10 @@ use tokio::time::{Instant, timeout_at};
 const TOKEN_TIME: Duration = Duration::from_secs(2);
 /// Where nothing is told, this is how often who waits looks.
 pub const POLL: Duration = Duration::from_secs(2);
+/// A stranger's advisory lock is looked at after so long, then less and less often.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// From the end of a connection to the next one.
+const PAUSE: Duration = Duration::from_millis(50);
 /// No shard's name begins with this.
 const TOKEN: &str = "?";
 
@@ -85,36 +90,89 @@ pub struct Known {
     told: AtomicBool,
 }
 
+impl Postgres {
+    pub(super) async fn wait_for_change(&self, shard: &Shard) -> Result<(), StoreError> {
+        loop {
+            let mut subscription = self.server.subscribe().await?;
+            let mut pause = FIRST_LOOK;
+            loop {
+                let look = self.look(shard).await?;
+                let Some(holder) = look.holder() else { return Ok(()) };
+                let at_most = match (&look.stranger, &self.advisory) {
+                    _ if !subscription.pushes => Some(POLL),
+                    // Whoever holds the lock alone tells nobody when it lets it go.
+                    (Some(_), _) if holder.session.is_none() => {
+                        pause = (pause * 2).min(POLL);
+                        Some(pause)
+                    }
+                    // A lock outlives its row when its holder vanished, so the end of the row is not the end of it.
+                    (_, Some(_)) => holder.expires_in.map(|left| left + POLL / 4),
+                    (_, None) => None,
+                };
+                match subscription.news(std::slice::from_ref(shard), at_most).await {
+                    News::Released(_) => return Ok(()),
+                    News::Silence => {}
+                    News::Ended => break,
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// One connection hears of them all. With an advisory lock there is no more than one.
+    pub(super) async fn wait_for_any_change(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        if let [shard] = shards {
+            return self.wait_for_change(shard).await.map(|()| 0);
+        }
+        loop {
+            let mut subscription = self.server.subscribe().await?;
+            loop {
+                for (index, shard) in shards.iter().enumerate() {
+                    if self.look(shard).await?.holder().is_none() {
+                        return Ok(index);
+                    }
+                }
+                match subscription.news(shards, (!subscription.pushes).then_some(POLL)).await {
+                    News::Released(index) => return Ok(index),
+                    News::Silence => {}
+                    News::Ended => break,
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
 impl Server {
     /// Begins to listen, on the connection that is kept.
     pub async fn subscribe(&self) -> Result<Subscription, StoreError> {
         let deadline = self.deadline();
         let listen = format!("LISTEN {}", quoted(&self.channel));
         let mut again = false;
-        let (mut subscription, session) = loop {
+        let (mut subscription, connection) = loop {
             let loan = self.borrow(deadline).await?;
-            let session = Arc::clone(&loan.session);
-            let subscription = Subscription { inbox: session.subscribe(), end: session.end(), pushes: true };
-            if !session.listens() {
-                match timeout_at(deadline, session.listen(&listen)).await {
+            let connection = Arc::clone(&loan.connection);
+            let subscription = Subscription { inbox: connection.subscribe(), end: connection.end(), pushes: true };
+            if !connection.listens() {
+                match timeout_at(deadline, connection.listen(&listen)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) if loan.reused && !again => {
                         again = true;
                         continue;
                     }
-                    Ok(Err(error)) => return Err(session.unanswered(&self.site, &error)),
+                    Ok(Err(error)) => return Err(connection.unanswered(&self.site, &error)),
                     Err(_) => return Err(self.silent()),
                 }
             }
             loan.give_back();
-            break (subscription, session);
+            break (subscription, connection);
         };
-        subscription.pushes = if let Some(known) = session.pushes.get() {
+        subscription.pushes = if let Some(known) = connection.pushes.get() {
             *known
         } else {
-            let arrives =
-                session.direct || self.token_arrives(&mut subscription.inbox, session.backend.pid).await? == Some(true);
-            *session.pushes.get_or_init(|| arrives)
+            let arrives = connection.direct
+                || self.token_arrives(&mut subscription.inbox, connection.backend.pid).await? == Some(true);
+            *connection.pushes.get_or_init(|| arrives)
         };
         if !subscription.pushes && !self.known.told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -127,17 +185,17 @@ impl Server {
         Ok(subscription)
     }
 
-    /// Whether `session`, which nobody else uses, stays one and the same session of the server. None when it cannot be
+    /// Whether `connection`, which nobody else uses, stays one and the same session of the server. None when it cannot be
     /// told for sure.
-    pub async fn is_dedicated(&self, session: &Session) -> Result<Option<bool>, StoreError> {
-        if session.direct {
+    pub async fn is_dedicated(&self, connection: &Connection) -> Result<Option<bool>, StoreError> {
+        if connection.direct {
             return Ok(Some(true));
         }
-        let mut inbox = session.subscribe();
+        let mut inbox = connection.subscribe();
         let listen = format!("LISTEN {}", quoted(&self.channel));
-        match timeout_at(self.deadline(), session.listen(&listen)).await {
-            Ok(Ok(())) => self.token_arrives(&mut inbox, session.backend.pid).await,
-            Ok(Err(error)) => Err(session.unanswered(&self.site, &error)),
+        match timeout_at(self.deadline(), connection.listen(&listen)).await {
+            Ok(Ok(())) => self.token_arrives(&mut inbox, connection.backend.pid).await,
+            Ok(Err(error)) => Err(connection.unanswered(&self.site, &error)),
             Err(_) => Err(StoreError::not_applied(format!("{} did not answer in time", self.site.server))),
         }
     }

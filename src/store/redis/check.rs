@@ -4,12 +4,13 @@
 //! everything at a restart, or be a replica; and what a user may not do shows only when it is needed. Permissions are
 //! told apart only by trying each.
 
-use super::Redis;
 use super::connection::Talk;
 use super::failure::Failure;
 use super::watch::Subscription;
-use crate::lease::{Session, Shard, show};
-use crate::store::{ErrorKind, Finding, StoreError, round_trip};
+use super::{Redis, list, script};
+use crate::lease::{Candidate, Session, Shard, Term, show};
+use crate::store::{Administration, ErrorKind, Finding, Release, Report, StoreError, round_trip};
+use crate::time::millis;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 
@@ -17,7 +18,54 @@ use std::time::Duration;
 const SCRATCH_MILLIS: u64 = 10_000;
 const MISSING: &str = "permission missing";
 
-pub async fn prepare(store: &Redis) -> Result<Vec<String>, StoreError> {
+#[async_trait::async_trait]
+impl Administration for Redis {
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        self.report(shard, &self.look(shard).await?)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        list::list(self, prefix).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        let channel = self.channel(shard);
+        let reply = self.run(&self.scripts.revoke, shard, &[&term.to_string(), &channel], None).await?;
+        match reply.kind() {
+            "released" => Ok(Release::Released),
+            "not held" => Ok(Release::NotHeld),
+            _ => Err(reply.not_understood()),
+        }
+    }
+
+    /// In one script, with the notes: a standby that is fast enough to write another one meanwhile leaves it behind.
+    async fn forget(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let mut keys = self.keys(shard).to_vec();
+        keys.extend(list::notes(self, shard).await?);
+        let (order, lease, channel) = (self.next_order(), millis(candidate.lease).to_string(), self.channel(shard));
+        let arguments = [candidate.session.as_str(), &order, &lease, &channel];
+        let reply = script::run(&self.client, &self.scripts.forget, &keys, &arguments, None).await?;
+        match reply.kind() {
+            "released" => {
+                self.seen().remove(shard);
+                Ok(Release::Released)
+            }
+            "not held" => Ok(Release::NotHeld),
+            _ => Err(reply.not_understood()),
+        }
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        prepare(self).await
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        check(self).await
+    }
+}
+
+async fn prepare(store: &Redis) -> Result<Vec<String>, StoreError> {
     let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
     let reply = store.run(&store.scripts.remember, &nobody, &[], None).await?;
     let known = reply.millis(0);
@@ -34,7 +82,7 @@ pub async fn prepare(store: &Redis) -> Result<Vec<String>, StoreError> {
     ])
 }
 
-pub async fn check(store: &Redis) -> Result<Vec<Finding>, StoreError> {
+async fn check(store: &Redis) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let talk = store.client.talk(store.client.deadline()).await?;
     let place = talk.place().to_owned();

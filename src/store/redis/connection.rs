@@ -2,12 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - A connection that hangs must not take later requests with it. One that was silent for a while with something
-//!   unanswered is passed over, one on which a request went unanswered is not used again; renewals under way on it are
-//!   left alone.
-//! - The server may have closed an idle connection, or may have been started anew, and we hear of that only when we
-//!   use it. A request on a used connection that breaks is sent once more, on a new one. Its scripts know it again by
-//!   its number.
+//! - A shared connection may hang, or have ended unnoticed: see `kept`. A request that is sent twice carries the same
+//!   number, by which the scripts know it again.
 //! - Nothing in here waits longer than the one bound that all of it has: finding the master, connecting, TLS, logging
 //!   in and the request itself. And no answer is longer than the allowance of its connection.
 
@@ -17,18 +13,18 @@ use super::sentinel;
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST_OF_REDIS};
-use crate::store::cause::innermost;
+use crate::store::error::innermost;
+use crate::store::kept::{self, Kept, Pending};
 use crate::store::tls;
 use crate::store::url::Host;
-use crate::time::BootInstant;
 use futures_util::future::select_ok;
 use redis::aio::{AsyncStream, MultiplexedConnection, PubSub};
 use redis::{Cmd, RedisConnectionInfo, RedisError, Value, cmd};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
@@ -43,16 +39,11 @@ struct Stream {
     allowance: Allowance,
 }
 
-/// With an answer outstanding for this part of a request's time, a connection is passed over.
-const SILENCE_PARTS: u32 = 4;
-/// The driver bounds requests as well: ours comes first, for it can say more.
-const AHEAD: Duration = Duration::from_millis(20);
-
 pub struct Client {
     address: Address,
     tls: Option<TlsConnector>,
     timeout: Duration,
-    shared: Mutex<Option<Arc<Connection>>>,
+    shared: Kept<Connection>,
 }
 
 /// A server that was found, and how to say it.
@@ -75,8 +66,7 @@ impl Client {
             Some(files) => Some(TlsConnector::from(Arc::new(tls::client_config(files)?))),
             None => None,
         };
-        let timeout = request_timeout - AHEAD.min(request_timeout / 10);
-        Ok(Self { address: address.clone(), tls, timeout, shared: Mutex::default() })
+        Ok(Self { address: address.clone(), tls, timeout: kept::bound(request_timeout), shared: Kept::default() })
     }
 
     /// When a request that begins now has to be over.
@@ -88,7 +78,7 @@ impl Client {
     pub async fn talk(&self, deadline: Instant) -> Result<Talk<'_>, StoreError> {
         // Lets the runtime hear first that the other side closed a connection in the meantime.
         tokio::task::yield_now().await;
-        let shared = self.shared().clone().filter(|connection| connection.is_lively(self.timeout));
+        let shared = self.shared.get().filter(|connection| connection.is_lively(self.timeout));
         match shared {
             Some(connection) => Ok(Talk { client: self, connection, deadline, used: true }),
             None => self.new_talk(deadline).await,
@@ -101,11 +91,7 @@ impl Client {
         let connection = Arc::new(Connection::new(stream, server.place).await);
         let talk = Talk { client: self, connection, deadline, used: false };
         self.log_in(&talk, &self.address.login, self.address.db).await?;
-        let mut shared = self.shared();
-        if shared.as_ref().is_none_or(|shared| !shared.is_lively(self.timeout)) {
-            *shared = Some(Arc::clone(&talk.connection));
-        }
-        drop(shared);
+        self.shared.keep_unless(&talk.connection, |shared| shared.is_lively(self.timeout));
         Ok(talk)
     }
 
@@ -154,17 +140,6 @@ impl Client {
     /// Of whom errors are told.
     pub fn about<'a>(&'a self, place: &'a str, keys: &'a [String]) -> Circumstances<'a> {
         Circumstances { place, login: &self.address.login, keys }
-    }
-
-    fn shared(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn forget(&self, connection: &Arc<Connection>) {
-        let mut shared = self.shared();
-        if shared.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, connection)) {
-            *shared = None;
-        }
     }
 
     async fn server(&self, deadline: Instant) -> Result<Server<'_>, StoreError> {
@@ -282,15 +257,9 @@ struct Connection {
     allowance: Allowance,
     driver: AbortHandle,
     place: String,
-    pulse: Mutex<Pulse>,
+    pending: Pending,
     /// A bit for each script that was sent on it.
     scripts: AtomicU32,
-}
-
-struct Pulse {
-    unanswered: usize,
-    /// The last answer; while there was nothing to be answered, when that began to be otherwise.
-    heard: BootInstant,
 }
 
 impl Connection {
@@ -300,18 +269,11 @@ impl Connection {
         let made = MultiplexedConnection::new_with_config(&nothing, bytes, config).await;
         let (pipe, driver) = made.expect("without anything to set up, nothing is sent");
         let driver = tokio::spawn(driver).abort_handle();
-        let pulse = Mutex::new(Pulse { unanswered: 0, heard: BootInstant::now() });
-        Self { pipe, allowance, driver, place, pulse, scripts: AtomicU32::new(0) }
-    }
-
-    fn pulse(&self) -> MutexGuard<'_, Pulse> {
-        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { pipe, allowance, driver, place, pending: Pending::default(), scripts: AtomicU32::new(0) }
     }
 
     fn is_lively(&self, timeout: Duration) -> bool {
-        let pulse = self.pulse();
-        let silent = BootInstant::now().since(pulse.heard);
-        !self.driver.is_finished() && (pulse.unanswered == 0 || silent < timeout / SILENCE_PARTS)
+        !self.driver.is_finished() && !self.pending.is_silent(kept::patience(timeout))
     }
 }
 
@@ -354,58 +316,28 @@ impl Talk<'_> {
     }
 
     pub async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        let question = Question::begin(self);
+        let (client, connection) = (self.client, &self.connection);
+        let forget = |_| {
+            client.shared.forget(connection);
+        };
+        let asked = connection.pending.begin(kept::patience(client.timeout), forget);
+        connection.allowance.begin_again();
         let mut pipe = self.connection.pipe.clone();
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
         let answer = answer.map_err(|_| Failure::Silent(self.client.timeout))?;
         let allowance = &self.connection.allowance;
         let answer =
             answer.map_err(|error| if allowance.is_exceeded() { Failure::Endless } else { Failure::from(error) })?;
-        question.answered();
+        connection.allowance.begin_again();
+        asked.answered();
         let answer = answer.extract_error().map_err(Failure::from);
         // After a failover the same name leads to another server.
         if answer
             .as_ref()
             .is_err_and(|failure| ["READONLY", "MASTERDOWN", "NOAUTH"].iter().any(|code| failure.has_code(code)))
         {
-            self.client.forget(&self.connection);
+            client.shared.forget(connection);
         }
         answer
-    }
-}
-
-/// Dropped without an answer (an error, out of time, cancelled), it takes the connection out of use.
-struct Question<'a> {
-    talk: &'a Talk<'a>,
-    answered: bool,
-}
-
-impl<'a> Question<'a> {
-    fn begin(talk: &'a Talk<'a>) -> Self {
-        let mut pulse = talk.connection.pulse();
-        if pulse.unanswered == 0 {
-            pulse.heard = BootInstant::now();
-        }
-        pulse.unanswered += 1;
-        talk.connection.allowance.begin_again();
-        Self { talk, answered: false }
-    }
-
-    fn answered(mut self) {
-        self.answered = true;
-    }
-}
-
-impl Drop for Question<'_> {
-    fn drop(&mut self) {
-        let mut pulse = self.talk.connection.pulse();
-        pulse.unanswered -= 1;
-        if self.answered {
-            pulse.heard = BootInstant::now();
-            self.talk.connection.allowance.begin_again();
-        } else {
-            drop(pulse);
-            self.talk.client.forget(&self.talk.connection);
-        }
     }
 }

@@ -8,7 +8,7 @@ use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST_OF_REDIS, complaint};
-use crate::store::cause::{in_short, innermost};
+use crate::store::error::{in_short, innermost};
 use redis::{ErrorKind, RedisError};
 use std::time::Duration;
 

@@ -4,12 +4,11 @@
 //! key twice when it feels like it, and its cursor means nothing to another server: so all of a scan goes over one
 //! connection, and when that breaks it is the end of it.
 
-use super::Redis;
 use super::notes::{NOTE, SESSION, STANDBY};
-use super::script;
+use super::{Redis, script};
 use crate::lease::Shard;
-use crate::store::StoreError;
 use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::{Report, StoreError, parallel};
 use redis::{Value, cmd};
 use std::collections::BTreeSet;
 
@@ -17,8 +16,25 @@ use std::collections::BTreeSet;
 /// microseconds.
 const SCAN_PAGE: usize = 500;
 
+pub async fn list(store: &Redis, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+    let shards = shards(store, prefix).await?;
+    let mut list = parallel::answers(shards.into_iter().map(|shard| async move {
+        let reply = script::read(&store.client, &store.scripts.look, &store.keys(&shard), &["0"]).await?;
+        let report = match &reply {
+            Some(reply) => store.report(&shard, reply)?,
+            None => Report { holder: Some(store.foreign(&shard)), last_term: None },
+        };
+        Ok((shard, report))
+    }))
+    .await?;
+    // What has vanished since it was found is none any more.
+    list.retain(|(_, report)| *report != Report::default());
+    list.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(list)
+}
+
 /// Of which there is a lock, or the memory of the last leadership.
-pub async fn shards(store: &Redis, prefix: &str) -> Result<BTreeSet<Shard>, StoreError> {
+async fn shards(store: &Redis, prefix: &str) -> Result<BTreeSet<Shard>, StoreError> {
     let (lock, last) = (store.key("lock:"), store.key("last:"));
     // Nothing else of ours has such a name.
     let pattern = literally(&store.key("l")) + "???:" + &literally(prefix) + "*";

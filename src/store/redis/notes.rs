@@ -5,11 +5,10 @@
 //! first whether this is the master.
 
 use super::failure::written_by_something_else;
-use super::record::millis;
-use super::script;
-use super::{Redis, list, many};
+use super::{Redis, list, script};
 use crate::lease::Shard;
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Note, Notes, Page, StoreError, parallel};
+use crate::time::millis;
 use std::time::Duration;
 
 /// What the key of every note begins with.
@@ -81,7 +80,7 @@ impl Notes for Redis {
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
         let found = list::standbys(self, prefix).await?;
         let reads = found.into_iter().map(|(shard, key)| async move { Ok((shard, self.read_note(key).await?)) });
-        let read = many::answers(reads).await?;
+        let read = parallel::answers(reads).await?;
         // What has vanished since it was found waits no more.
         let mut standbys: Vec<_> = read.into_iter().filter_map(|(shard, note)| Some((shard, note?))).collect();
         standbys.sort_by(|(one, _), (other, _)| one.cmp(other));

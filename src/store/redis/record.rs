@@ -7,7 +7,6 @@ use crate::lease::{Candidate, Session, Term};
 use crate::store::Holder;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
-use std::time::Duration;
 
 const BLANKS: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
@@ -71,16 +70,13 @@ pub fn unfinished(candidate: &Candidate, lease_millis: u64, started_at: &str, no
     text
 }
 
-/// Milliseconds, never fewer than asked.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fuzz;
+    use crate::time::millis;
     use proptest::prelude::*;
+    use std::time::Duration;
 
     fn candidate(owner: &str, host: &str) -> Candidate {
         Candidate {

@@ -9,6 +9,8 @@
 use super::connection::{Client, Talk};
 use super::failure::Failure;
 use crate::store::StoreError;
+use crate::store::kept::once_more;
+use crate::time::whole_millis;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 
@@ -147,7 +149,7 @@ pub async fn read(
     }
 }
 
-/// Once more, on a new connection, when a used one proves to be broken.
+/// Once more, on a new connection, when a used one proves to have ended.
 async fn attempt<'a>(
     client: &'a Client,
     script: &Script,
@@ -155,15 +157,21 @@ async fn attempt<'a>(
     arguments: &[&str],
 ) -> Result<(Talk<'a>, Result<Value, Failure>), StoreError> {
     let deadline = client.deadline();
-    let mut talk = client.talk(deadline).await?;
-    let mut answer = evaluate(&talk, script, keys, arguments).await;
-    if talk.used && matches!(answer, Err(Failure::Broken(_))) {
-        // It may have been applied before the connection broke.
-        let in_doubt = |error: StoreError| StoreError::unknown(error.message);
-        talk = client.new_talk(deadline).await.map_err(in_doubt)?;
-        answer = evaluate(&talk, script, keys, arguments).await;
-    }
-    Ok((talk, answer))
+    let talk = client.talk(deadline).await?;
+    let first = async {
+        let answer = evaluate(&talk, script, keys, arguments).await;
+        match answer {
+            Err(failure @ Failure::Broken(_)) if talk.used => Err(failure.conclude(client.about(talk.place(), keys))),
+            answer => Ok((talk, answer)),
+        }
+    };
+    let again = async {
+        let talk = client.new_talk(deadline).await?;
+        let answer = evaluate(&talk, script, keys, arguments).await;
+        let answer = answer.map_err(|failure| failure.conclude(client.about(talk.place(), keys)))?;
+        Ok((talk, Ok(answer)))
+    };
+    once_more(first, |_: &StoreError| true, again).await
 }
 
 async fn evaluate(talk: &Talk<'_>, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
@@ -184,8 +192,7 @@ async fn evaluate(talk: &Talk<'_>, script: &Script, keys: &[String], arguments: 
 /// How many replicas have all that was written on this connection.
 async fn wait(talk: &Talk<'_>, wanted: u32) -> Result<u32, Failure> {
     // Zero would be for ever.
-    let most = (talk.left() * 3 / 4).as_millis().max(1);
-    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    let most = whole_millis(talk.left() * 3 / 4).max(1);
     match talk.ask(cmd("WAIT").arg(wanted).arg(most)).await? {
         Value::Int(number) => Ok(u32::try_from(number).unwrap_or(0)),
         _ => Err(Failure::Nonsense("WAIT".to_owned())),

@@ -3,9 +3,11 @@
 //! The hazard: messages that nobody takes pile up. So a subscription lives only while somebody waits for news, and
 //! from one wait to the next; a leader has none. And where more come than its allowance has room for, it ends.
 
+use super::Redis;
 use super::connection::Client;
-use crate::store::StoreError;
+use crate::lease::Shard;
 use crate::store::allowance::Allowance;
+use crate::store::{Leases, Observation, StoreError, parallel};
 use crate::time::BootInstant;
 use futures_util::{FutureExt, StreamExt};
 use redis::Msg;
@@ -57,5 +59,36 @@ impl Subscription {
 
     pub fn was_short(&self) -> bool {
         BootInstant::now().since(self.since) < LEAST_LIFE
+    }
+}
+
+impl Redis {
+    /// Waits until one of `shards` was released, and returns its index. One connection serves them all.
+    pub(super) async fn wait_for_release(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        let channels: Vec<String> = shards.iter().map(|shard| self.channel(shard)).collect();
+        // Dropped with this future, should nobody want to hear any more.
+        let mut known = self.subscription().take().filter(|subscription| subscription.is_of(&channels));
+        loop {
+            let (mut subscription, mut heard) = if let Some(subscription) = known.take() {
+                (subscription, None)
+            } else {
+                let subscription = Subscription::begin(&self.client, &channels).await?;
+                // It may have been released before anybody listened.
+                let looks = parallel::all(shards.iter().map(|shard| self.observe(shard))).await;
+                let looks = looks.into_iter().collect::<Result<Vec<_>, _>>()?;
+                (subscription, looks.iter().position(|look| *look == Observation::Free))
+            };
+            if heard.is_none() {
+                heard = subscription.next().await;
+            }
+            if let Some(index) = heard {
+                *self.subscription() = Some(subscription);
+                return Ok(index);
+            }
+            if subscription.was_short() {
+                let channels = channels.join(" ");
+                return Err(StoreError::not_applied(format!("the subscription to {channels} was ended by the server")));
+            }
+        }
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! The hazards:
 //!
-//! - A connection may be dead without anybody being told. So each has an end: when its [`Session`] is dropped the
+//! - A connection may be dead without anybody being told. So each has an end: when its [`Connection`] is dropped the
 //!   socket is closed at once, whatever was under way on it, and nobody waits for an answer any more.
 //! - A statement that nobody waits for any more may go on in the server, behind a row that somebody locked. So the
 //!   server is told to give up as well: by a `statement_timeout` at the start of each connection.
 //! - What answers may be no server but a pooler, which gives each transaction another one. Nothing here relies on what
-//!   an earlier statement left behind in the session; what does ([`Session::direct`]) asks first.
+//!   an earlier statement left behind in the session; what does ([`Connection::direct`]) asks first.
 
 use super::address::{Address, Place, TlsMode};
 use super::failure::Site;
 use super::statement::TIMELINE;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::cause::innermost;
+use crate::store::error::innermost;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::future::poll_fn;
 use std::io;
@@ -33,7 +33,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection as Driver, Error, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Notifications that nobody has taken yet. More of them count as news for everybody.
@@ -48,7 +48,7 @@ const KEEPALIVES: u32 = 3;
 /// which a pooler would lose.
 pub type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
-pub struct Session {
+pub struct Connection {
     client: Client,
     allowance: Allowance,
     task: JoinHandle<()>,
@@ -101,7 +101,7 @@ pub enum Refusal {
     Failed(StoreError),
 }
 
-impl Session {
+impl Connection {
     /// Connects, logs in, and asks who is there.
     pub async fn begin(login: &Login<'_>, place: &Place) -> Result<(Self, OwnedFd), Refusal> {
         let Login { address, site, .. } = login;
@@ -169,8 +169,8 @@ impl Session {
             None => login_with(&config, socket, NoTls, login.channel, &allowance).await,
         }
         .map_err(|error| failed(&error))?;
-        let session = Self::greet(login, client, allowance, parts, local_port).await?;
-        Ok((session, descriptor))
+        let connection = Self::greet(login, client, allowance, parts, local_port).await?;
+        Ok((connection, descriptor))
     }
 
     async fn greet(
@@ -180,7 +180,7 @@ impl Session {
         parts: Parts,
         local_port: Option<u16>,
     ) -> Result<Self, Refusal> {
-        let mut session = Self {
+        let mut connection = Self {
             client,
             allowance,
             task: parts.task,
@@ -205,11 +205,11 @@ impl Session {
         let refusal = |error: &Error| match error.as_db_error() {
             Some(said) if login.has_timeline && knows_no_timeline(said.code()) => Refusal::NoTimeline,
             _ => {
-                let StoreError { message, .. } = session.unanswered(login.site, error);
+                let StoreError { message, .. } = connection.unanswered(login.site, error);
                 Refusal::Failed(StoreError::not_applied(message))
             }
         };
-        let row = session.ask(&question, &[]).await.map_err(|error| refusal(&error))?;
+        let row = connection.ask(&question, &[]).await.map_err(|error| refusal(&error))?;
         let read = || {
             let row = row.first()?;
             let (pid, started) = (row.try_get(1).ok()?, row.try_get::<_, Option<i64>>(2).ok()?);
@@ -223,9 +223,9 @@ impl Session {
         if read_only {
             return Err(Refusal::ReadOnly);
         }
-        (session.backend, session.timeline) = (backend, timeline.unwrap_or_default());
-        session.direct = local_port.is_some() && port == local_port.map(i32::from);
-        Ok(session)
+        (connection.backend, connection.timeline) = (backend, timeline.unwrap_or_default());
+        connection.direct = local_port.is_some() && port == local_port.map(i32::from);
+        Ok(connection)
     }
 
     /// One statement, one round trip.
@@ -244,7 +244,7 @@ impl Session {
         self.client.batch_execute(statements).await
     }
 
-    /// What an error of [`Session::ask`] or [`Session::run`] means.
+    /// What an error of [`Connection::ask`] or [`Connection::run`] means.
     pub fn unanswered(&self, site: &Site, error: &Error) -> StoreError {
         if self.allowance.is_exceeded() {
             StoreError::unknown(self.allowance.complaint(&site.server, "PostgreSQL"))
@@ -283,7 +283,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for Connection {
     fn drop(&mut self) {
         // Without this the task would wait for answers that nobody wants any more, for ever on a dead connection.
         self.task.abort();
@@ -343,7 +343,7 @@ where
     Ok((Parts { task, inbox, open }, client))
 }
 
-async fn next_message<T>(connection: &mut Connection<Counted<Socket>, T>) -> Option<Result<AsyncMessage, Error>>
+async fn next_message<T>(connection: &mut Driver<Counted<Socket>, T>) -> Option<Result<AsyncMessage, Error>>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {

@@ -1,9 +1,74 @@
-//! What servers and libraries say of a failure, in the form of our messages: lowercase fragments, short, on one line.
+//! What may be concluded from a failed request, and the words of servers and libraries in the form of our messages:
+//! lowercase fragments, short, on one line.
 
+use crate::exit;
+use crate::text::on_one_line;
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 use std::error::Error;
+use std::fmt;
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 use std::io;
 
+/// A request that brought no answer to what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoreError {
+    pub kind: ErrorKind,
+    /// A lowercase fragment without secrets: `cannot reach redis at 10.0.0.5:6379: connection refused`.
+    pub message: String,
+}
+
+/// What may be concluded from an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// It was not applied: never sent, or turned away for the moment (throttled).
+    NotApplied,
+    /// It may have been applied, or may yet be: look before you conclude anything.
+    Unknown,
+    /// It was not applied, and will not be before somebody grants the permission.
+    Denied,
+    /// It was not applied, and will not be before somebody mends the configuration or the record.
+    Misconfigured,
+}
+
+impl StoreError {
+    pub fn not_applied(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::NotApplied, message: on_one_line(message.into()) }
+    }
+
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Unknown, message: on_one_line(message.into()) }
+    }
+
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Denied, message: on_one_line(message.into()) }
+    }
+
+    pub fn misconfigured(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Misconfigured, message: on_one_line(message.into()) }
+    }
+}
+
+impl StoreError {
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self.kind {
+            ErrorKind::NotApplied | ErrorKind::Unknown => exit::UNAVAILABLE,
+            ErrorKind::Denied => exit::NO_PERMISSION,
+            ErrorKind::Misconfigured => exit::CONFIGURATION,
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoreError {}
+
 /// What a server says, short enough for a log: some servers and proxies send whole pages.
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn in_short(text: &str) -> String {
     const MOST: usize = 400;
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
@@ -16,6 +81,7 @@ pub fn in_short(text: &str) -> String {
 }
 
 /// The error and what it wraps, from the outside in.
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     fn next<'a>(error: &&'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
         // Not a reference to it, which would be an error of its own.
@@ -30,6 +96,7 @@ pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a 
 }
 
 /// What went wrong at the bottom of it; what stands above repeats that.
+#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn innermost(error: &(dyn Error + 'static)) -> String {
     let bottom = causes(error).last().unwrap_or(error).to_string();
     // An `io::Error` ends in " (os error 111)", which tells people nothing.
@@ -42,7 +109,7 @@ pub fn innermost(error: &(dyn Error + 'static)) -> String {
     letters.into_iter().collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "dynamodb", feature = "tls")))]
 mod tests {
     use super::*;
 

@@ -1,29 +1,30 @@
-//! Who leads by a directory that is not where it was.
+//! Finds a leader whose lock is on a file that its path no longer leads to.
 //!
-//! A lock is on a file, and a path may come to lead to another one: somebody deletes the directory, moves it or one
-//! above it away and makes a new one, mounts something over it, or has a symbolic link lead elsewhere. The next
-//! candidate finds a new file there, and locks it. So a holder also sits on sockets in the abstract namespace (unix(7)),
-//! which nobody can move or delete, and says by a socket's name for which paths it holds what:
+//! A lock is on a file, and a path may come to lead to another file: the directory is deleted, it or one above it is moved
+//! away and made again, something is mounted over it, or a symbolic link is changed. The next candidate finds a new file
+//! there and locks it. So a holder also listens on sockets in the abstract namespace (unix(7)), which nobody can move or
+//! delete. A socket's name says which paths its holder stands for:
 //!
-//! - the path as it was given, and the path without symbolic links: both as this mount namespace and this root have it;
+//! - the path as it was given, and the path without symbolic links: both as this mount namespace and this root see it;
 //! - the path within its file system, which is the same in all mount namespaces.
 //!
-//! The name ends with a random number. So nobody can take it first, and a candidate looks for all names with one of its
-//! own paths in them. It takes its seat before it looks: of two who come at once, at least one sees the other. It counts
-//! those alone who may write the directory by its owner and its mode: root, its owner, the members of the group that
-//! shares it, and the candidate's own user. What others listen on is neither heeded nor connected to.
+//! The name ends with a random number, so nobody can take it first. A candidate binds its own names and then looks for all
+//! names with one of its own paths in them: of two that come at once, at least one sees the other. It counts only
+//! listeners who may write the directory by its owner and its mode: root, its owner, the members of the group that shares
+//! it, and the candidate's own user. Listeners of other users are ignored, and nothing connects to them.
 //!
-//! Earlier versions know one name, after the directory above and the last part of the path. A holder sits on that as
-//! well, unless somebody else does.
+//! Earlier versions know one name, made from the directory above and the last part of the path. A holder binds that as
+//! well, unless it is taken.
 //!
-//! The holder finds at its next renewal that its path leads elsewhere, and stops its tree; until the last of
-//! candidate, backstop and guard is gone, they sit there. What is not seen: a holder in another network namespace; one
-//! whose path leads to the directory by another mount, once the directory is on another file system; and one who may
-//! not write the new directory, but could the old one.
+//! The holder finds at its next renewal that its path leads elsewhere, and stops its tree; the sockets stay bound until
+//! the last of candidate, backstop and guard is gone. What is not seen: a holder in another network namespace; a holder
+//! whose path leads to the directory by another mount, once the directory is on another file system; and a holder who may
+//! not write the new directory, but could write the old one.
 
-use super::record::is_shared;
-use super::watch::{self, Sitter};
+use super::files::is_shared;
+use super::listeners::{self, Listener};
 use crate::lease::{Session, Shard};
+use crate::store::fnv::fnv1a;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -42,7 +43,7 @@ const PREFIX: &str = "leaderrun/";
 const BY_PATH: &str = "file/";
 
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct PathSockets {
     /// The name that earlier versions know.
     old_name: String,
     /// Of each path by which the directory is found, a number.
@@ -57,7 +58,7 @@ pub(super) enum Taken {
     Theirs,
 }
 
-impl Seat {
+impl PathSockets {
     /// # Errors
     /// Where the directory is gone.
     pub(super) fn of(directory: &Path, shard: &Shard) -> io::Result<Self> {
@@ -86,7 +87,7 @@ impl Seat {
         Ok(Self { old_name, paths, trusted: Trusted::of(&found) })
     }
 
-    /// Sits down, unless there is somebody who counts.
+    /// Binds the names, unless another holder of one of the paths has.
     pub(super) fn take(&self) -> Taken {
         let old = bind(&self.old_name);
         let random = Session::random().map(|session| session.as_str().replace('-', ""));
@@ -95,14 +96,14 @@ impl Seat {
         let is_taken = old.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
         let is_rival = |name: &str| name != own && (is_taken && name == self.old_name || self.is_of_one_path(name));
         let mut known = HashMap::new();
-        let counts = |sitter| match sitter {
-            Sitter::User(user) => *known.entry(user).or_insert_with(|| self.trusted.has(user)),
-            Sitter::Unknown => true,
+        let counts = |listener| match listener {
+            Listener::User(user) => *known.entry(user).or_insert_with(|| self.trusted.has(user)),
+            Listener::Unknown => true,
         };
-        match watch::any(is_rival, counts) {
+        match listeners::any(is_rival, counts) {
             Ok(true) => return Taken::Theirs,
             Ok(false) => {}
-            Err(error) => tracing::debug!("cannot see who else leads: {error}"),
+            Err(error) => tracing::debug!("cannot list the listening sockets: {error}"),
         }
         Taken::Ours([old, new].into_iter().flatten().collect())
     }
@@ -138,7 +139,7 @@ impl Trusted {
     }
 }
 
-/// True where a process of the user is in the group: one that sits somewhere is a process of its user. The machine's
+/// True where a process of the user is in the group: a listener is a process of its user. The machine's
 /// list of groups may be a server that does not answer.
 fn is_member(user: u32, group: u32) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
@@ -181,16 +182,10 @@ impl Space {
     }
 }
 
-/// FNV-1a: versions have to agree on it. That two have the same number by accident does not happen, and by intent only
-/// those bring it about who count.
+/// That two have the same number by accident does not happen, and only those who count could bring it about by intent.
 fn number(parts: &[&[u8]]) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for part in parts {
-        for byte in (part.len() as u64).to_le_bytes().iter().chain(*part) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-    format!("{hash:016x}")
+    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    format!("{:016x}", fnv1a(bytes))
 }
 
 /// Where the directory is within its file system, whatever of that is mounted where. None where it cannot be told.
@@ -249,6 +244,11 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_a_path_is_the_same_in_every_release() {
+        assert_eq!(number(&[b"path", &[1, 2], b"/var/lib", b"db"]), "7e45e1b7eda68e09");
+    }
+
+    #[test]
     fn members_of_a_group_are_known_by_their_processes() {
         let status = "Name:\tx\nUid:\t7\t7\t7\t7\nGid:\t1\t9\t9\t9\nGroups:\t3 4 \nNgid:\t0\n";
         for (user, group, expected) in
@@ -261,20 +261,20 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_left_to_who_came_first_and_to_nobody_of_another_path() {
+    fn the_first_to_bind_keeps_a_path_and_other_paths_stay_free() {
         let scratch = tempfile::TempDir::new().unwrap();
-        let seat = |name: &str, shard: &str| {
+        let at = |name: &str, shard: &str| {
             fs::create_dir_all(scratch.path().join(name)).unwrap();
-            Seat::of(&scratch.path().join(name), &shard.parse().unwrap()).unwrap()
+            PathSockets::of(&scratch.path().join(name), &shard.parse().unwrap()).unwrap()
         };
-        let Taken::Ours(seats) = seat("a/store", "s").take() else { panic!("nobody sits there") };
-        assert_eq!(seats.len(), 2);
-        assert!(matches!(seat("a/store", "s").take(), Taken::Theirs));
+        let Taken::Ours(sockets) = at("a/store", "s").take() else { panic!("nobody listens there") };
+        assert_eq!(sockets.len(), 2);
+        assert!(matches!(at("a/store", "s").take(), Taken::Theirs));
         fs::rename(scratch.path().join("a"), scratch.path().join("away")).unwrap();
-        assert!(matches!(seat("a/store", "s").take(), Taken::Theirs));
-        assert!(matches!(seat("a/store", "other").take(), Taken::Ours(_)));
-        assert!(matches!(seat("b/store", "s").take(), Taken::Ours(_)));
-        drop(seats);
-        assert!(matches!(seat("a/store", "s").take(), Taken::Ours(_)));
+        assert!(matches!(at("a/store", "s").take(), Taken::Theirs));
+        assert!(matches!(at("a/store", "other").take(), Taken::Ours(_)));
+        assert!(matches!(at("b/store", "s").take(), Taken::Ours(_)));
+        drop(sockets);
+        assert!(matches!(at("a/store", "s").take(), Taken::Ours(_)));
     }
 }

@@ -1,0 +1,293 @@
+//! How the lock item is taken, looked at, renewed and given back: each by one conditional write of that item.
+//!
+//! The hazards are those of the store: see its module.
+
+use super::record::{Draft, Item, Record, ttl_of};
+use super::table::{Expression, Outcome, lock_key};
+use super::{DynamoDb, MOST_ATTEMPTS, Seen, term};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::time::BootInstant;
+use crate::time::millis;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How much later than our wall clock DynamoDB's may be while no answer has told. The upper end of the first
+/// answer's date is up to two seconds ahead; a guess that proves too low costs one more write.
+pub(super) const FIRST_GUESS: Duration = Duration::from_millis(2500);
+
+/// A first guess that proves to be further ahead than this is taken back: it would delay a takeover.
+const MOST_EXCESS: Duration = Duration::from_secs(5);
+
+/// Of a lock write that may only apply over an earlier one of the same session.
+const MINE: &str = "#session = :me AND #ownerId = :owner AND #beat < :beat";
+
+#[async_trait::async_trait]
+impl Leases for DynamoDb {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let mut expired = self.expired(&candidate.shard);
+        for _ in 0..MOST_ATTEMPTS {
+            match self.attempt(candidate, expired.as_ref()).await? {
+                Attempt::Taken(dead) => return self.lead(candidate, &dead).await.map(Claim::Granted),
+                Attempt::Held(holder) => return Ok(Claim::Refused(holder)),
+                Attempt::Free => expired = None,
+                Attempt::Expired(record) => expired = Some(record),
+            }
+        }
+        let shard = &candidate.shard;
+        Err(StoreError::unknown(format!("the lock of shard {shard} changes faster than it can be taken")))
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        let sent = BootInstant::now();
+        let Some(item) = self.table.get(lock_key(shard), false).await? else {
+            self.unsee(shard);
+            return Ok(Observation::Free);
+        };
+        let record = self.read(shard, &item)?;
+        let left = self.notice(shard, &record, sent);
+        Ok(if left.is_zero() { Observation::Free } else { Observation::Held(record.holder(Some(left))) })
+    }
+
+    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        // The beat in the record is our own counter's, which claims raise as well: see `DynamoDb::beat`. The argument
+        // only tells a renewal that comes after its successor.
+        if self.seen().get(&candidate.shard).is_some_and(|seen| beat <= seen.renewed) {
+            return Ok(Renewal::Overtaken);
+        }
+        let (mine, outcome) = self.prolong(candidate, Some(term), BootInstant::now()).await?;
+        let item = match outcome {
+            Outcome::Done(_) => {
+                let mut seen = self.seen();
+                let seen = seen.entry(candidate.shard.clone()).or_default();
+                seen.renewed = seen.renewed.max(beat);
+                return Ok(Renewal::Renewed);
+            }
+            Outcome::Refused(Some(item)) => item,
+            // Gone, or the server does not return it.
+            Outcome::Refused(None) => match self.table.get(lock_key(&candidate.shard), true).await? {
+                Some(item) => item,
+                None => return Ok(Renewal::Lost(None)),
+            },
+        };
+        match Record::read(&item) {
+            Some(record) if record.is_of(candidate) => {
+                let theirs = record.ours.map_or(0, |ours| ours.beat);
+                self.beat.fetch_max(theirs, Ordering::Relaxed);
+                if theirs >= mine {
+                    return Ok(Renewal::Overtaken);
+                }
+                Err(StoreError::unknown(format!(
+                    "the record of shard {} changed while it was renewed",
+                    candidate.shard
+                )))
+            }
+            Some(record) => Ok(Renewal::Lost(Some(record.holder(None)))),
+            None => Ok(Renewal::Lost(Some(Holder::stranger()))),
+        }
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        // Before anything is sent: what is written from now on is of a later leadership.
+        let beat = self.beat.load(Ordering::Relaxed);
+        let ledger = self.seen().get(&candidate.shard).and_then(|seen| seen.ledger);
+        // In this order: whoever sees the lock gone must see why.
+        term::mark_released(&self.table, candidate, term, ledger).await?;
+        self.remove(candidate, beat).await
+    }
+
+    async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
+        std::future::pending().await
+    }
+}
+
+/// What an attempt to take the lock came to.
+enum Attempt {
+    /// It is ours, and the trees of these sessions are dead.
+    Taken(Vec<Session>),
+    /// Nobody had it a moment ago.
+    Free,
+    /// This record has expired.
+    Expired(Record),
+    Held(Holder),
+}
+
+impl DynamoDb {
+    /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's
+    /// clock will show it.
+    pub(super) fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {
+        let guess = || self.table.wall_clock_millis().saturating_add(millis(FIRST_GUESS));
+        let now = self.table.watch.clock().bounds(sent).map_or_else(guess, |bounds| bounds.upper);
+        now.saturating_add(millis(lease))
+    }
+
+    /// Whether what was written at `sent`, by a guess if nothing was `known` then, is right by what is known now.
+    fn is_right(&self, expires_millis: u64, known: bool, sent: BootInstant, lease: Duration) -> bool {
+        let clock = self.table.watch.clock();
+        let now = BootInstant::now();
+        // What was known holds, unless this very answer belied it: looking back from now only adds drift to it.
+        if known && clock.settled(now, now.since(sent)) {
+            return true;
+        }
+        clock.bounds(sent).is_none_or(|bounds| {
+            let earliest = bounds.upper.saturating_add(millis(lease));
+            (earliest..=earliest.saturating_add(millis(MOST_EXCESS))).contains(&expires_millis)
+        })
+    }
+
+    /// The record that the last look judged expired.
+    fn expired(&self, shard: &Shard) -> Option<Record> {
+        let seen = self.seen();
+        let snapshot = seen.get(shard)?.snapshot.as_ref()?;
+        snapshot.expired.then(|| snapshot.record.clone())
+    }
+
+    /// One put: over nothing or our own record, or over the very record that has expired.
+    async fn attempt(&self, candidate: &Candidate, expired: Option<&Record>) -> Result<Attempt, StoreError> {
+        let (sent, beat) = (BootInstant::now(), self.next_beat());
+        let known = self.table.watch.clock().bounds(sent).is_some();
+        let expires_millis = self.expiry(sent, candidate.lease);
+        let after = expired.and_then(|record| record.ours.as_ref()).map(|ours| &ours.session);
+        let since_millis = self.table.wall_clock_millis();
+        let item = Draft { candidate, beat, expires_millis, since_millis, after }.item();
+        let condition = match expired {
+            None => Expression::new(format!("attribute_not_exists(#pk) OR ({MINE})")).mine(candidate, beat),
+            Some(record) => unchanged(record),
+        };
+        let dead = match self.table.put(item, condition).await? {
+            Outcome::Done(old) => match expired {
+                Some(record) => record.sessions(),
+                // Over a record of our own: what that one replaced is as dead as it was.
+                None => old.and_then(|old| Record::read(&old)?.ours?.after).into_iter().collect(),
+            },
+            Outcome::Refused(item) => return self.refused(candidate, item, sent).await,
+        };
+        if self.is_right(expires_millis, known, sent, candidate.lease) {
+            return Ok(Attempt::Taken(dead));
+        }
+        // Nothing has been concluded from the record yet, so it may be mended as a renewal mends it.
+        let sent = BootInstant::now();
+        match self.prolong(candidate, None, sent).await? {
+            (_, Outcome::Done(_)) => Ok(Attempt::Taken(dead)),
+            (_, Outcome::Refused(item)) => self.refused(candidate, item, sent).await,
+        }
+    }
+
+    /// What stands in the way of a put or update that was sent at `sent`.
+    async fn refused(
+        &self,
+        candidate: &Candidate,
+        item: Option<Item>,
+        mut sent: BootInstant,
+    ) -> Result<Attempt, StoreError> {
+        let item = if item.is_some() {
+            item
+        } else {
+            sent = BootInstant::now();
+            self.table.get(lock_key(&candidate.shard), true).await?
+        };
+        let Some(item) = item else {
+            self.unsee(&candidate.shard);
+            return Ok(Attempt::Free);
+        };
+        let record = self.read(&candidate.shard, &item)?;
+        if let Some(ours) = record.ours.as_ref().filter(|_| record.is_of(candidate)) {
+            self.beat.fetch_max(ours.beat, Ordering::Relaxed);
+            return Ok(Attempt::Free);
+        }
+        let left = self.notice(&candidate.shard, &record, sent);
+        Ok(if left.is_zero() { Attempt::Expired(record) } else { Attempt::Held(record.holder(Some(left))) })
+    }
+
+    /// A whole lease more, counted from `sent`. Answers with the beat that it wrote.
+    async fn prolong(
+        &self,
+        candidate: &Candidate,
+        term: Option<Term>,
+        sent: BootInstant,
+    ) -> Result<(u64, Outcome), StoreError> {
+        let beat = self.next_beat();
+        let expires_millis = self.expiry(sent, candidate.lease);
+        let mut update = "SET #ttl = :ttl, #expiresMs = :expires, #leaseMs = :lease, #beat = :beat".to_owned();
+        let mut condition = Expression::new(MINE)
+            .mine(candidate, beat)
+            .number(":ttl", ttl_of(expires_millis))
+            .number(":expires", expires_millis)
+            .number(":lease", millis(candidate.lease));
+        if let Some(term) = term {
+            update.push_str(", #term = :term");
+            condition = condition.number(":term", term);
+        }
+        Ok((beat, self.table.update(lock_key(&candidate.shard), &update, condition).await?))
+    }
+
+    /// Deletes our lock item, but never one that was written after `beat`: by a later claim of ours, which this one is
+    /// slower than. Zero is of a process that has written nothing: it speaks for one that is gone.
+    pub(super) async fn remove(&self, candidate: &Candidate, mut beat: u64) -> Result<Release, StoreError> {
+        let for_another = beat == 0;
+        loop {
+            let condition =
+                Expression::new("#session = :me AND #ownerId = :owner AND #beat <= :beat").mine(candidate, beat);
+            let outcome = self.table.delete(lock_key(&candidate.shard), condition).await?;
+            self.unsee(&candidate.shard);
+            match outcome {
+                Outcome::Done(_) => return Ok(Release::Released),
+                Outcome::Refused(None) => return Ok(Release::NotHeld),
+                Outcome::Refused(Some(item)) => {
+                    let record = Record::read(&item).filter(|record| record.is_of(candidate) && for_another);
+                    let Some(ours) = record.and_then(|record| record.ours).filter(|ours| ours.beat > beat) else {
+                        return Ok(Release::NotHeld);
+                    };
+                    beat = ours.beat;
+                }
+            }
+        }
+    }
+
+    /// The lock is ours, the term is not yet.
+    async fn lead(&self, candidate: &Candidate, dead: &[Session]) -> Result<Grant, StoreError> {
+        match term::take(&self.table, candidate, dead).await {
+            Ok(grant) => {
+                let seen = Seen { ledger: Some(candidate.lease), ..Seen::default() };
+                self.seen().insert(candidate.shard.clone(), seen);
+                Ok(grant)
+            }
+            Err(error) => {
+                let kind = match error.kind {
+                    // The lock was taken, whatever became of the term.
+                    ErrorKind::NotApplied | ErrorKind::Unknown => ErrorKind::Unknown,
+                    ErrorKind::Denied | ErrorKind::Misconfigured => {
+                        // Nobody will ask again soon, so others need not wait until it expires.
+                        let _ = self.remove(candidate, self.beat.load(Ordering::Relaxed)).await;
+                        error.kind
+                    }
+                };
+                Err(StoreError { kind, ..error })
+            }
+        }
+    }
+}
+
+impl Expression {
+    fn mine(self, candidate: &Candidate, beat: u64) -> Self {
+        self.text(":me", candidate.session.as_str()).text(":owner", &candidate.owner).number(":beat", beat)
+    }
+}
+
+/// The item still holds this very record.
+pub(super) fn unchanged(record: &Record) -> Expression {
+    let mut text = "#ownerId = :owner AND #ttl = :ttl".to_owned();
+    text.push_str(match (&record.ours, &record.session) {
+        (Some(_), _) => " AND #session = :session AND #beat = :beat",
+        (None, Some(_)) => " AND #session = :session",
+        (None, None) => " AND attribute_not_exists(#session)",
+    });
+    let mut condition = Expression::new(text).text(":owner", &record.owner).number(":ttl", record.ttl);
+    if let Some(session) = &record.session {
+        condition = condition.text(":session", session.as_str());
+    }
+    if let Some(ours) = &record.ours {
+        condition = condition.number(":beat", ours.beat);
+    }
+    condition
+}

@@ -1,0 +1,124 @@
+//! What a failed request means, in our words.
+//!
+//! The hazard: etcd tells many failures apart by words alone. What is not known by its words is an unknown outcome; and
+//! what etcd says may name anything, but never the password, which travels in one request only.
+
+use super::proto::Method;
+use crate::store::StoreError;
+use crate::store::allowance::Allowance;
+use crate::store::error::{causes, in_short, innermost};
+use std::error::Error;
+use std::fmt::Write as _;
+use tonic::{Code, Status};
+
+/// What went wrong with a request, with what a caller may want to know about it.
+#[derive(Debug)]
+pub struct Failure {
+    /// There is no such etcd lease (any more). Nothing was applied.
+    pub no_such_lease: bool,
+    pub error: StoreError,
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self { no_such_lease: false, error }
+    }
+}
+
+/// What a failure is told with.
+#[derive(Clone, Copy)]
+pub struct Circumstances<'a> {
+    pub server: &'a str,
+    pub user: Option<&'a str>,
+    /// The range of keys to name when a permission is missing.
+    pub prefix: &'a str,
+    pub allowance: &'a Allowance,
+    /// What may be the reason when the connection ended before it was of any use.
+    pub doubt: Option<&'static str>,
+}
+
+/// In our words.
+pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Status) -> Failure {
+    let Circumstances { server, user, prefix, allowance, doubt } = *circumstances;
+    let said = status.message().trim_start_matches("etcdserver: ");
+    let whom = user.map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
+    let error = if said_too_much(allowance, status) {
+        StoreError::unknown(allowance.complaint(&format!("etcd at {server}"), "etcd"))
+    } else if let Some(source) = status.source().filter(|_| is_local(status)) {
+        let mut cause = innermost(source);
+        if let Some(doubt) = doubt {
+            let _ = write!(cause, " ({doubt})");
+        }
+        if was_not_sent(source) || cause.contains("received fatal alert") {
+            StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}"))
+        } else {
+            StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}"))
+        }
+    } else if status.code() == Code::PermissionDenied || said.contains("permission denied") {
+        StoreError::denied(format!(
+            "etcd at {server} denied {whom} a {} of keys that begin with {prefix}/: grant a role of that user \
+             readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)",
+            method.name
+        ))
+    } else if said.contains("user name is empty") {
+        StoreError::denied(format!(
+            "etcd at {server} wants to know who asks: write {{etcd,etcds}}://USER:PASSWORD@HOST"
+        ))
+    } else if said.contains("invalid user ID or password") {
+        StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
+    } else if status.code() == Code::Unauthenticated {
+        StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", method.name))
+    } else {
+        answered_with(server, method, status.code(), said)
+    };
+    Failure { no_such_lease: said.contains("requested lease not found"), error }
+}
+
+/// Whether it has said more than it may. The library judges a message by the length that it announces, and tells that
+/// in words alone; should they change, they are shown as they are.
+fn said_too_much(allowance: &Allowance, status: &Status) -> bool {
+    allowance.is_exceeded() || status.message().contains("decoded message length too large")
+}
+
+/// What any etcd may say to anybody.
+fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreError {
+    let mut said = in_short(said);
+    if said.is_empty() {
+        let _ = write!(said, "{}", code.description());
+    }
+    match code {
+        Code::ResourceExhausted if said.contains("database space exceeded") => StoreError::not_applied(format!(
+            "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
+             etcdctl alarm disarm"
+        )),
+        // Turned away before it was handled.
+        Code::ResourceExhausted => StoreError::not_applied(format!("etcd at {server} turned a request away: {said}")),
+        Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
+            StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
+        }
+        Code::Unimplemented => StoreError::misconfigured(format!(
+            "{server} does not know {}: it is no etcd of version 3.4 or later",
+            method.name
+        )),
+        Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
+        Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
+            StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", method.name))
+        }
+        _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", method.name)),
+    }
+}
+
+/// It was made here, not by etcd.
+pub fn is_local(status: &Status) -> bool {
+    status.source().is_some()
+}
+
+fn was_not_sent(error: &(dyn Error + 'static)) -> bool {
+    causes(error).any(<dyn Error>::is::<tonic::ConnectError>)
+}

@@ -1,0 +1,114 @@
+//! How a lock is taken, looked at and let go.
+//!
+//! The hazards are those of the store: see its module.
+
+use super::lock::Lock;
+use super::record::Record;
+use super::sockets::Taken;
+use super::{FileStore, Held, files, lock};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::{Claim, Grant, Leases, Observation, Release, Renewal, StoreError};
+use crate::time::wall_clock_millis;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+
+enum Try {
+    Won(Held),
+    LockedOut,
+}
+
+#[async_trait::async_trait]
+impl Leases for FileStore {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let shard = &candidate.shard;
+        // Ours already when a claim is made again; that is another leadership, with a term of its own.
+        let ours = lock(&self.held).remove(shard).or_else(|| lock(&self.won).remove(shard));
+        let held = match ours {
+            Some(held) if self.is_current(&held, shard) => held,
+            Some(_) | None => match self.attempt(shard)? {
+                Try::Won(held) => held,
+                Try::LockedOut => return Ok(Claim::Refused(self.holder(shard)?)),
+            },
+        };
+        let last = self.read_record(shard)?.map_or(Term(0), |record| record.term);
+        let now_millis = wall_clock_millis();
+        let term = Term((last.0 + 1).max(now_millis));
+        let record = Record {
+            shard: shard.to_string(),
+            owner: candidate.owner.clone(),
+            session: candidate.session.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            term,
+            since_millis: now_millis,
+            released: false,
+        };
+        self.write_record(&record, shard)?;
+        lock(&self.held).insert(shard.clone(), held);
+        Ok(Claim::Granted(Grant { term, start_after: None }))
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        // A lock that we have won ourselves, and not yet claimed, keeps nobody out but others.
+        Ok(if !self.has_won(shard) && self.is_locked(shard)? {
+            Observation::Held(self.holder(shard)?)
+        } else {
+            Observation::Free
+        })
+    }
+
+    /// Nothing needs prolonging; but a lock on a file that is not there any more is worth nothing.
+    async fn renew(&self, candidate: &Candidate, _term: Term, _beat: u64) -> Result<Renewal, StoreError> {
+        let shard = &candidate.shard;
+        if let Some(held) = lock(&self.held).get(shard)
+            && files::names(&self.path(shard, "lock"), &held.lock)?
+        {
+            return Ok(Renewal::Renewed);
+        }
+        // Whatever stands in its place: it is not ours.
+        let holder =
+            self.is_locked(shard).and_then(|locked| if locked { self.holder(shard).map(Some) } else { Ok(None) });
+        Ok(Renewal::Lost(holder.ok().flatten()))
+    }
+
+    async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        lock(&self.won).remove(shard);
+        let Some(held) = lock(&self.held).remove(shard) else { return Ok(Release::NotHeld) };
+        if self.is_current(&held, shard) {
+            // The lock is what counts: a full disk must not keep it.
+            if let Ok(Some(record)) = self.read_record(shard) {
+                let _ = self.write_record(&Record { released: true, ..record }, shard);
+            }
+        }
+        Ok(Release::Released)
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.wait_for_lock(shard).await
+    }
+
+    fn with_lease_files(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        let held = lock(&self.held);
+        let descriptors = held.get(shard).map(|held| {
+            let sockets = held.sockets.iter().map(UnixListener::as_fd);
+            std::iter::once(held.lock.as_fd()).chain(sockets).collect::<Vec<BorrowedFd<'_>>>()
+        });
+        act(&descriptors.unwrap_or_default());
+    }
+}
+
+impl FileStore {
+    pub(super) fn has_won(&self, shard: &Shard) -> bool {
+        lock(&self.won).get(shard).is_some_and(|held| self.is_current(held, shard))
+    }
+
+    fn attempt(&self, shard: &Shard) -> Result<Try, StoreError> {
+        let path = self.path(shard, "lock");
+        let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
+        Ok(match self.sockets(shard)?.take() {
+            Taken::Ours(sockets) => Try::Won(Held { lock, sockets }),
+            Taken::Theirs => Try::LockedOut,
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! The files of a directory: how they are opened, read, and made.
+//!
+//! The hazards:
+//!
+//! - *A lock needs no permission to write.* Every user who may open a file for reading may keep others from locking it
+//!   (fcntl(2)). So nobody may open ours who may not write the directory: the directory decides on their modes, and
+//!   neither a umask nor the version that made them does.
+//! - *Something else stands where a file of ours should.* To open a pipe waits for its other end, a symbolic link leads
+//!   anywhere, and a file may be longer than the memory. So only files are opened, without waiting, and read up to a
+//!   bound.
+
+use super::{explain, in_words};
+use crate::lease::Session;
+use crate::store::StoreError;
+use nix::fcntl::OFlag;
+use nix::unistd::{Gid, Uid, fchown, geteuid};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes in a record or a note, at most. The longest owner that a command line can name fits in, with every letter of
+/// it escaped.
+const LONGEST: u64 = 1024 * 1024;
+
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+const SET_GROUP: u32 = 0o2000;
+const ALL_BITS: u32 = 0o7777;
+
+/// True where a group shares the directory: its members may replace each other's files.
+pub(super) fn is_shared(directory: &Metadata) -> bool {
+    directory.mode() & (GROUP_WRITES | OTHERS_WRITE | STICKY) == GROUP_WRITES
+}
+
+/// Opens what is there; None where nothing is. `failed` is what people read where that may not be.
+pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Result<Option<File>, StoreError> {
+    // Nor is the end of another process's lease on the file waited for (F_SETLEASE).
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let opened = options.custom_flags(flags.bits()).open(path).and_then(|file| Ok((file.metadata()?, file)));
+    match opened {
+        Ok((found, file)) if found.is_file() => Ok(Some(file)),
+        Ok((found, _)) => Err(misplaced(path, found.file_type())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => match fs::symlink_metadata(path) {
+            Ok(found) if !found.is_file() => Err(misplaced(path, found.file_type())),
+            Ok(_) | Err(_) => Err(explain(failed, path, &error)),
+        },
+    }
+}
+
+pub(super) fn misplaced(path: &Path, found: FileType) -> StoreError {
+    let what = match found {
+        found if found.is_dir() => "a directory",
+        found if found.is_symlink() => "a symbolic link",
+        found if found.is_fifo() => "a pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    };
+    let path = path.display();
+    StoreError::misconfigured(format!("{path} is {what}, and no file: remove it, or name another directory"))
+}
+
+/// None where nothing is there.
+pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    let Some(file) = open(path, File::options().read(true), "cannot read")? else { return Ok(None) };
+    let mut text = Vec::new();
+    let read = file.metadata().and_then(|found| {
+        let length = found.len();
+        if length <= LONGEST {
+            (&file).take(LONGEST + 1).read_to_end(&mut text)?;
+        }
+        Ok(length.max(text.len() as u64))
+    });
+    match read {
+        Ok(length) if length > LONGEST => Err(StoreError::misconfigured(format!(
+            "{} holds {length} bytes, more than the {LONGEST} that anything of ours has: remove it, or name another \
+             directory",
+            path.display()
+        ))),
+        Ok(_) => Ok(Some(text)),
+        Err(error) => Err(explain("cannot read", path, &error)),
+    }
+}
+
+/// Puts a file with `text` in the place of `path`, by way of `draft`, which only its caller uses.
+pub(super) fn replace(path: &Path, draft: &Path, text: &[u8]) -> io::Result<()> {
+    remove(draft)?;
+    create(draft)?.write_all(text)?;
+    fs::rename(draft, path)
+}
+
+/// True when it is not there any more; false when it never was.
+pub(super) fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a file whose content does not matter, made where there is none. None where there is no directory.
+pub(super) fn open_lock(path: &Path) -> Result<Option<File>, StoreError> {
+    loop {
+        if let Some(file) = open(path, File::options().read(true).write(true), "cannot open")? {
+            close_to_strangers(path, &file);
+            return Ok(Some(file));
+        }
+        match create_whole(path) {
+            Ok(file) => return Ok(Some(file)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(explain("cannot create", path, &error)),
+        }
+    }
+}
+
+/// Makes a file that others find with the right mode only: who finds another one is denied, and leaves.
+fn create_whole(path: &Path) -> io::Result<File> {
+    let directory = directory_of(path)?;
+    if !is_shared(&directory) && directory.uid() == geteuid().as_raw() {
+        return create(path);
+    }
+    let draft = beside(path, &format!(".{}", Session::random()?.as_str()));
+    let file = create(&draft)?;
+    let linked = fs::hard_link(&draft, path);
+    let _ = fs::remove_file(&draft);
+    linked.map(|()| file)
+}
+
+/// Makes a file, and its mode and its owner what they have to be.
+fn create(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    hand_over(&file, &directory_of(path)?)?;
+    Ok(file)
+}
+
+/// What root makes in a user's directory is that user's, and what a member of a group makes in the group's is the
+/// group's, whatever the primary group is.
+fn hand_over(made: &File, directory: &Metadata) -> io::Result<()> {
+    let now = made.metadata()?;
+    let is_root = geteuid().is_root();
+    let owner = (is_root && now.uid() != directory.uid()).then(|| Uid::from_raw(directory.uid()));
+    let may_give = is_root || is_shared(directory);
+    let group = (may_give && now.gid() != directory.gid()).then(|| Gid::from_raw(directory.gid()));
+    if owner.is_some() || group.is_some() {
+        // Where it may not be given away it stays ours alone.
+        let _ = fchown(made, owner, group);
+    }
+    settle_mode(made, directory)
+}
+
+fn settle_mode(file: &File, directory: &Metadata) -> io::Result<()> {
+    let now = file.metadata()?;
+    let mode = right_mode(&now, directory);
+    if mode == now.mode() & ALL_BITS { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
+}
+
+fn right_mode(file: &Metadata, directory: &Metadata) -> u32 {
+    let rights = if file.is_dir() { 0o7 } else { 0o6 };
+    let is_the_groups = is_shared(directory) && file.gid() == directory.gid();
+    let group = if is_the_groups { rights << 3 } else { 0 };
+    let kept = if file.is_dir() { file.mode() & SET_GROUP } else { 0 };
+    rights << 6 | group | kept
+}
+
+/// Earlier versions let everybody read. What is not ours is left as it is, and what has a second name may be no file of a
+/// store at all. Nor may a file that holds something, or a directory: who owns the directory of a store moves things of
+/// root's into it that may be moved, and must not read them afterwards. So those are closed only, and just an empty file,
+/// as our locks are, is handed over.
+fn close_to_strangers(path: &Path, file: &File) {
+    let (Ok(found), Ok(directory)) = (file.metadata(), directory_of(path)) else { return };
+    let us = geteuid();
+    let is_ours = found.uid() == us.as_raw() || us.is_root() && found.uid() == directory.uid();
+    if found.is_file() && found.nlink() == 1 && found.len() == 0 && is_ours {
+        let _ = hand_over(file, &directory);
+    } else if is_ours && (found.is_dir() || found.nlink() == 1) {
+        let mode = found.mode() & right_mode(&found, &directory);
+        if mode != found.mode() & ALL_BITS {
+            let _ = file.set_permissions(Permissions::from_mode(mode));
+        }
+    }
+}
+
+/// Makes the directory of a store, which belongs to those to whom its parent does, and what is missing above it.
+pub(super) fn make_directory(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => settle_mode(&open_directory(path)?, &directory_of(path)?),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory inside that of a store.
+pub(super) fn make_folder(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => hand_over(&open_directory(path)?, &directory_of(path)?),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            close_to_strangers(path, &open_directory(path)?);
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_DIRECTORY;
+    File::options().read(true).custom_flags(flags.bits()).open(path)
+}
+
+fn directory_of(path: &Path) -> io::Result<Metadata> {
+    fs::metadata(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// `path` with more at its end.
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut longer = OsString::from(path);
+    longer.push(ending);
+    longer.into()
+}
+
+/// True while `path` names the very file that is open as `file`; an error where that cannot be told.
+pub(super) fn names(path: &Path, file: &File) -> Result<bool, StoreError> {
+    let unknown =
+        |error: io::Error| StoreError::not_applied(format!("cannot look at {}: {}", path.display(), in_words(&error)));
+    let open = file.metadata().map_err(unknown)?;
+    match fs::symlink_metadata(path) {
+        Ok(named) => Ok((open.dev(), open.ino()) == (named.dev(), named.ino())),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(unknown(error)),
+    }
+}

@@ -1,0 +1,223 @@
+//! The connection that a store keeps between requests: how long it is trusted, and when it is dropped.
+//!
+//! The hazards:
+//!
+//! - A connection may hang without an end: a partition, a frozen server, a firewall that forgot it. Later requests must not
+//!   follow the first one into that hole. So a connection that has been silent for a while with something unanswered is
+//!   passed over, and one on which a request was given up is dropped. Requests under way on it are left alone.
+//! - A connection may have ended while nobody looked, and says so only when something is sent on it. That is no reason to
+//!   fail: the request is sent once more, on a new connection. Every request of a store bears that. But the first attempt
+//!   may have been applied, whatever becomes of the second.
+//! - The machine may be suspended. Peers give up meanwhile, so silence counts on CLOCK_BOOTTIME.
+
+use super::{ErrorKind, StoreError};
+use crate::time::BootInstant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// With an answer outstanding for this part of a request's time, a connection is passed over. Within bounds: a moment's
+/// silence is that of a busy host, and where requests may take long, a renewal still must not follow another into a hole.
+const PATIENCE_PARTS: u32 = 4;
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What one request may take, making a connection included: a little less than what the caller allows. Callers bound it as
+/// well, and cannot say what was waited for.
+pub fn bound(request_timeout: Duration) -> Duration {
+    request_timeout - (request_timeout / 20).min(Duration::from_millis(100))
+}
+
+/// How long a connection with something unanswered may be silent, of requests that take `bound` at most.
+pub fn patience(bound: Duration) -> Duration {
+    (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE, MOST_PATIENCE)
+}
+
+/// The connection that is kept, if there is one.
+pub struct Kept<C>(Mutex<Option<Arc<C>>>);
+
+impl<C> Default for Kept<C> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<C> Kept<C> {
+    fn locked(&self) -> MutexGuard<'_, Option<Arc<C>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn get(&self) -> Option<Arc<C>> {
+        self.locked().clone()
+    }
+
+    /// Keeps `connection` unless there is one that is `better`.
+    pub fn keep_unless(&self, connection: &Arc<C>, better: impl FnOnce(&C) -> bool) {
+        let mut kept = self.locked();
+        if !kept.as_ref().is_some_and(|kept| better(kept)) {
+            *kept = Some(Arc::clone(connection));
+        }
+    }
+
+    /// Drops the connection that is kept if `is_bad` says so. Answers whether it did.
+    pub fn drop_if(&self, is_bad: impl FnOnce(&C) -> bool) -> bool {
+        self.locked().take_if(|kept| is_bad(kept)).is_some()
+    }
+
+    /// Drops `connection` if it is the one that is kept. Answers whether it was.
+    pub fn forget(&self, connection: &Arc<C>) -> bool {
+        self.locked().take_if(|kept| Arc::ptr_eq(kept, connection)).is_some()
+    }
+}
+
+/// The requests on a connection that have no answer yet.
+#[derive(Debug)]
+pub struct Pending(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    count: u32,
+    /// The last answer, or, if that is later, when the first of the pending requests began.
+    heard: BootInstant,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self(Mutex::new(State { count: 0, heard: BootInstant::now() }))
+    }
+}
+
+impl Pending {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_silent(&self, patience: Duration) -> bool {
+        self.state().is_silent(patience)
+    }
+
+    /// A request begins. If it is dropped without an answer (an error, out of time, cut off by its caller), `given_up` is
+    /// called, and told whether the connection has been silent for `patience`.
+    pub fn begin<F: FnOnce(bool)>(&self, patience: Duration, given_up: F) -> Asked<'_, F> {
+        let mut state = self.state();
+        if state.count == 0 {
+            state.heard = BootInstant::now();
+        }
+        state.count += 1;
+        drop(state);
+        Asked { pending: self, patience, given_up: Some(given_up) }
+    }
+}
+
+impl State {
+    fn is_silent(&self, patience: Duration) -> bool {
+        self.count > 0 && BootInstant::now().since(self.heard) >= patience
+    }
+}
+
+/// One request, for as long as it is under way.
+pub struct Asked<'a, F: FnOnce(bool)> {
+    pending: &'a Pending,
+    patience: Duration,
+    /// Some while there is no answer.
+    given_up: Option<F>,
+}
+
+impl<F: FnOnce(bool)> Asked<'_, F> {
+    pub fn answered(mut self) {
+        self.given_up = None;
+    }
+}
+
+impl<F: FnOnce(bool)> Drop for Asked<'_, F> {
+    fn drop(&mut self) {
+        let mut state = self.pending.state();
+        let silent = state.is_silent(self.patience);
+        state.count -= 1;
+        match self.given_up.take() {
+            None => state.heard = BootInstant::now(),
+            Some(given_up) => {
+                drop(state);
+                given_up(silent);
+            }
+        }
+    }
+}
+
+/// What `first` answers; or `again`, which sends the request once more, if `has_ended` says of its failure that the
+/// connection had ended.
+pub async fn once_more<T, E: Into<StoreError>>(
+    first: impl Future<Output = Result<T, E>>,
+    has_ended: impl FnOnce(&E) -> bool,
+    again: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match first.await {
+        Err(failure) if has_ended(&failure) => {
+            let first = failure.into();
+            again.await.map_err(|second| in_doubt(&first, second))
+        }
+        answer => answer.map_err(Into::into),
+    }
+}
+
+/// The second attempt says nothing of the first: while that may have been applied, nothing may be concluded.
+fn in_doubt(first: &StoreError, second: StoreError) -> StoreError {
+    match first.kind {
+        ErrorKind::Unknown => StoreError { kind: ErrorKind::Unknown, ..second },
+        ErrorKind::NotApplied | ErrorKind::Denied | ErrorKind::Misconfigured => second,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const NO_PATIENCE: Duration = Duration::ZERO;
+    const PATIENCE: Duration = Duration::from_hours(1);
+
+    #[test]
+    fn a_connection_is_silent_only_while_something_is_unanswered() {
+        let pending = Pending::default();
+        assert!(!pending.is_silent(NO_PATIENCE), "nothing was asked");
+        let one = pending.begin(PATIENCE, |_| panic!("it is answered"));
+        let two = pending.begin(PATIENCE, |_| panic!("it is answered"));
+        assert!(pending.is_silent(NO_PATIENCE) && !pending.is_silent(PATIENCE));
+        one.answered();
+        assert!(pending.is_silent(NO_PATIENCE), "one of them is unanswered");
+        two.answered();
+        assert!(!pending.is_silent(NO_PATIENCE));
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_says_so_and_whether_there_was_silence() {
+        let (pending, told) = (Pending::default(), Cell::new(None));
+        drop(pending.begin(PATIENCE, |silent| told.set(Some(silent))));
+        assert_eq!(told.take(), Some(false));
+        drop(pending.begin(NO_PATIENCE, |silent| told.set(Some(silent))));
+        assert_eq!(told.take(), Some(true));
+        assert!(!pending.is_silent(NO_PATIENCE), "it is not pending any more");
+    }
+
+    #[test]
+    fn only_the_connection_that_is_kept_is_forgotten() {
+        let (kept, one, other) = (Kept::default(), Arc::new(1), Arc::new(2));
+        kept.keep_unless(&one, |_| false);
+        assert!(!kept.forget(&other) && kept.get() == Some(Arc::clone(&one)));
+        kept.keep_unless(&other, |_| true);
+        assert_eq!(kept.get(), Some(Arc::clone(&one)));
+        assert!(kept.forget(&one) && kept.get().is_none());
+        kept.keep_unless(&other, |_| true);
+        assert!(!kept.drop_if(|&kept| kept == 1) && kept.drop_if(|&kept| kept == 2));
+    }
+
+    #[tokio::test]
+    async fn a_second_attempt_that_fails_leaves_in_doubt_what_the_first_one_did() {
+        let attempt = async |first: StoreError, ended: bool| {
+            let again = async { Err::<(), _>(StoreError::denied("no")) };
+            once_more(async { Err(first) }, |_| ended, again).await.unwrap_err().kind
+        };
+        assert_eq!(attempt(StoreError::unknown("it broke"), true).await, ErrorKind::Unknown);
+        assert_eq!(attempt(StoreError::not_applied("it was not sent"), true).await, ErrorKind::Denied);
+        assert_eq!(attempt(StoreError::not_applied("busy"), false).await, ErrorKind::NotApplied);
+    }
+}

@@ -1,0 +1,307 @@
+//! How a lease is taken, observed, renewed and given back: by writes that name the revision they replace.
+//!
+//! The hazards are those of the store: see its module.
+
+use super::address::ledger_of;
+use super::bucket::Put;
+use super::jetstream::{Entry, Stamp};
+use super::record::{Content, Ledger, Record, Snapshot};
+use super::{Asks, MOST_ATTEMPTS, Nats, slack, watch};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::{Claim, ErrorKind, Grant, Leases, Observation, Release, Renewal, StoreError};
+use crate::time::BootInstant;
+use crate::time::millis;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+#[async_trait::async_trait]
+impl Leases for Nats {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        if let Some(snapshot) = self.free_as_known(candidate)
+            && let Some(grant) = self.succeed(candidate, &snapshot).await?
+        {
+            return Ok(Claim::Granted(grant));
+        }
+        for _ in 0..MOST_ATTEMPTS {
+            let grant = match self.ground(candidate).await? {
+                Ground::Held(snapshot) => return Ok(Claim::Refused(snapshot.holder(BootInstant::now()))),
+                Ground::Over(snapshot) => self.succeed(candidate, &snapshot).await?,
+                Ground::Nothing(deleted) => self.begin(candidate, deleted.as_ref()).await?,
+            };
+            if let Some(grant) = grant {
+                return Ok(Claim::Granted(grant));
+            }
+        }
+        let shard = &candidate.shard;
+        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be taken")))
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        let Some(snapshot) = self.look(shard).await? else { return Ok(Observation::Free) };
+        if snapshot.content == Content::Foreign {
+            return Err(self.foreign(shard));
+        }
+        let snapshot = if snapshot.left(BootInstant::now()).is_zero() {
+            snapshot
+        } else {
+            self.dated(shard, snapshot, Asks::Candidate).await?
+        };
+        let now = BootInstant::now();
+        Ok(if snapshot.left(now).is_zero() { Observation::Free } else { Observation::Held(snapshot.holder(now)) })
+    }
+
+    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        // One revision follows on another, so of renewals that are under way at once one is applied in a round trip. On a
+        // slow network that is enough only if it is the right one.
+        let (shard, called) = (&candidate.shard, BootInstant::now());
+        self.begin_renewal(shard, term, beat);
+        let mut snapshot = self.known(shard).filter(|snapshot| Self::is_ours(candidate, snapshot));
+        let mut written = false;
+        for _ in 0..MOST_ATTEMPTS {
+            let last = match snapshot.take() {
+                Some(known) => known,
+                None => match self.look(shard).await? {
+                    Some(seen) => seen,
+                    None => return Ok(Renewal::Lost(None)),
+                },
+            };
+            let record = match &last.content {
+                Content::Record(record) if record.is_of(candidate) && record.released => {
+                    return Ok(Renewal::Lost(None));
+                }
+                Content::Record(record) if record.is_of(candidate) => record,
+                Content::Deleted => return Ok(Renewal::Lost(None)),
+                Content::Record(_) | Content::Foreign => {
+                    return Ok(Renewal::Lost(Some(last.holder(BootInstant::now()))));
+                }
+            };
+            // Refused, for it had been applied: the request was sent over two connections.
+            if written && record.beat == beat && last.term() == Some(term.0) {
+                return Ok(Renewal::Renewed);
+            }
+            // A later leadership of this very session is later as well.
+            if record.beat >= beat || last.term().is_some_and(|of_record| of_record > term.0) {
+                return Ok(Renewal::Overtaken);
+            }
+            let lease_ms = millis(candidate.lease);
+            let record = Record { beat, term: Some(term.0), lease_ms, ..record.clone() };
+            let hold_until = last.hold_until(BootInstant::now());
+            tokio::select! {
+                biased;
+                done = self.write(shard, record, last.revision, hold_until) => {
+                    if done?.is_some() {
+                        return Ok(Renewal::Renewed);
+                    }
+                    written = true;
+                }
+                // Another renewal of ours was applied to that revision, so this one is refused wherever it is.
+                () = self.succeeded_to(candidate, last.revision) => {
+                    if BootInstant::now().since(called) > self.bucket.connections.bound() / 8 {
+                        return Ok(Renewal::Overtaken);
+                    }
+                }
+            }
+            snapshot = self
+                .known(shard)
+                .filter(|snapshot| Self::is_ours(candidate, snapshot) && snapshot.revision != last.revision);
+            // Only one at a time can be applied. The one that was asked for last counts from the latest instant.
+            if snapshot.is_some() && !self.is_latest(shard, term, beat) {
+                return Ok(Renewal::Overtaken);
+            }
+        }
+        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be renewed")))
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let mut snapshot = self.known(shard).filter(|snapshot| Self::is_ours(candidate, snapshot));
+        let mut written = false;
+        for _ in 0..MOST_ATTEMPTS {
+            let last = match snapshot.take() {
+                Some(known) => Some(known),
+                None => self.look(shard).await?,
+            };
+            let Some((last, record)) = last.as_ref().and_then(|last| Some((last, last.record()?))) else {
+                return Ok(Release::NotHeld);
+            };
+            // A release that was overtaken by the session's next leadership must not end that.
+            let later = term != Term(0) && last.term().is_some_and(|of_record| of_record > term.0);
+            if written && record.is_of(candidate) && record.released {
+                return Ok(Release::Released);
+            }
+            if !record.is_of(candidate) || record.released || later {
+                return Ok(Release::NotHeld);
+            }
+            let hold_until = last.hold_until(BootInstant::now());
+            let record = Record { released: true, term: last.term(), ..record.clone() };
+            if self.write(shard, record, last.revision, hold_until).await?.is_some() {
+                return Ok(Release::Released);
+            }
+            written = true;
+        }
+        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be released")))
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        watch::changed(self, shard).await
+    }
+}
+
+/// What a claim finds in the place of the record.
+enum Ground {
+    /// Somebody leads.
+    Held(Snapshot),
+    /// A record whose leadership is over, or our own.
+    Over(Snapshot),
+    /// No record; what says so, where somebody deleted one.
+    Nothing(Option<Snapshot>),
+}
+
+impl Nats {
+    /// What is known to be free for a claim, without asking: the revision in it decides.
+    fn free_as_known(&self, candidate: &Candidate) -> Option<Snapshot> {
+        let snapshot = self.known(&candidate.shard)?;
+        let record = snapshot.record()?;
+        let free = record.is_of(candidate) || snapshot.left(BootInstant::now()).is_zero();
+        (free && snapshot.term().is_some()).then_some(snapshot)
+    }
+
+    async fn ground(&self, candidate: &Candidate) -> Result<Ground, StoreError> {
+        let Some(snapshot) = self.look(&candidate.shard).await? else { return Ok(Ground::Nothing(None)) };
+        let record = match &snapshot.content {
+            Content::Record(record) => record,
+            Content::Deleted => return Ok(Ground::Nothing(Some(snapshot))),
+            Content::Foreign => return Err(self.foreign(&candidate.shard)),
+        };
+        if record.is_of(candidate) {
+            return Ok(Ground::Over(snapshot));
+        }
+        let now = BootInstant::now();
+        let settled = snapshot.left(now).is_zero() && snapshot.hold_until(now).is_none();
+        let snapshot = if settled { snapshot } else { self.dated(&candidate.shard, snapshot, Asks::Candidate).await? };
+        Ok(if snapshot.left(BootInstant::now()).is_zero() { Ground::Over(snapshot) } else { Ground::Held(snapshot) })
+    }
+
+    /// After a leadership that is over. None when somebody else was faster.
+    async fn succeed(&self, candidate: &Candidate, last: &Snapshot) -> Result<Option<Grant>, StoreError> {
+        let Some((term, record)) = last.term().zip(last.record()) else { return Ok(None) };
+        let term = term.saturating_add(1);
+        let hold_until = last.hold_until(BootInstant::now());
+        let ours = Record::new(candidate, Some(term), record.ledger_ms);
+        let Some(snapshot) = self.write(&candidate.shard, ours, last.revision, hold_until).await? else {
+            return Ok(None);
+        };
+        if record.ledger_ms < millis(candidate.lease) {
+            let kept = match self.bucket.get(&ledger_of(&candidate.shard)).await {
+                Ok(ledger) => self.keep_ledger(candidate, &snapshot, ledger).await,
+                Err(error) => Err(error),
+            };
+            if self.completed(candidate, kept).await?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Grant { term: Term(term), start_after: hold_until.filter(|&until| until > BootInstant::now()) }))
+    }
+
+    /// Where there is no record. None when somebody else was faster.
+    async fn begin(&self, candidate: &Candidate, deleted: Option<&Snapshot>) -> Result<Option<Grant>, StoreError> {
+        let ledger_key = ledger_of(&candidate.shard);
+        let (ledger, marker, info) =
+            tokio::join!(self.bucket.get(&ledger_key), self.bucket.marker(), self.bucket.info());
+        let (ledger, marker, info) = (ledger?, marker?, info?.ok_or_else(|| self.bucket.missing())?);
+        if marker.is_none() {
+            self.bucket.mark().await?;
+        }
+        // Whoever led has not renewed since the look that found nothing.
+        let sent = BootInstant::now();
+        let led_by = ledger.as_ref().map_or(0, |ledger| Ledger::read(ledger).lease_ms).max(millis(candidate.lease));
+        let longest = Duration::from_millis(led_by);
+        let all = sent.plus(longest);
+        let record = Record::new(candidate, None, 0);
+        let expected = deleted.map_or(0, |snapshot| snapshot.revision);
+        // As long as may be necessary; once it is stored we know better.
+        let Some(snapshot) = self.write(&candidate.shard, record, expected, Some(all)).await? else { return Ok(None) };
+        let kept = self.keep_ledger(candidate, &snapshot, ledger.clone()).await;
+        let Some((stamp, heard)) = self.completed(candidate, kept).await? else { return Ok(None) };
+        let rest = |since| heard.plus(longest.saturating_sub(stamp.since(since).saturating_sub(slack(&info)))).min(all);
+        let by_marker = marker.map_or(all, |marker| rest(marker.stamp));
+        let by_deletion = match (deleted.and_then(|deleted| deleted.stamp), ledger) {
+            (Some(deleted), _) => rest(deleted),
+            (None, Some(_)) => all,
+            (None, None) => heard,
+        };
+        let hold_until = by_marker.max(by_deletion);
+        if let Some(known) = self.seen().get_mut(&candidate.shard).filter(|known| known.revision == snapshot.revision) {
+            known.hold_until = Some(hold_until);
+        }
+        let start_after = Some(hold_until).filter(|&until| until > BootInstant::now());
+        Ok(Some(Grant { term: Term(stamp.micros()), start_after }))
+    }
+
+    /// Writes down that the shard was led, after its record `snapshot` was written and before its tree starts, and then
+    /// looks whether that record is still there: somebody who found neither record nor ledger would start as well.
+    ///
+    /// `ledger` is what was read of it. None when the record is gone.
+    async fn keep_ledger(
+        &self,
+        candidate: &Candidate,
+        snapshot: &Snapshot,
+        mut ledger: Option<Entry>,
+    ) -> Result<Option<(Stamp, BootInstant)>, StoreError> {
+        let (key, lease_ms) = (ledger_of(&candidate.shard), millis(candidate.lease));
+        for _ in 0..MOST_ATTEMPTS {
+            let expected = ledger.as_ref().map_or(0, |ledger| ledger.revision);
+            let enough = ledger.as_ref().is_some_and(|ledger| Ledger::read(ledger).lease_ms >= lease_ms);
+            if enough || self.bucket.put(&key, Ledger { lease_ms }.encoded(), expected).await? != Put::Conflict {
+                let ours = self.look(&candidate.shard).await?.filter(|now| now.revision == snapshot.revision);
+                if let Some(known) = self.seen().get_mut(&candidate.shard)
+                    && known.revision == snapshot.revision
+                    && let Content::Record(record) = &mut known.content
+                {
+                    record.ledger_ms = lease_ms;
+                }
+                let heard = BootInstant::now();
+                return Ok(ours.and_then(|ours| ours.stamp).map(|stamp| (stamp, heard)));
+            }
+            ledger = self.bucket.get(&key).await?;
+        }
+        Err(StoreError::unknown(format!("the ledger of shard {} changes faster than it can be kept", candidate.shard)))
+    }
+
+    fn begin_renewal(&self, shard: &Shard, term: Term, beat: u64) {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = latest.entry(shard.clone()).or_insert((term, beat));
+        *latest = (*latest).max((term, beat));
+    }
+
+    fn is_latest(&self, shard: &Shard, term: Term, beat: u64) -> bool {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).get(shard) == Some(&(term, beat))
+    }
+
+    /// Returns when a record of ours is known to have taken the place of `revision`.
+    async fn succeeded_to(&self, candidate: &Candidate, revision: u64) {
+        loop {
+            let noted = self.noted.notified();
+            let known = self.known(&candidate.shard);
+            if known.is_some_and(|known| known.revision != revision && Self::is_ours(candidate, &known)) {
+                return;
+            }
+            noted.await;
+        }
+    }
+
+    /// The record is written, what was to follow is not.
+    async fn completed<T>(&self, candidate: &Candidate, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        match done {
+            Ok(done) => Ok(done),
+            Err(error) => match error.kind {
+                ErrorKind::NotApplied | ErrorKind::Unknown => Err(StoreError::unknown(error.message)),
+                ErrorKind::Denied | ErrorKind::Misconfigured => {
+                    // Nobody will ask again soon, so others need not wait until it expires.
+                    let _ = self.release(candidate, Term(0)).await;
+                    Err(error)
+                }
+            },
+        }
+    }
+}

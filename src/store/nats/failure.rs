@@ -1,0 +1,123 @@
+//! What a failed request or connection tells us, and what the library reports beside the answers.
+//!
+//! The hazard: a server reports a missing permission not as the answer to the request but beside it, so a request listens
+//! for that as well, or it would wait in vain and never say why.
+
+use super::address::Login;
+use crate::lease::show;
+use crate::store::StoreError;
+use crate::store::error::{causes, in_short, innermost};
+use async_nats::{ConnectError, ConnectErrorKind, Event};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// So many refusals are remembered for those who wait. More come only while nobody does.
+const MOST_DENIALS: usize = 32;
+
+/// Why there is no answer to a request.
+pub enum Failure {
+    /// Nobody listens on the subject.
+    NoResponders,
+    Error(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// What the library tells beside the answers.
+#[derive(Debug, Default)]
+pub struct Trouble {
+    pub broken: bool,
+    /// All that there were.
+    pub count: u64,
+    /// The last of them.
+    denials: VecDeque<String>,
+    /// Some once we were refused to hear answers.
+    deaf: Option<String>,
+}
+
+impl Trouble {
+    pub fn take_in(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Disconnected | Event::Closed => {
+                self.broken = true;
+                true
+            }
+            Event::ServerError(error) => {
+                // nats: Permissions Violation for Publish to "SUBJECT", in whatever case this server likes.
+                let text = in_short(&error.to_string());
+                let lower = text.to_lowercase();
+                if !lower.contains("permissions violation") {
+                    return false;
+                }
+                let text = text.trim_start_matches("nats: ").to_owned();
+                if lower.contains("for subscription") {
+                    self.deaf = Some(text.clone());
+                }
+                self.count += 1;
+                self.denials.push_back(text);
+                if self.denials.len() > MOST_DENIALS {
+                    self.denials.pop_front();
+                }
+                true
+            }
+            Event::Connected
+            | Event::LameDuckMode
+            | Event::Draining
+            | Event::SlowConsumer(_)
+            | Event::ClientError(_) => false,
+        }
+    }
+
+    pub fn concerns(&self, subject: &str, before: u64) -> bool {
+        self.broken || self.denial(subject, before).is_some()
+    }
+
+    /// That a request on `subject` was refused after `before` other refusals, or that no answer will be heard.
+    pub fn denial(&self, subject: &str, before: u64) -> Option<String> {
+        let new = usize::try_from(self.count - before).unwrap_or(usize::MAX);
+        let quoted = format!("\"{subject}\"");
+        let refused = self.denials.iter().rev().take(new).find(|denial| denial.contains(&quoted));
+        self.deaf.as_ref().or(refused).cloned()
+    }
+}
+
+/// Why there is no connection to `server`. `bound` is what the attempt was given.
+pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &ConnectError) -> StoreError {
+    let kind = error.kind();
+    let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach {server}: {why}"));
+    if kind == ConnectErrorKind::AuthorizationViolation {
+        let login = login.describe();
+        return StoreError::denied(format!("{server} denied {login}: authorization violation"));
+    }
+    if kind == ConnectErrorKind::Authentication {
+        let login = login.describe();
+        return StoreError::misconfigured(format!("cannot log in to {server}: {login} cannot sign"));
+    }
+    if let Some(error) = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
+        return tls_failed(server, error);
+    }
+    if kind == ConnectErrorKind::TimedOut {
+        return unreachable(&format!("no answer within {}", show(bound)));
+    }
+    unreachable(&innermost(error))
+}
+
+fn tls_failed(server: &str, error: &rustls::Error) -> StoreError {
+    let message = format!("TLS with {server} failed: {error}");
+    match error {
+        rustls::Error::InvalidCertificate(_) => StoreError::misconfigured(format!(
+            "{message}: name the authority that signed its certificate with ca=FILE, and the host as the certificate does"
+        )),
+        rustls::Error::InvalidMessage(_) => {
+            StoreError::misconfigured(format!("{message}: it may speak no TLS; nats://HOST/BUCKET does without"))
+        }
+        rustls::Error::AlertReceived(_) => {
+            StoreError::denied(format!("{message}: it may want another certificate of ours (cert=FILE and key=FILE)"))
+        }
+        _ => StoreError::not_applied(message),
+    }
+}

@@ -1,0 +1,79 @@
+//! How to log in and connect: the options of the library, made from the store URL and the files that it names.
+//!
+//! The hazard: the files are read with each connection, on the thread that elects: a FIFO in the place of one must not
+//! hold that up.
+
+use super::address::{Address, Login};
+use crate::store::StoreError;
+use async_nats::ConnectOptions;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// No file with credentials is longer.
+const LONGEST_CREDENTIALS: u64 = 64 * 1024;
+/// Messages that a subscription may hold. What does not fit is lost, and heartbeats tell.
+const SUBSCRIPTION_CAPACITY: usize = 64;
+
+/// The files are read again each time: credentials are renewed under a candidate that runs for months.
+pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, StoreError> {
+    let mut options = match &address.login {
+        Login::Nobody => ConnectOptions::new(),
+        Login::User { name, password } => {
+            ConnectOptions::with_user_and_password(name.clone(), password.expose().to_owned())
+        }
+        Login::Token(token) => ConnectOptions::with_token(token.expose().to_owned()),
+        Login::Credentials(file) => ConnectOptions::with_credentials(&read(file)?).map_err(|_| {
+            unusable(file, "it does not hold a user JWT and a seed between lines of dashes, as nsc writes them")
+        })?,
+        Login::Nkey(file) => ConnectOptions::with_nkey(seed(file, &read(file)?)?),
+    };
+    options = options
+        .name("leaderrun")
+        .require_tls(address.demand_tls)
+        .connection_timeout(bound)
+        .request_timeout(None)
+        .subscription_capacity(SUBSCRIPTION_CAPACITY)
+        // Our hosts are raced by us; those that a server tells of may be out of reach.
+        .ignore_discovered_servers()
+        // The fewest that it takes (none means for ever). It ends for good when they are used up.
+        .max_reconnects(1)
+        .reconnect_delay_callback(|_| Duration::ZERO);
+    let files = &address.files;
+    if let Some(ca) = &files.ca {
+        options = options.add_root_certificates(ca.clone());
+    }
+    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
+        options = options.add_client_certificate(cert.clone(), key.clone());
+    }
+    if let Some(inbox) = &address.inbox {
+        options = options.custom_inbox_prefix(inbox);
+    }
+    Ok(options)
+}
+
+/// It is read with each connection, on the thread that elects: a FIFO in its place must not hold that up.
+fn read(file: &Path) -> Result<String, StoreError> {
+    let mut options = File::options();
+    let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(file);
+    let opened = opened.map_err(|error| unusable(file, &error.kind().to_string()))?;
+    if !opened.metadata().is_ok_and(|found| found.is_file()) {
+        return Err(unusable(file, "it is no regular file"));
+    }
+    let mut text = String::new();
+    let read = opened.take(LONGEST_CREDENTIALS).read_to_string(&mut text);
+    read.map(|_| text).map_err(|error| unusable(file, &error.kind().to_string()))
+}
+
+/// The seed in a file, which may say other things in other lines.
+fn seed(file: &Path, text: &str) -> Result<String, StoreError> {
+    let of_user = |word: &&str| word.len() == 58 && word.starts_with("SU");
+    let seed = text.split_whitespace().find(of_user);
+    seed.map(ToOwned::to_owned).ok_or_else(|| unusable(file, "it does not hold the seed of a user, SU..."))
+}
+
+fn unusable(file: &Path, why: &str) -> StoreError {
+    StoreError::misconfigured(format!("{} cannot be used to log in: {why}", file.display()))
+}

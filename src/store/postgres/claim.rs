@@ -1,0 +1,217 @@
+//! Claims, looks, renewals and releases: each is one statement, beside the advisory lock where there is one.
+//!
+//! The hazards are those of the store: see its module.
+
+use super::advisory::{Advisory, Taken};
+use super::statement::{Seen, integer, millis, number, seconds, text};
+use super::{Postgres, connection};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::time::BootInstant;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// A claim or renewal that was contradicted asks again this often: somebody wrote in between.
+const MOST_ATTEMPTS: usize = 5;
+
+#[async_trait::async_trait]
+impl Leases for Postgres {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let sent = BootInstant::now();
+        let Some(advisory) = &self.advisory else { return self.claim_row(candidate, sent).await };
+        // The lock first: who has the row and not the lock would keep others of us from it for nothing.
+        let mut provisional = Provisional(Some(advisory));
+        if let Taken::Theirs(stranger) = advisory.take(&self.server, candidate.lease).await? {
+            // A leader of ours holds both, and its row tells more; our own, of a leadership that was lost, tells nothing.
+            let holder = self.look(&candidate.shard).await?.holder();
+            let holder = holder.filter(|holder| holder.session.as_ref() != Some(&candidate.session));
+            return Ok(Claim::Refused(holder.unwrap_or(stranger)));
+        }
+        let claim = self.claim_row(candidate, sent).await?;
+        match &claim {
+            Claim::Granted(_) => provisional.0 = None,
+            Claim::Refused(_) => advisory.let_go(&self.server).await,
+        }
+        Ok(claim)
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        Ok(self.look(shard).await?.holder().map_or(Observation::Free, Observation::Held))
+    }
+
+    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        let (renewal, locked) = self.renew_row(candidate, term, beat).await?;
+        let Some(advisory) = &self.advisory else { return Ok(renewal) };
+        match renewal {
+            Renewal::Lost(_) => Ok(renewal),
+            Renewal::Renewed | Renewal::Overtaken if locked && advisory.backend().is_some() => Ok(renewal),
+            Renewal::Renewed | Renewal::Overtaken => match advisory.take(&self.server, candidate.lease).await? {
+                Taken::Ours => Ok(renewal),
+                Taken::Theirs(stranger) => Ok(Renewal::Lost(Some(stranger))),
+            },
+        }
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let sent = integer(BootInstant::now().as_nanos());
+        // The lock first, so that the standbys that the row wakes find it free. The tree is dead.
+        if let Some(advisory) = &self.advisory {
+            advisory.let_go(&self.server).await;
+        }
+        let (shard, session, term) = (candidate.shard.as_str(), candidate.session.as_str(), integer(term.0));
+        let parameters = [text(&shard), text(&session), number(&term), number(&sent), text(&self.server.channel)];
+        let answer = self.server.ask(|_| self.server.statements.release(), &parameters, self.server.deadline()).await?;
+        let row = self.first(&answer)?;
+        let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
+        let before = match Seen::read(row) {
+            // It went twice, and was applied the first time.
+            Seen::Record(record) => answer.again && record.released && record.is_of(candidate) && record.sent == sent,
+            Seen::Absent | Seen::Garbage => false,
+        };
+        Ok(if applied || before { Release::Released } else { Release::NotHeld })
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.wait_for_change(shard).await
+    }
+
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        self.wait_for_any_change(shards).await
+    }
+
+    async fn doubted(&self, _shard: &Shard) {
+        match &self.advisory {
+            None => std::future::pending().await,
+            Some(advisory) => {
+                if let Some(end) = advisory.end() {
+                    connection::ended(end).await;
+                }
+            }
+        }
+    }
+
+    fn with_lease_files(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        match &self.advisory {
+            None => act(&[]),
+            Some(advisory) => act(&[advisory.descriptor()]),
+        }
+    }
+}
+
+/// Lets the advisory lock go unless the claim was granted, also when the claim is cut off.
+struct Provisional<'a>(Option<&'a Advisory>);
+
+impl Drop for Provisional<'_> {
+    fn drop(&mut self) {
+        if let Some(advisory) = self.0 {
+            advisory.abandon();
+        }
+    }
+}
+
+impl Postgres {
+    async fn claim_row(&self, candidate: &Candidate, sent: BootInstant) -> Result<Claim, StoreError> {
+        let Candidate { shard, owner, session, host, pid, lease } = candidate;
+        let (shard_name, session) = (shard.as_str(), session.as_str());
+        let (pid, sent, lease_millis) = (i64::from(*pid), integer(sent.as_nanos()), millis(*lease));
+        let parameters = [
+            text(&shard_name),
+            text(&session),
+            text(owner),
+            text(host),
+            number(&pid),
+            number(&sent),
+            number(&lease_millis),
+        ];
+        let deadline = self.server.deadline();
+        for _ in 0..MOST_ATTEMPTS {
+            let statement = |connection: &connection::Connection| self.server.statements.claim(connection.has_timeline);
+            let answer = self.server.ask(statement, &parameters, deadline).await?;
+            let row = self.first(&answer)?;
+            let seen = Seen::read(row);
+            let term: Option<i64> = row.try_get(0).map_err(|_| self.not_understood())?;
+            if let Some(term) = term {
+                let term = Term(u64::try_from(term).map_err(|_| self.garbage(shard))?);
+                let remembered = row.try_get(1).map_err(|_| self.not_understood())?;
+                return Ok(Claim::Granted(Grant { term, start_after: start_after(*lease, remembered, &seen) }));
+            }
+            match seen {
+                Seen::Garbage => return Err(self.garbage(shard)),
+                Seen::Record(record) if !record.free && !record.is_of(candidate) => {
+                    return Ok(Claim::Refused(record.holder()));
+                }
+                // Somebody was faster; the statement began before.
+                Seen::Record(_) | Seen::Absent => {}
+            }
+        }
+        Err(contradicted(shard))
+    }
+
+    async fn renew_row(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<(Renewal, bool), StoreError> {
+        let backend = self.advisory.as_ref().and_then(Advisory::backend);
+        let (shard, session) = (candidate.shard.as_str(), candidate.session.as_str());
+        let (term_number, beat_number, lease) = (integer(term.0), integer(beat), millis(candidate.lease));
+        let (pid, started) = backend.map_or((0, 0), |backend| (i64::from(backend.pid), backend.started));
+        let parameters = [
+            text(&shard),
+            text(&session),
+            number(&term_number),
+            number(&beat_number),
+            number(&lease),
+            number(&pid),
+            number(&started),
+        ];
+        let (statement, deadline) = (self.server.statements.renew(), self.server.deadline());
+        for _ in 0..MOST_ATTEMPTS {
+            let answer = self.server.ask_urgently(&statement, &parameters, deadline).await?;
+            let row = self.first(&answer)?;
+            let flag = |column| row.try_get::<_, bool>(column).map_err(|_| self.not_understood());
+            let (applied, locked) = (flag(0)?, flag(1)?);
+            if applied {
+                return Ok((Renewal::Renewed, locked));
+            }
+            match Seen::read(row) {
+                Seen::Absent => return Ok((Renewal::Lost(None), locked)),
+                Seen::Garbage => {
+                    let owner = "something that writes other rows".to_owned();
+                    return Ok((Renewal::Lost(Some(Holder { owner, ..Holder::default() })), locked));
+                }
+                Seen::Record(record) if !record.is_of(candidate) => {
+                    return Ok((Renewal::Lost(Some(record.holder()).filter(|_| !record.free)), locked));
+                }
+                // Released, or the row is from before our term: what was restored does not know us.
+                Seen::Record(record) if record.released || record.term < term => {
+                    return Ok((Renewal::Lost(None), locked));
+                }
+                // It went twice, and was applied the first time.
+                Seen::Record(record) if record.term == term && record.beat == beat && answer.again => {
+                    return Ok((Renewal::Renewed, locked));
+                }
+                Seen::Record(record) if record.term > term || record.beat >= beat => {
+                    return Ok((Renewal::Overtaken, locked));
+                }
+                // The row changed while the statement waited for it.
+                Seen::Record(_) => {}
+            }
+        }
+        Err(contradicted(&candidate.shard))
+    }
+}
+
+fn contradicted(shard: &Shard) -> StoreError {
+    StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
+}
+
+/// When whatever tree ran before is surely dead. None when the table knows that it is.
+///
+/// `remembered`: for how many seconds; None where it began to just now. What was granted before that, and is not known,
+/// is as long as what is asked for, or what the row speaks of. The end is counted from the answer, for the table may
+/// have forgotten while the request was under way.
+fn start_after(lease: Duration, remembered: Option<f64>, before: &Seen) -> Option<BootInstant> {
+    let longest = match before {
+        Seen::Record(record) => lease.max(record.lease),
+        Seen::Absent | Seen::Garbage => lease,
+    };
+    let left = longest.saturating_sub(remembered.map_or(Duration::ZERO, seconds));
+    (!left.is_zero()).then(|| BootInstant::now().plus(left))
+}

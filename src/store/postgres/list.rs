@@ -1,0 +1,39 @@
+//! Which shards there are, and who leads them.
+//!
+//! The hazard: the table may have many rows, and one request has a bounded time. So rows are read in pages, in the order
+//! of their names.
+
+use super::Postgres;
+use super::connection::Connection;
+use super::statement::{LIST_PAGE, Seen, text};
+use crate::lease::Shard;
+use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::{Holder, Report, StoreError};
+
+/// What the rows tell. An advisory lock that a stranger holds is of one shard, and no row tells of which.
+pub async fn list(store: &Postgres, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+    let (mut list, mut after) = (Vec::new(), String::new());
+    loop {
+        let parameters = [text(&prefix), text(&after)];
+        let statement = |_: &Connection| store.server.statements.list();
+        let answer = store.server.ask(statement, &parameters, store.server.deadline()).await?;
+        for row in &answer.rows {
+            // A name that is no shard's was written by something else.
+            let Ok(Ok(shard)) = row.try_get::<_, &str>(0).map(str::parse::<Shard>) else { continue };
+            let report = match Seen::read(row) {
+                Seen::Record(record) => {
+                    Report { holder: (!record.free).then(|| record.holder()), last_term: Some(record.term) }
+                }
+                Seen::Absent | Seen::Garbage => Report { holder: Some(Holder::stranger()), last_term: None },
+            };
+            list.push((shard, report));
+        }
+        if list.len() > MOST_LISTED {
+            return Err(StoreError::misconfigured(allowance::too_long(&store.server.site.server)));
+        }
+        let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { break };
+        after = end.try_get(0).map_err(|_| store.not_understood())?;
+    }
+    list.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(list)
+}

@@ -1,0 +1,153 @@
+//! Claims, looks, renewals and releases: each is one script in the server.
+//!
+//! The hazard: a request may be applied after its answer was given up, and after a later request of the same session.
+//! So each carries a number that rises, and the scripts ignore a request whose number is lower than one they have seen.
+
+use super::script::{Counts, Reply};
+use super::{DRIFT_PARTS, FORGOTTEN, Redis, Rival, Seen, record};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::time::millis;
+use crate::time::{BootInstant, wall_clock_millis};
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+#[async_trait::async_trait]
+impl Leases for Redis {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let (sent, order, now) = (BootInstant::now(), self.next_order(), now_rfc3339());
+        let lease = millis(candidate.lease);
+        let arguments = [
+            candidate.session.as_str(),
+            &order,
+            &lease.to_string(),
+            &record::tail(candidate),
+            &record::unfinished(candidate, lease, &now, &now),
+        ];
+        let granted: Counts = |reply| reply.kind() == "granted";
+        let reply = self.run(&self.scripts.claim, &candidate.shard, &arguments, Some(granted)).await?;
+        match reply.kind() {
+            "granted" => Ok(Claim::Granted(self.granted(candidate, &reply, now)?)),
+            "stale" => Err(StoreError::unknown("a later request overtook this claim")),
+            "unknown" => {
+                let expires_in = Some(reply.millis(1));
+                let holder = Holder { owner: FORGOTTEN.to_owned(), expires_in, ..Holder::default() };
+                self.refused_by(candidate, &holder, sent);
+                Ok(Claim::Refused(holder))
+            }
+            _ => {
+                let holder = self.holder(&candidate.shard, &reply, 0)?.ok_or_else(|| reply.not_understood())?;
+                self.refused_by(candidate, &holder, sent);
+                Ok(Claim::Refused(holder))
+            }
+        }
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        let sent = BootInstant::now();
+        let reply = self.look(shard).await?;
+        // Only a claim makes the server remember from now on, after which it is known when a lease may be granted.
+        if reply.word(4).is_empty() {
+            return Ok(Observation::Free);
+        }
+        let Some(holder) = self.holder(shard, &reply, 0)? else { return Ok(Observation::Free) };
+        let left = holder.expires_in.unwrap_or_default();
+        let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
+        // Also where it was never claimed: a slot may be claimed after it was only looked at.
+        self.seen().entry(shard.clone()).or_default().rival = Some(rival);
+        Ok(Observation::Held(holder))
+    }
+
+    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+        let (order, now) = (self.next_order(), now_rfc3339());
+        let seen = self.seen().get(&candidate.shard).cloned().unwrap_or_default();
+        let lease = millis(candidate.lease);
+        // Where this process did not claim, it cannot be a renewal of what anybody remembers.
+        let began = if seen.began == 0 { wall_clock_millis() } else { seen.began };
+        let started_at = if seen.started_at.is_empty() { &now } else { &seen.started_at };
+        let arguments = [
+            candidate.session.as_str(),
+            &order,
+            &lease.to_string(),
+            &record::tail(candidate),
+            &record::unfinished(candidate, lease, started_at, &now),
+            &term.to_string(),
+            &beat.to_string(),
+            &began.to_string(),
+        ];
+        let renewed: Counts = |reply| reply.kind() == "renewed";
+        let reply = self.run(&self.scripts.renew, &candidate.shard, &arguments, Some(renewed)).await?;
+        match reply.kind() {
+            "renewed" => Ok(Renewal::Renewed),
+            "overtaken" => Ok(Renewal::Overtaken),
+            "lost" if reply.word(1).is_empty() => Ok(Renewal::Lost(None)),
+            "lost" => Ok(Renewal::Lost(self.holder(&candidate.shard, &reply, 1)?)),
+            _ => Err(reply.not_understood()),
+        }
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (order, channel) = (self.next_order(), self.channel(&candidate.shard));
+        let lease = millis(candidate.lease);
+        let arguments = [candidate.session.as_str(), &order, &lease.to_string(), &term.to_string(), channel.as_str()];
+        let reply = self.run(&self.scripts.release, &candidate.shard, &arguments, None).await?;
+        match reply.kind() {
+            "released" => Ok(Release::Released),
+            "not held" => Ok(Release::NotHeld),
+            _ => Err(reply.not_understood()),
+        }
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.wait_for_release(std::slice::from_ref(shard)).await.map(drop)
+    }
+
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        self.wait_for_release(shards).await
+    }
+}
+
+impl Redis {
+    /// A number that tells the requests of a session apart, and rises: the time, so that the process that executes
+    /// the will of another one goes on where that one ended.
+    pub(super) fn next_order(&self) -> String {
+        let now = BootInstant::now().as_nanos() / 1000;
+        let next = |last: u64| Some(now.max(last + 1));
+        let last = self.order.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).expect("there is always one");
+        now.max(last + 1).to_string()
+    }
+
+    /// Some when nobody may have the lease before that: what a rival's lease had left when it was last seen.
+    fn rival_until(&self, shard: &Shard, last: &str, released: bool) -> Option<BootInstant> {
+        let seen = self.seen();
+        let rival = seen.get(shard)?.rival.as_ref().filter(|_| !released)?;
+        let same = rival.session.as_ref().is_none_or(|session| last.is_empty() || session.as_str() == last);
+        same.then_some(rival.until)
+    }
+
+    /// Takes in that `holder` was in the way of a request that was sent at `sent`.
+    fn refused_by(&self, candidate: &Candidate, holder: &Holder, sent: BootInstant) {
+        let left = holder.expires_in.unwrap_or_default();
+        let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
+        let mut seen = self.seen();
+        let seen = seen.entry(candidate.shard.clone()).or_default();
+        seen.lease_millis = millis(candidate.lease);
+        seen.rival = Some(rival);
+    }
+
+    fn granted(&self, candidate: &Candidate, reply: &Reply, started_at: String) -> Result<Grant, StoreError> {
+        let (Some(term), Some(began)) = (reply.number(1), reply.number(2)) else { return Err(reply.not_understood()) };
+        let now = BootInstant::now();
+        let (wait, last, released) = (reply.millis(3), reply.word(4), reply.word(5) == "1");
+        let deleted = (!wait.is_zero()).then(|| now.plus(wait));
+        let rival = self.rival_until(&candidate.shard, last, released).filter(|&until| now < until);
+        let seen = Seen { lease_millis: millis(candidate.lease), began, started_at, rival: None };
+        self.seen().insert(candidate.shard.clone(), seen);
+        self.subscription().take();
+        Ok(Grant { term: Term(term), start_after: deleted.max(rival) })
+    }
+}
+
+fn now_rfc3339() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
