@@ -806,6 +806,23 @@ fn an_operator_who_mistypes_is_told_what_there_is() {
 }
 
 #[test]
+fn help_of_a_verb_has_the_common_options_below_a_heading_of_their_own() {
+    fn check(command: &clap::Command, words: &[&str]) {
+        let output = leaderctl().args(words).arg("-h").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        let (own, common) = help.split_once("\nCommon options:\n").unwrap_or_else(|| panic!("{words:?}: {help}"));
+        let options = common.split("\n\n").next().unwrap().lines();
+        let names: Vec<&str> = options.map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert_eq!(names, ["--store", "--store-file", "--config", "--request-timeout"], "{words:?}: {help}");
+        assert!(names.iter().all(|name| !own.contains(&format!("{name} "))), "{words:?}: {help}");
+        for verb in command.get_subcommands() {
+            check(verb, &[words, &[verb.get_name()]].concat());
+        }
+    }
+    check(&leaderrun::internals::cli::completions::Program::Leaderctl.command(), &[]);
+}
+
+#[test]
 fn operators_errors_are_one_line_with_a_status() {
     for (words, status) in [
         (&["status"][..], 64),

@@ -456,17 +456,22 @@ fn nothing_of_it_reaches_the_environment_of_command() {
 }
 
 #[test]
-fn help_has_one_line_for_each_option_and_tells_nothing_of_the_file() {
+fn help_has_one_line_for_each_option_below_the_headings_of_the_manual_and_tells_nothing_of_the_file() {
     let place = Place::new();
     let help = stdout(&place.run("lease = '31s'", &["--help"]));
     assert_eq!(help, stdout(&leaderrun().arg("-h").output().unwrap()));
     assert!(!help.contains("31s"));
-    let (_, options) = help.split_once("Options:\n").unwrap();
-    let options = options.split("\n\n").next().unwrap();
-    assert!(
-        options.lines().count() > 20 && options.lines().all(|line| line.len() <= 100 && line.contains("--")),
-        "{help}"
-    );
+    let (_, options) = help.split_once("\nOptions:\n").unwrap();
+    let (options, _) = options.rsplit_once("\n\n").unwrap();
+    let lines = options.lines().filter(|line| !line.is_empty());
+    let (options, headings): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with(' '));
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("man/leaderrun.1")).unwrap();
+    let (_, page) = page.split_once(".Sh OPTIONS\n").unwrap();
+    let page = page.split("\n.Sh ").next().unwrap();
+    let told: Vec<String> =
+        page.lines().filter_map(|line| line.strip_prefix(".Ss ")).map(|name| format!("{name}:")).collect();
+    assert_eq!(headings, told);
+    assert!(options.len() > 40 && options.iter().all(|line| line.len() <= 100 && line.contains("--")), "{help}");
 }
 
 #[test]

@@ -32,15 +32,15 @@ const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_60
 /// Which store, and where more is written: the same in both programs.
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
-    /// Where leases live, like file:DIR or redis://HOST
+    /// The store that keeps the leases, such as redis://HOST
     #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", hide_env_values = true, global = true)]
     store: Option<String>,
 
-    /// Read the store's URL, with its password, from this file
+    /// Read the store's URL from this file
     #[arg(long, value_name = "FILE", env = "LEADERRUN_STORE_FILE", global = true)]
     store_file: Option<PathBuf>,
 
-    /// Read defaults from this file [default: /etc/leaderrun.toml]
+    /// Read this configuration file [default: /etc/leaderrun.toml]
     // Read before the other flags are known, by [`Settings::read`].
     #[arg(long, value_name = "FILE", env = "LEADERRUN_CONFIG", global = true)]
     pub config: Option<PathBuf>,

@@ -47,20 +47,28 @@ use watch::WatchFlags;
 use why::WhyFlags;
 
 const PROGRAM: &str = "leaderctl";
+/// In help, of the options that every verb has.
+const COMMON: &str = "Common options";
 
 /// From one look whether somebody reads to the next.
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
 
-/// See and steer who leads, and prepare the stores of leaderrun
+/// Show and control who leads, and prepare the stores of leaderrun
 #[derive(Debug, Parser)]
-#[command(name = PROGRAM, version, after_help = "See leaderctl(1).")]
+#[command(
+    name = PROGRAM,
+    version,
+    after_help = "See leaderctl(1).",
+    subcommand_value_name = "VERB",
+    subcommand_help_heading = "Verbs"
+)]
 pub struct Flags {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = COMMON)]
     store: flags::StoreFlags,
 
-    /// The most that one request to the store may take
+    /// Limit for one request to the store
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", default_value = "5s",
-          value_parser = flags::duration, global = true)]
+          value_parser = flags::duration, global = true, help_heading = COMMON)]
     request_timeout: Duration,
 
     #[command(subcommand)]
@@ -69,32 +77,32 @@ pub struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Who leads SHARD
+    /// Show who leads SHARD
     Status(StatusFlags),
-    /// Who leads which shard, a line each
+    /// Show who leads each shard
     List(ListFlags),
-    /// A line for each change of leader, as it happens
+    /// Print a line for each change of leader
     Watch(WatchFlags),
-    /// Whether a term still leads, for a script's dangerous step
+    /// Check that a term still leads, before a dangerous step
     Verify(VerifyFlags),
-    /// Have who leads stop in order and let somebody else lead
+    /// Make the leader stop in order, and let another candidate lead
     StepDown(StepDownFlags),
-    /// Have nobody lead, until it is resumed
+    /// Let nobody lead until the pause ends
     Pause(PauseFlags),
     /// End a pause
     Resume(ResumeFlags),
-    /// End a lease that nobody renews any more
+    /// Take the lease away from a leader that does nothing else any more
     Release(ReleaseFlags),
     /// Delete all that the store keeps of SHARD
     Forget(ForgetFlags),
-    /// Why this host does not lead
+    /// Explain why this host does not lead
     Why(WhyFlags),
-    /// How the last leaderships of SHARD went
+    /// Show how the last leaderships of SHARD went
     History(HistoryFlags),
-    /// What leaderrun makes of faults with this very store: kills, freezes, partitions
+    /// Test failover on this store by injecting faults
     Selftest(SelftestFlags),
-    /// Prepare and examine a store
-    #[command(subcommand)]
+    /// Prepare or check a store
+    #[command(subcommand, subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
     Store(StoreVerb),
     /// Print shell completions
     Completions {
@@ -107,9 +115,9 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum StoreVerb {
-    /// Make what the store needs; harmless when it exists
+    /// Create what the store needs, and change nothing that exists
     Init,
-    /// Say what is wrong with the store, and how fast it is
+    /// Test what an election needs, and how fast the store is
     Check,
 }
 

@@ -79,12 +79,12 @@ fn begin() -> ExitCode {
         Ok(job) => job,
         Err(message) => return flags::usage(PROGRAM, &message),
     };
-    let mut containment = match Containment::find(flags.contain) {
+    let mut containment = match Containment::find(flags.advanced.contain) {
         Ok(containment) => containment,
         Err(why) => return fail(exit::OS_ERROR, &why),
     };
-    if flags.explain {
-        let budget = explain::budget(&job.shard, &job.store.location, &job.timing, flags.drain, &containment);
+    if flags.timing.explain {
+        let budget = explain::budget(&job.shard, &job.store.location, &job.timing, flags.stopping.drain, &containment);
         // A reader that closed the pipe has read enough.
         let _ = std::io::stdout().write_all(budget.as_bytes());
         return ExitCode::SUCCESS;
@@ -92,7 +92,7 @@ fn begin() -> ExitCode {
     if let Err(error) = find(&job.words[0]) {
         return not_started(&job.words[0], error);
     }
-    log::begin(PROGRAM, flags.log_format, flags.verbose, flags.quiet);
+    log::begin(PROGRAM, flags.observability.log_format, flags.observability.verbose, flags.observability.quiet);
     if let (None, Location::File { directory }) = (&job.store.url, &job.store.location) {
         tracing::info!(
             "no store named: using file:{}, which excludes processes on this machine only \
@@ -111,7 +111,7 @@ fn begin() -> ExitCode {
             "nothing here can kill hooks, which run outside of the PID namespace: /proc hides processes",
         );
     }
-    if let Err(why) = containment.settle(flags.contain) {
+    if let Err(why) = containment.settle(flags.advanced.contain) {
         return fail(exit::OS_ERROR, &why);
     }
     match run(&flags, job, &Arc::new(containment)) {
@@ -124,15 +124,15 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
     let session = Session::random()?;
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let pid = std::process::id();
-    let owner = flags.owner.clone().unwrap_or_else(|| format!("{host}-{pid}-{}", session.as_str()));
+    let owner = flags.observability.owner.clone().unwrap_or_else(|| format!("{host}-{pid}-{}", session.as_str()));
     let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
     let terminal_group = std::io::stdin().is_terminal().then(getpgrp);
     let command = Command {
         words: job.words,
         environment: Vec::new(),
         job: job.ledger.as_ref().map(|ledger| ledger.turn.variable()),
-        stop_signal: flags.signal,
-        grace: flags.grace,
+        stop_signal: flags.stopping.signal,
+        grace: flags.stopping.grace,
         hooks: flags.hooks(),
         terminal_group,
         no_input: false,
@@ -150,8 +150,8 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         return Ok(fail(exit::OS_ERROR, &message));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(FOR_EVER).build()?;
-    let metrics = flags.listen.as_ref().map(|_| Arc::new(Metrics::new(&candidate)));
-    let listening = match flags.listen.as_ref().zip(metrics.clone()) {
+    let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&candidate)));
+    let listening = match flags.observability.listen.as_ref().zip(metrics.clone()) {
         // Before anything is asked of the store, so that a mistake is heard of at once.
         Some((address, metrics)) => match runtime.block_on(http::begin(address, metrics)) {
             Ok(listening) => Some(listening),
@@ -162,34 +162,38 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
         None => None,
     };
     let outcome = runtime.block_on(async {
-        let campaign = match open_store(&job.store.location, &candidate, job.timing.request_timeout, flags.slots).await
-        {
-            Ok(campaign) => campaign,
-            Err(error) => return Ok(Outcome::Refused(error)),
-        };
+        let campaign =
+            match open_store(&job.store.location, &candidate, job.timing.request_timeout, flags.advanced.slots).await {
+                Ok(campaign) => campaign,
+                Err(error) => return Ok(Outcome::Refused(error)),
+            };
         let settings = Settings {
             timing: job.timing,
             expires: campaign.store().expires(),
             delivery: campaign.store().delivery(),
             patience: flags.patience(),
-            on_loss: match flags.on_loss {
+            on_loss: match flags.waiting.on_loss {
                 AfterLoss::Standby => OnLoss::Standby,
                 AfterLoss::Exit => OnLoss::Exit,
             },
-            drain: flags.drain,
-            max_run: flags.max_run,
+            drain: flags.stopping.drain,
+            max_run: flags.stopping.max_run,
             job_gate: job.ledger.is_some(),
             restart: flags.restart(terminal_group.is_some()),
-            relinquish_after: flags.relinquish.as_ref().and_then(Relinquish::after),
+            relinquish_after: flags.advanced.relinquish.as_ref().and_then(Relinquish::after),
             standby_tasks: !duties.are_none(),
         };
         let standby_tasks = StandbyTasks::new(duties, &candidate);
         let command = Command { store_url: job.store.url.filter(|_| campaign.store().expires()), ..command };
-        let notifier = Notifier::from_environment(flags.notify, campaign.store().expires().then_some(job.timing.lease));
-        let line = log::is_live(flags.log_format, flags.quiet).then(|| StatusLine::new(PROGRAM, &candidate));
+        let notifier = Notifier::from_environment(
+            flags.observability.notify,
+            campaign.store().expires().then_some(job.timing.lease),
+        );
+        let line = log::is_live(flags.observability.log_format, flags.observability.quiet)
+            .then(|| StatusLine::new(PROGRAM, &candidate));
         let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?.with_line(line);
         tracing::debug!("a tree is killed by {containment}");
-        let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
+        let schedule = flags.advanced.relinquish.as_ref().and_then(Relinquish::schedule);
         let options = Options { announces: flags.announces(&**campaign.store()), job: job.ledger, schedule };
         driver::run(settings, candidate, campaign, host, options, u64::from_le_bytes(seed)).await
     });
@@ -198,7 +202,7 @@ fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Resul
     runtime.shutdown_background();
     let outcome = outcome?;
     pass_on_interrupt(&outcome, terminal_group);
-    let status = outcome.exit_status(flags.conflict_exit_code);
+    let status = outcome.exit_status(flags.waiting.conflict_exit_code);
     Ok(match outcome {
         Outcome::Ended(_) | Outcome::Overran | Outcome::Interrupted(_) | Outcome::Lost(_) => ExitCode::from(status),
         Outcome::NotStarted(error) => not_started(&program, error),

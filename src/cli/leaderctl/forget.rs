@@ -24,16 +24,16 @@ const TERMS_APART: Duration = Duration::from_millis(3);
 
 #[derive(Debug, Args)]
 pub struct ForgetFlags {
-    /// The name that was led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// The longest lease that its candidates ask for
+    /// The longest --lease of the shard's candidates
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
           value_parser = flags::duration)]
     lease: Duration,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }

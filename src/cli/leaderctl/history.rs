@@ -13,11 +13,11 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct HistoryFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Each leadership as one JSON object
+    /// Print each leadership as one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -16,19 +16,19 @@ const COLUMNS: usize = 9;
 
 #[derive(Debug, Args)]
 pub struct ListFlags {
-    /// What the names of the shards begin with; all without it
+    /// List only shards whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true, value_parser = clap::value_parser!(Prefix))]
     prefix: Prefix,
 
-    /// Count those who wait, also where that costs money
+    /// Count standbys even if that costs money
     #[arg(long)]
     standbys: bool,
 
-    /// Go on: a live table on a terminal, elsewhere a line for each change
+    /// Continue: redraw the table on a terminal, or print a line for each change
     #[arg(long)]
     watch: bool,
 
-    /// As one JSON object a line
+    /// Print one JSON object in a line for each shard
     #[arg(long)]
     json: bool,
 }

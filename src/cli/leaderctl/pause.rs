@@ -13,48 +13,48 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct PauseFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// End by itself after so long [default: when it is resumed]
+    /// End the pause after this long [default: when it is resumed]
     #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     lasts: Option<Duration>,
 
-    /// Why, for those who wait
+    /// The reason, shown by status and by standbys
     #[arg(long, value_name = "TEXT", value_parser = text)]
     reason: Option<String>,
 
-    /// Who leads goes on; only nobody follows
+    /// Let the present leader continue, but let nobody follow it
     #[arg(long)]
     keep: bool,
 
-    /// Take the place of somebody else's pause
+    /// Replace another pause
     #[arg(long)]
     force: bool,
 
-    /// Return when nobody leads any more, or after so long
+    /// Return when nobody leads any more, or after this long
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "keep",
           value_parser = flags::duration)]
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     wait: Option<Option<Duration>>,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ResumeFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Remove orders that something else wrote, too
+    /// Remove the orders even if another program wrote them
     #[arg(long)]
     force: bool,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }

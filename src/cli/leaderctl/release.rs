@@ -29,23 +29,23 @@ const SOON: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub struct ReleaseFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Which leadership, as status tells
+    /// The term that status shows
     #[arg(long, value_name = "N")]
     term: u64,
 
-    /// Watch for so long whether it is renewed, not until it would end
+    /// How long to watch for renewals [default: until the lease would end]
     #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     watch: Option<Duration>,
 
-    /// End it though it is renewed, and without watching
+    /// Do not watch: take the lease away even if it is renewed
     #[arg(long)]
     force: bool,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }

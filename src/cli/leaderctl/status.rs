@@ -16,20 +16,20 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct StatusFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// What has become of the job that runs once under this name, instead
+    /// Show only the job that runs once under this name
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(JobId), allow_hyphen_values = true,
           conflicts_with = "standbys")]
     once: Option<JobId>,
 
-    /// Count those who wait, also where that costs money
+    /// Count standbys even if that costs money
     #[arg(long)]
     standbys: bool,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -15,25 +15,25 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct StepDownFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Who is to lead next: an owner or a host [default: anybody else]
+    /// The owner or host that may lead next [default: any other candidate]
     #[arg(long, value_name = "NAME", value_parser = name)]
     to: Option<String>,
 
-    /// How long everybody else lets that one go first
+    /// How long the order keeps other candidates back
     #[arg(long = "for", value_name = "DURATION", default_value = "30s", value_parser = flags::duration,
           allow_hyphen_values = true)]
     hold: Duration,
 
-    /// Return when somebody else leads, or after so long
+    /// Return when another candidate leads, or after this long
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = flags::duration)]
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     wait: Option<Option<Duration>>,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }

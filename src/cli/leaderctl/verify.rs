@@ -21,19 +21,19 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct VerifyFlags {
-    /// The name that is led [default: that of the leadership this runs under]
+    /// The shard [default: that of the leadership this runs under]
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Option<Shard>,
 
-    /// The term that should be leading [default: that of the leadership this runs under]
+    /// The term that must still lead [default: that of the same leadership]
     #[arg(long, value_name = "N")]
     term: Option<u64>,
 
-    /// With at least so long to go
+    /// Require at least this much time if the lease is not renewed again
     #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     least: Option<Duration>,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

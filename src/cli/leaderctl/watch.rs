@@ -28,11 +28,11 @@ const LOOKS_APART: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub struct WatchFlags {
-    /// The names that are led; all without it, also those that are yet to come
+    /// The shards to watch [default: all, including later ones]
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shards: Vec<Shard>,
 
-    /// Each change as one JSON object
+    /// Print each change as one JSON object
     #[arg(long)]
     json: bool,
 }

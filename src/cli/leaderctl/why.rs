@@ -20,15 +20,15 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct WhyFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Which host [default: this one, whose candidates are asked]
+    /// Another host; its candidates cannot be asked [default: this host]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
