@@ -5,6 +5,7 @@
 //! is not ours, or what they wrote is kept and shown later, it is refused when [`looks_like_one`].
 
 use percent_encoding::percent_decode_str;
+use std::io;
 
 /// In the place of what is not shown.
 pub const HIDDEN: &str = "(not shown, for it holds a password)";
@@ -57,6 +58,14 @@ pub fn shown(text: &str) -> String {
 #[must_use]
 pub fn on_one_line(text: String) -> String {
     if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
+}
+
+/// The kernel's words for an error, without std's ` (os error N)`.
+#[must_use]
+pub fn in_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    text.to_lowercase()
 }
 
 #[cfg(test)]

@@ -60,8 +60,8 @@ fn wrong_flags_are_usage_errors() {
         (&["-w", "soon"], "write a duration"),
         (&["-w", "-5"], "write a duration"),
         (&["-w", "99999999999999999999999999s"], "write a duration"),
-        (&["-n", "-w", "5"], "cannot be used with"),
-        (&["-q", "-v"], "cannot be used with"),
+        (&["-n", "-w", "5"], "exclude each other: use one of them"),
+        (&["-q", "-v"], "exclude each other: use one of them"),
         (&["-E", "256"], "'256' for '--conflict-exit-code <CODE>': write an exit status from 0 to 255"),
         (&["-E", "-1"], "write an exit status"),
         (&["-E", "many"], "write an exit status"),
@@ -208,7 +208,8 @@ fn a_store_file_that_holds_no_url_is_a_usage_error() {
         let ran = run(&flags, "shard");
         assert!(!ran.refused(64, words).stderr.contains("hunter2"), "{}", ran.stderr);
     }
-    run(&["--store", "file:/a", "--store-file", "b"], "shard").refused(64, "give one of them");
+    run(&["--store", "file:/a", "--store-file", "b"], "shard")
+        .refused(64, "--store and --store-file exclude each other");
 }
 
 #[cfg(feature = "redis")]

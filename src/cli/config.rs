@@ -9,10 +9,10 @@
 //! takes last.
 
 use super::completions::Program;
+use super::exclusions::{self, Exclusion};
 use super::flags::refuse_readable_by_all;
 use crate::lease::Shard;
-use crate::store::file::in_words;
-use crate::text;
+use crate::text::{self, in_words};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::any::TypeId;
@@ -37,16 +37,6 @@ const OPTION: &str = "config";
 const SHARDS: &str = "shard";
 /// The same for all shards, for leaderctl has to look where leaderrun does.
 const FOR_ALL_SHARDS: [&str; 2] = ["store", "store-file"];
-/// Options that exclude each other.
-const EXCLUDING: [(&str, &str); 7] = [
-    ("no-wait", "wait"),
-    ("quiet", "verbose"),
-    ("every", "once"),
-    ("every", "restart"),
-    ("every", "relinquish"),
-    ("once", "restart"),
-    ("once", "relinquish"),
-];
 
 /// What a file says for one shard, each value as its option would take it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,12 +97,13 @@ impl Settings {
 
     /// Whether it says more than its absence.
     fn is_on(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|text| text != "false" && text != "never")
+        self.0.get(name).is_some_and(|text| !exclusions::is_off(name, text))
     }
 
     /// Puts in what `nearer` says otherwise. What that excludes goes.
     fn overrule(&mut self, nearer: Self) {
-        for (one, other) in EXCLUDING {
+        for Exclusion { one, other, .. } in settled_by_place() {
+            let (one, other) = (*one, *other);
             if nearer.is_on(one) {
                 self.0.remove(other);
             } else if nearer.is_on(other) {
@@ -200,14 +191,17 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
         let text = text.map_err(|why| Wrong::new(key.span(), format!("{name}: {why}")))?;
         settings.0.insert(name.to_owned(), text);
     }
-    let has = |name: &str| settings.0.contains_key(name);
-    let excluding = EXCLUDING.into_iter().find(|(one, other)| settings.is_on(one) && settings.is_on(other));
-    let both = Some(("store", "store-file")).filter(|(url, file)| has(url) && has(file));
-    if let Some((one, other)) = excluding.or(both) {
-        let at = entries.iter().find(|(key, _)| *key.get_ref() == other).map(|(key, _)| key.span());
-        return Err(Wrong { at, why: format!("{one} and {other} exclude each other: give one of them") });
+    let both = |exclusion: &&Exclusion| settings.is_on(exclusion.one) && settings.is_on(exclusion.other);
+    if let Some(exclusion) = settled_by_place().find(both) {
+        let Exclusion { one, other, .. } = exclusion;
+        let at = entries.iter().find(|(key, _)| key.get_ref() == other).map(|(key, _)| key.span());
+        return Err(Wrong { at, why: exclusion.message(one, other) });
     }
     Ok(settings)
+}
+
+fn settled_by_place() -> impl Iterator<Item = &'static Exclusion> {
+    exclusions::ALL.iter().filter(|exclusion| exclusion.is_settled_by_place())
 }
 
 fn keys(known: &Command) -> impl Iterator<Item = &Arg> {
@@ -311,7 +305,12 @@ mod tests {
         let ctl = Program::Leaderctl.command();
         let shared: Vec<&str> = keys(&ctl).filter_map(Arg::get_long).collect();
         assert_eq!(shared, ["store", "store-file", "request-timeout"]);
-        assert!(shared.iter().chain(EXCLUDING.iter().flat_map(|(a, b)| [a, b])).all(|name| names.contains(name)));
+        assert!(
+            shared
+                .iter()
+                .chain(exclusions::ALL.iter().flat_map(|pair| [&pair.one, &pair.other]))
+                .all(|name| names.contains(name))
+        );
     }
 
     #[test]
@@ -367,8 +366,7 @@ mod tests {
             assert!(whole.shards.values().all(|shard| FOR_ALL_SHARDS.iter().all(|name| !shard.0.contains_key(*name))));
             let shard = whole.shards.keys().next().cloned();
             let settings = whole.of_shard(shard.as_deref());
-            let excluded = |(one, other): &(&str, &str)| settings.is_on(one) && settings.is_on(other);
-            assert!(!EXCLUDING.iter().any(excluded));
+            assert!(!settled_by_place().any(|pair| settings.is_on(pair.one) && settings.is_on(pair.other)));
             // Slow; and in this build clap asserts that each default is one that its option takes.
             if source.one_in(256) {
                 let ids: Vec<String> = settings.0.keys().map(|name| name.replace('-', "_")).collect();

@@ -1,14 +1,14 @@
 //! What both programs read from their command lines in the same way.
 
 use super::config::Settings;
+use super::exclusions::Overruled;
 use super::mistakes;
 use crate::exit;
 use crate::observe::terminal;
-use crate::store::file::in_words;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
 use crate::sys;
-use crate::text;
+use crate::text::{self, in_words};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, Parser};
@@ -62,16 +62,14 @@ impl StoreFlags {
     /// # Errors
     /// One line that says what is wrong.
     pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
+        let overruled = Overruled::find(matches)?;
         let (by_url, by_file) = (matches.value_source("store"), matches.value_source("store_file"));
         let given = Some(ValueSource::CommandLine);
-        if by_url == given && by_file == given {
-            return Err("--store and --store-file: give one of them".to_owned());
-        }
         // Neither has a default of its own: what is there as one comes from the configuration file.
         let configured = by_url.max(by_file) <= Some(ValueSource::DefaultValue);
         let url = match (credential().filter(|_| configured), &self.store, &self.store_file) {
             (Some(path), ..) => Some(read_url(&path)?),
-            (None, Some(url), _) if by_url >= by_file => {
+            (None, Some(url), _) if !overruled.has("store") => {
                 if by_url == given && may_hold_a_secret(url) {
                     sys::hide_argument(url);
                 }

@@ -17,15 +17,15 @@ mod watch;
 mod why;
 
 use super::completions::{self, Program};
-use super::flags;
+use super::flags::{self, NamedStore};
+use super::start::{self, Failure};
 use crate::exit;
 use crate::lease::Shard;
 use crate::observe::log;
 use crate::observe::terminal;
-use crate::runner::limits;
-use crate::store::{Finding, Location, Report, Store, StoreError, Verdict, within};
+use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
 use crate::time::rfc3339;
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use forget::ForgetFlags;
 use history::HistoryFlags;
@@ -42,6 +42,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use step_down::StepDownFlags;
+use tokio::runtime::Runtime;
 use verify::VerifyFlags;
 use watch::WatchFlags;
 use why::WhyFlags;
@@ -124,82 +125,85 @@ enum StoreVerb {
 #[must_use]
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
-    if let Some(status) = selftest::run_if_respawned() {
-        return status;
-    }
-    let status = match limits::check() {
-        Ok(()) => begin(),
-        Err(message) => fail(exit::OS_ERROR, &message),
-    };
-    terminal::close();
-    status
+    selftest::run_if_respawned().unwrap_or_else(|| start::main(PROGRAM, fail, begin))
 }
 
-fn begin() -> ExitCode {
-    let (flags, matches): (Flags, _) = match flags::parse(PROGRAM, std::env::args_os()) {
-        Ok(parsed) => parsed,
-        Err(status) => return status,
-    };
-    if let Verb::Completions { program, shell } = flags.verb {
-        return printed(completions::print(program, shell, &mut stdout()));
-    }
-    let named = match flags.store.named(&matches) {
-        Ok(named) => named,
-        Err(message) => return flags::usage(PROGRAM, &message),
-    };
-    let patience = flags.request_timeout;
-    if patience.is_zero() {
-        return flags::usage(PROGRAM, "--request-timeout 0s leaves no time for an answer");
-    }
-    if let Verb::Selftest(selftest) = &flags.verb {
-        return selftest.run(&named, patience);
-    }
-    let checked = match &flags.verb {
-        Verb::Verify(verify) => verify.question().map(Some),
-        Verb::Pause(pause) => pause.check().map(|()| None),
-        Verb::StepDown(step_down) => step_down.check().map(|()| None),
-        Verb::Forget(forget) => forget.check().map(|()| None),
-        _ => Ok(None),
-    };
-    let question = match checked {
-        Ok(question) => question,
-        Err(message) => return flags::usage(PROGRAM, &message),
-    };
-    if !matches!(named.location, Location::File { .. })
-        && let Err(message) = limits::check_threads()
-    {
-        return fail(exit::OS_ERROR, &message);
-    }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(exit::OS_ERROR, &format!("the operating system refused: {error}")),
-    };
-    let answer = runtime.block_on(async {
-        if let Some(question) = question {
-            return question.answer(named, patience).await;
+fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let Flags { store, request_timeout, verb } = flags;
+    let target = || Target::new(&store, request_timeout, matches);
+    match verb {
+        // These need no store, or not always.
+        Verb::Completions { program, shell } => Ok(printed(completions::print(program, shell, &mut stdout()))),
+        Verb::Selftest(selftest) => {
+            let Target { named, patience } = target()?;
+            Ok(selftest.run(&named, patience))
         }
-        let store = named.location.open(patience).await?;
-        match &flags.verb {
-            Verb::Watch(watch) => while_read(watch::watch(store, watch, patience)).await.map(|()| ExitCode::SUCCESS),
-            Verb::Status(status) => status.show(&*store, patience).await,
-            Verb::List(list) => while_read(list.show(&*store, patience)).await,
-            Verb::StepDown(step_down) => step_down.order(&*store, patience).await,
-            Verb::Pause(pause) => pause.order(&*store, patience).await,
-            Verb::Resume(resume) => resume.order(&*store, patience).await,
-            Verb::Release(release) => release.order(&*store, patience).await,
-            Verb::Forget(forget) => forget.order(&*store, patience).await,
-            Verb::Why(why) => Ok(why.answer(&*store, patience).await),
-            Verb::History(history) => history.show(&*store, patience).await,
-            Verb::Store(StoreVerb::Init) => init(store).await,
-            Verb::Store(StoreVerb::Check) => check(store).await,
-            Verb::Verify(_) | Verb::Selftest(_) | Verb::Completions { .. } => {
-                unreachable!("they need no store, or not always")
-            }
+        Verb::Verify(verify) => {
+            let Target { named, patience } = target()?;
+            let question = verify.question().map_err(Failure::Usage)?;
+            let runtime = start::runtime(&named.location)?;
+            finish(runtime, question.answer(named, patience))
         }
-    });
-    // A look-up of a name may hang for longer than anybody waits.
+        Verb::Status(status) => target()?.ask(async |store, patience| status.show(&*store, patience).await),
+        Verb::List(list) => target()?.ask(async |store, patience| while_read(list.show(&*store, patience)).await),
+        Verb::Watch(watch) => target()?.ask(async |store, patience| {
+            while_read(watch::watch(store, &watch, patience)).await.map(|()| ExitCode::SUCCESS)
+        }),
+        Verb::StepDown(step_down) => {
+            let target = target()?;
+            step_down.check().map_err(Failure::Usage)?;
+            target.ask(async |store, patience| step_down.order(&*store, patience).await)
+        }
+        Verb::Pause(pause) => {
+            let target = target()?;
+            pause.check().map_err(Failure::Usage)?;
+            target.ask(async |store, patience| pause.order(&*store, patience).await)
+        }
+        Verb::Resume(resume) => target()?.ask(async |store, patience| resume.order(&*store, patience).await),
+        Verb::Release(release) => target()?.ask(async |store, patience| release.order(&*store, patience).await),
+        Verb::Forget(forget) => {
+            let target = target()?;
+            forget.check().map_err(Failure::Usage)?;
+            target.ask(async |store, patience| forget.order(&*store, patience).await)
+        }
+        Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
+        Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
+        Verb::Store(StoreVerb::Init) => target()?.ask(async |store, _| init(store).await),
+        Verb::Store(StoreVerb::Check) => target()?.ask(async |store, _| check(store).await),
+    }
+}
+
+/// The store that a verb is about, and how long one request to it may take.
+struct Target {
+    named: NamedStore,
+    patience: Duration,
+}
+
+impl Target {
+    fn new(store: &flags::StoreFlags, patience: Duration, matches: &ArgMatches) -> Result<Self, Failure> {
+        let named = store.named(matches).map_err(Failure::Usage)?;
+        if patience.is_zero() {
+            return Err(Failure::Usage("--request-timeout 0s leaves no time for an answer".to_owned()));
+        }
+        Ok(Self { named, patience })
+    }
+
+    /// Opens the store and does `work` with it.
+    fn ask(
+        self,
+        work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, StoreError>,
+    ) -> Result<ExitCode, Failure> {
+        let Self { named, patience } = self;
+        let runtime = start::runtime(&named.location)?;
+        finish(runtime, async { work(named.location.open(patience).await?, patience).await })
+    }
+}
+
+fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, StoreError>>) -> Result<ExitCode, Failure> {
+    let answer = runtime.block_on(work);
+    // The lookup of a name may hang for longer than anybody waits.
     runtime.shutdown_background();
-    answer.unwrap_or_else(|error| fail(error.exit_status(), &error.message))
+    Ok(answer?)
 }
 
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {

@@ -28,6 +28,7 @@ use super::{
     Store, StoreError,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::text::in_words;
 use crate::time::wall_clock_millis;
 use lock::Lock;
 use seat::{Seat, Taken};
@@ -522,13 +523,6 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
         }
         _ => StoreError::not_applied(message("")),
     }
-}
-
-/// The kernel's words without std's ` (os error N)`.
-pub(crate) fn in_words(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or(&text);
-    text.to_lowercase()
 }
 
 fn refuse_network(directory: &Path) -> Result<(), StoreError> {

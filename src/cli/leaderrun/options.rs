@@ -1,12 +1,13 @@
-//! What may be said to `leaderrun`, and what comes of it before anything is asked of a store.
+//! The options of `leaderrun`, and what they come to before the store is asked anything.
 //!
-//! The hazard: the same option may be said on the command line, in the environment and in a file, by people who do not
-//! know of each other. Two that exclude each other are a mistake only where one person said both; else the nearer counts.
+//! The hazard: a mistake that is found after the lease was taken has stopped another leader for nothing. So all that can
+//! be known without the store is checked here.
 
+use super::super::exclusions::Overruled;
 use super::super::flags::{self, NamedStore};
 use super::super::slots;
 use super::PROGRAM;
-use crate::election::{Patience, Restart, RestartWhen};
+use crate::election::{OnLoss, Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::{hooks, hooks::Hooks};
@@ -23,7 +24,6 @@ use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, Parser, ValueEnum};
 use nix::sys::signal::Signal;
-use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
@@ -96,7 +96,7 @@ pub(super) struct Waiting {
 
     /// When leadership is lost: standby or exit
     #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true, default_value_t = AfterLoss::Standby)]
-    pub(super) on_loss: AfterLoss,
+    on_loss: AfterLoss,
 }
 
 #[derive(Debug, Args)]
@@ -269,7 +269,7 @@ pub(super) struct Advanced {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum AfterLoss {
+enum AfterLoss {
     /// Wait to lead again
     Standby,
     /// Exit with status 79
@@ -302,67 +302,39 @@ pub(super) struct Job {
 }
 
 impl Flags {
-    /// Two flags that exclude each other are a mistake on the command line; otherwise the one that is said nearer to it
-    /// counts: there, in the environment, in the configuration file.
+    /// Leaves out the options that do not count beside others.
+    ///
+    /// # Errors
+    /// One line that names options which cannot be used together, or one that needs another.
     pub(super) fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let source = |name| matches.value_source(name);
-        let given = |name| source(name) == Some(ValueSource::CommandLine);
-        if given("no_wait") && given("wait") {
-            return Err("-n and -w cannot be used with each other".to_owned());
+        let overruled = Overruled::find(matches)?;
+        if overruled.has("every") {
+            self.jobs.every = None;
         }
-        if given("quiet") && given("verbose") {
-            return Err("-q and -v cannot be used with each other".to_owned());
+        if overruled.has("once") {
+            self.jobs.once = None;
         }
-        if given("every") && given("once") {
-            return Err("--every and --once cannot be used with each other".to_owned());
-        }
-        if self.jobs.every.is_some() && self.jobs.once.is_some() {
-            match source("every").cmp(&source("once")) {
-                Ordering::Greater => self.jobs.once = None,
-                Ordering::Less => self.jobs.every = None,
-                Ordering::Equal => {
-                    return Err("LEADERRUN_EVERY and LEADERRUN_ONCE cannot be used with each other".to_owned());
-                }
-            }
-        }
-        if given("retry_failed") && self.jobs.every.is_none() && self.jobs.once.is_none() {
-            return Err("--retry-failed needs --every or --once".to_owned());
-        }
-        self.settle_job(matches)?;
-        self.waiting.no_wait &= source("no_wait") >= source("wait");
-        self.observability.quiet &= self.observability.verbose == 0 || source("quiet") >= source("verbose");
-        Ok(())
-    }
-
-    /// A job runs once, in one leadership. What services are told of from further away is not meant for it.
-    fn settle_job(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let source = |name| matches.value_source(name);
-        let given = |name| source(name) == Some(ValueSource::CommandLine);
-        for (name, flag) in [
-            ("restart_limit", "--restart-limit"),
-            ("restart_delay", "--restart-delay"),
-            ("restart_healthy", "--restart-healthy"),
+        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let is_job = self.jobs.every.is_some() || self.jobs.once.is_some();
+        let restarts = self.restarts.restart != AfterEnd::Never;
+        for (name, option, needed, is_there) in [
+            ("retry_failed", "--retry-failed", "--every or --once", is_job),
+            ("restart_limit", "--restart-limit", "--restart on-failure or --restart always", restarts),
+            ("restart_delay", "--restart-delay", "--restart on-failure or --restart always", restarts),
+            ("restart_healthy", "--restart-healthy", "--restart on-failure or --restart always", restarts),
         ] {
-            if given(name) && self.restarts.restart == AfterEnd::Never {
-                return Err(format!("{flag} needs --restart on-failure or --restart always"));
+            if given(name) && !is_there {
+                return Err(format!("{option} needs {needed}"));
             }
         }
-        let job = match (self.jobs.every, &self.jobs.once) {
-            (Some(_), _) => ("every", "--every"),
-            (None, Some(_)) => ("once", "--once"),
-            (None, None) => return Ok(()),
-        };
-        if self.restarts.restart != AfterEnd::Never && source("restart") >= source(job.0) {
-            return Err(format!(
-                "{} and --restart cannot be used with each other: --retry-failed repeats a job",
-                job.1
-            ));
+        if overruled.has("restart") {
+            self.restarts.restart = AfterEnd::Never;
         }
-        if self.advanced.relinquish.is_some() && source("relinquish") >= source(job.0) {
-            return Err(format!("{} and --relinquish cannot be used with each other", job.1));
+        if overruled.has("relinquish") {
+            self.advanced.relinquish = None;
         }
-        self.restarts.restart = AfterEnd::Never;
-        self.advanced.relinquish = None;
+        self.waiting.no_wait &= !overruled.has("no-wait");
+        self.observability.quiet &= !overruled.has("quiet");
         Ok(())
     }
 
@@ -397,9 +369,7 @@ impl Flags {
             return Err("--max-run 0s would not let COMMAND begin".to_owned());
         }
         if let Some(slots) = self.advanced.slots {
-            let is_job = self.jobs.every.is_some() || self.jobs.once.is_some();
-            let location = store.as_ref().ok().map(|store| &store.location);
-            slots::check(slots, &shard, location, is_job, self.hooks.on_leader_change.is_some())?;
+            slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location))?;
         }
         let empty = |string: &Option<OsString>| string.as_ref().is_some_and(|string| string.is_empty());
         if empty(&self.hooks.standby) {
@@ -474,6 +444,13 @@ impl Flags {
             Announce::Auto => !store.is_metered(),
             Announce::Always => true,
             Announce::Never => false,
+        }
+    }
+
+    pub(super) fn on_loss(&self) -> OnLoss {
+        match self.waiting.on_loss {
+            AfterLoss::Standby => OnLoss::Standby,
+            AfterLoss::Exit => OnLoss::Exit,
         }
     }
 
