@@ -55,7 +55,7 @@ fn wrong_flags_are_usage_errors() {
     let store = local(&scratch);
     for (flags, words) in [
         (&["--no-such-flag"][..], "unknown option --no-such-flag (see"),
-        (&["--wiat", "5"], "unknown option --wiat: the nearest that is known is --wait (see"),
+        (&["--wiat", "5"], "unknown option --wiat: did you mean --wait? (see"),
         (&["-x"], "unknown option -x (see"),
         (&["-w", "soon"], "write a duration"),
         (&["-w", "-5"], "write a duration"),
@@ -82,7 +82,7 @@ fn wrong_flags_are_usage_errors() {
         (&["--owner", "a\nb"], "printable"),
         (&["--on-loss", "panic"], "possible values: standby, exit"),
         (&["--log-format", "xml"], "possible values: text, json"),
-        (&["-c", "true"], "give one of them"),
+        (&["-c", "true"], "-c STRING and COMMAND exclude each other"),
     ] {
         run(&[&["--store", &store], flags].concat(), "shard").refused(64, words);
     }
@@ -789,14 +789,14 @@ fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request()
 #[test]
 fn an_operator_who_mistypes_is_told_what_there_is() {
     for (words, told) in [
-        (&["statsu", "x"][..], "unknown verb 'statsu': the nearest that is known is status"),
+        (&["statsu", "x"][..], "unknown verb 'statsu': did you mean status?"),
         (&["frobnicate"], "unknown verb 'frobnicate': use one of status, list, watch,"),
         (&[], "a verb is missing: use one of status, list, watch,"),
         (&["store"], "a verb is missing: use one of init, check (see"),
         (&["status"], "<SHARD> is missing"),
         (&["release", "x"], "--term <N> is missing"),
-        (&["status", "--josn", "x"], "unknown option --josn: the nearest that is known is --json"),
-        (&["status", "x", "y"], "nothing is known to do with 'y'"),
+        (&["status", "--josn", "x"], "unknown option --josn: did you mean --json?"),
+        (&["status", "x", "y"], "unexpected argument 'y'"),
         (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
     ] {
         let output = leaderctl().args(words).output().unwrap();

@@ -24,6 +24,7 @@ use crate::lease::Shard;
 use crate::observe::log;
 use crate::observe::terminal;
 use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
+use crate::text::in_words;
 use crate::time::rfc3339;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -48,10 +49,10 @@ use watch::WatchFlags;
 use why::WhyFlags;
 
 const PROGRAM: &str = "leaderctl";
-/// In help, of the options that every verb has.
+/// The heading in help of the options that every verb has.
 const COMMON: &str = "Common options";
 
-/// From one look whether somebody reads to the next.
+/// How often to check whether somebody still reads the output.
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
 
 /// Show and control who leads, and prepare the stores of leaderrun
@@ -132,7 +133,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let Flags { store, request_timeout, verb } = flags;
     let target = || Target::new(&store, request_timeout, matches);
     match verb {
-        // These need no store, or not always.
+        // The first three need no store, or open it themselves.
         Verb::Completions { program, shell } => Ok(printed(completions::print(program, shell, &mut stdout()))),
         Verb::Selftest(selftest) => {
             let Target { named, patience } = target()?;
@@ -231,7 +232,7 @@ async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
     Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
 }
 
-/// Goes on with `watching` until nobody reads standard output any more. A pipe says that to who writes, and a watch may
+/// Continues `watching` until nobody reads standard output any more. A pipe reports that only to a writer, and a watch may
 /// have nothing to write for days.
 async fn while_read<T: Default>(watching: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let reader_is_gone = async {
@@ -257,7 +258,7 @@ fn printed(written: std::io::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A reader that closed the pipe has read enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(exit::OS_ERROR, &format!("cannot write: {error}")),
+        Err(error) => fail(exit::OS_ERROR, &format!("cannot write to standard output: {}", in_words(&error))),
     }
 }
 

@@ -50,7 +50,7 @@ impl ForgetFlags {
     /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         if self.lease < Duration::from_secs(1) || self.lease > Duration::from_hours(24) {
-            return Err("--lease is not between 1s and 1day".to_owned());
+            return Err("--lease must be at least 1s and at most 1day".to_owned());
         }
         Ok(())
     }
@@ -104,13 +104,13 @@ impl ForgetFlags {
                     let name = &one.candidate.shard;
                     let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
                     return Ok(operator.refuse(&format!(
-                        "the lease of {name} ended while it was forgotten, so some of its notes may be gone{and}: run \
+                        "the lease of {name} ended before all was deleted, so some of its notes may be gone{and}: run \
                          this again"
                     )));
                 }
                 Err(error) => {
                     give_back(&operator, left.chain([one]).collect()).await;
-                    return Err(operator.although("forgotten in part, so try again", error));
+                    return Err(operator.although("forgotten in part: run this again", error));
                 }
             }
         }
@@ -129,7 +129,7 @@ impl ForgetFlags {
         let slots = Slots::of(operator.store, &self.shard, operator.patience).await.map_err(Err)?;
         let missing = slots.names().find(|name| !names.contains(name)).cloned();
         match (missing, slots.hidden) {
-            (Some(slot), _) => Err(Ok(format!("{slot} is led since this began: try again"))),
+            (Some(slot), _) => Err(Ok(format!("{slot} has been led since this began: run this again"))),
             (None, Some(hidden)) => Err(Err(hidden)),
             (None, None) => Ok(()),
         }
@@ -206,7 +206,7 @@ async fn give_back(operator: &Operator<'_>, taken: Vec<Taken>) {
             let (shard, lease) = (&candidate.shard, show_seconds(candidate.lease));
             let message = on_one_line(error.message);
             terminal::say(format_args!(
-                "{PROGRAM}: {shard}: nobody may lead for {lease}, for its lease could not be given back: {message}"
+                "{PROGRAM}: {shard}: nobody can lead for {lease}, because its lease could not be released: {message}"
             ));
         }
     }

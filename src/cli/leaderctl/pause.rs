@@ -72,7 +72,7 @@ impl PauseFlags {
     /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         match self.lasts {
-            Some(lasts) if lasts < Duration::from_secs(1) => Err("--for is shorter than a second".to_owned()),
+            Some(lasts) if lasts < Duration::from_secs(1) => Err("--for must be at least 1s".to_owned()),
             Some(_) | None => Ok(()),
         }
     }
@@ -98,7 +98,7 @@ impl PauseFlags {
             let (by, since) = (&other.by, rfc3339(other.since_millis));
             let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             return Ok(
-                operator.refuse(&format!("paused by {by} since {since} already{reason}; --force takes its place"))
+                operator.refuse(&format!("already paused by {by} since {since}{reason}; use --force to replace it"))
             );
         }
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
@@ -111,7 +111,7 @@ impl PauseFlags {
             return operator.done(&format!("paused {until}; {nobody}{hidden}")).await;
         }
         if self.keep {
-            let who = leaders.told(&self.shard, "goes on, and nobody follows", "go on, and nobody follows");
+            let who = leaders.told(&self.shard, "continues, and nobody follows", "continue, and nobody follows");
             return operator.done(&format!("paused {until}; {who}{hidden}")).await;
         }
         let Some(most) = self.wait else {
@@ -127,7 +127,8 @@ impl PauseFlags {
         match leaders.hidden {
             None => operator.done(&format!("paused {until}; nobody leads")).await,
             Some(error) => {
-                let message = format!("{}: paused {until}, and the pause stands; {}", self.shard, error.message);
+                let message =
+                    format!("{}: paused {until}, and the pause stays in force; {}", self.shard, error.message);
                 Err(StoreError { message, ..error })
             }
         }
@@ -150,7 +151,7 @@ impl ResumeFlags {
         match changed {
             Err(error) if self.force && error.exit_status() == exit::CONFIGURATION => {
                 within(patience * 4, orders::remove(store, &self.shard)).await?;
-                return operator.done("resumed: removed orders that something else wrote").await;
+                return operator.done("resumed: removed orders that another program wrote").await;
             }
             changed => changed?,
         };

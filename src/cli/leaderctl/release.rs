@@ -57,9 +57,9 @@ impl ReleaseFlags {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);
         let holder = match operator.inspect().await?.holder {
-            None => return Ok(operator.refuse("nobody holds the lease")),
+            None => return Ok(operator.refuse("nobody holds the lease: there is nothing to release")),
             Some(holder) if holder.term != Some(term) => {
-                return Ok(operator.refuse(&format!("{holder} leads, and not term {term}")));
+                return Ok(operator.refuse(&format!("term {term} does not lead: {holder} does")));
             }
             Some(holder) => holder,
         };
@@ -71,13 +71,13 @@ impl ReleaseFlags {
             }
         }
         match within(patience, store.revoke(&self.shard, term)).await? {
-            Release::NotHeld => Ok(operator.refuse(&format!("term {term} had ended already"))),
+            Release::NotHeld => Ok(operator.refuse(&format!("term {term} had already ended"))),
             Release::Released => {
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
                 let left = holder.expires_in.map(show).unwrap_or_default();
                 operator.done(&format!(
-                    "the lease of term {term} is ended; if {}{host} is alive it stops COMMAND when it next renews, and \
-                     whoever is granted the lease next starts nothing before {left} from now",
+                    "took the lease of term {term} away; if {}{host} is alive, it stops COMMAND when it next renews; the next \
+                     leader starts nothing before {left} from now",
                     holder.owner
                 ))
                 .await
@@ -128,7 +128,7 @@ fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdic
     // A short lease never has that much more to go, but outlives the end that it had.
     if longer || since >= left + UNCERTAINTY {
         Verdict::Renewed(format!(
-            "{holder} renews its lease: use step-down or pause; release --force takes it away all the same"
+            "{holder} renews its lease: use step-down or pause, or release --force to take it away"
         ))
     } else {
         Verdict::Unrenewed

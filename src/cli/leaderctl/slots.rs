@@ -52,8 +52,8 @@ impl Slots {
         let led = listed(self.led().map(|(slot, _)| slot));
         match self.led().count() {
             0 => None,
-            1 => Some(format!("{led} is led: ask for that")),
-            _ => Some(format!("{led} are led: ask for those")),
+            1 => Some(format!("{led} is led: use that name")),
+            _ => Some(format!("{led} are led: use one of these names")),
         }
     }
 }
@@ -95,7 +95,7 @@ impl Kin {
         };
         let pause = match parent_pause(store, shard, patience).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                say(shard, &format!("whether a pause of all slots binds it is not known: {}", error.message));
+                say(shard, &format!("cannot tell whether a pause of all slots applies to it: {}", error.message));
                 None
             }
             pause => pause?,

@@ -68,15 +68,21 @@ impl VerifyFlags {
         let own = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let own_shard = own("LEADERRUN_SHARD").map(|name| Shard::from_str(&name)).transpose()?;
         let Some(shard) = self.shard.clone().or_else(|| own_shard.clone()) else {
-            return Err("no SHARD was given, and this does not run under leaderrun".to_owned());
+            return Err("no SHARD: name one, as this does not run under leaderrun".to_owned());
         };
         let own_term = own("LEADERRUN_TERM").filter(|_| own_shard.as_ref() == Some(&shard));
-        let own_term =
-            own_term.map(|term| term.parse::<u64>().map_err(|_| "LEADERRUN_TERM is not a number")).transpose()?;
+        let own_term = own_term
+            .map(|term| term.parse::<u64>().map_err(|_| "LEADERRUN_TERM is not a number: unset it, or give --term"))
+            .transpose()?;
         let Some(term) = self.term.or(own_term) else {
-            return Err(format!("--term is missing: which term of {shard} should be leading?"));
+            return Err(format!("--term is missing: give the term of {shard} that must lead"));
         };
-        let unreadable = || format!("{} is not what leaderrun has set it to", query_socket::KEY_VARIABLE);
+        let unreadable = || {
+            format!(
+                "{} is not the value that leaderrun set: leave it as it is, or unset it",
+                query_socket::KEY_VARIABLE
+            )
+        };
         let key = own(query_socket::KEY_VARIABLE).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
         let query_socket = own(query_socket::VARIABLE).filter(|_| own_term == Some(term)).map(|name| (name, key));
         Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, query_socket })

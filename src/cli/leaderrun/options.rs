@@ -353,33 +353,37 @@ impl Flags {
         // As flock(1) is used: SHARD -c STRING.
         let trailing = !separated && words.len() == 2 && words[0] == "-c";
         match (&self.command, trailing) {
-            (Some(_), _) if !words.is_empty() => return Err("-c STRING and a COMMAND: give one of them".to_owned()),
+            (Some(_), _) if !words.is_empty() => {
+                return Err("-c STRING and COMMAND exclude each other: use one of them".to_owned());
+            }
             (Some(string), _) => words = through_shell(string.clone()),
             (None, true) => words = through_shell(words.remove(1)),
             (None, false) if self.timing.explain && words.is_empty() => words = through_shell(OsString::new()),
             (None, false) if words.is_empty() => {
                 return Err(format!(
-                    "no COMMAND after the SHARD {shard}: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]"
+                    "no COMMAND after SHARD \"{shard}\": write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]"
                 ));
             }
-            (None, false) if words[0].is_empty() => return Err("COMMAND is empty".to_owned()),
+            (None, false) if words[0].is_empty() => return Err("COMMAND is empty: write what to run".to_owned()),
             (None, false) => {}
         }
         if self.stopping.max_run.is_some_and(|most| most.is_zero()) {
-            return Err("--max-run 0s would not let COMMAND begin".to_owned());
+            return Err("--max-run 0s leaves COMMAND no time to run: use a longer one".to_owned());
         }
         if let Some(slots) = self.advanced.slots {
             slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location))?;
         }
         let empty = |string: &Option<OsString>| string.as_ref().is_some_and(|string| string.is_empty());
         if empty(&self.hooks.standby) {
-            return Err("--standby is empty: write what to run while not leading, or leave it out".to_owned());
+            return Err("--standby is empty: write a command for the shell, or leave the option out".to_owned());
         }
         if empty(&self.hooks.on_leader_change) {
-            return Err("--on-leader-change is empty: write what to run, or leave it out".to_owned());
+            return Err(
+                "--on-leader-change is empty: write a command for the shell, or leave the option out".to_owned()
+            );
         }
         if self.hooks.hook_timeout.is_some_and(|most| most.is_zero()) {
-            return Err("--hook-timeout 0s would not let a hook begin".to_owned());
+            return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
         let timing = Timing::new(TimingRequest {
             lease: self.timing.lease,
@@ -474,7 +478,7 @@ fn signal(text: &str) -> Result<Signal, String> {
     by_number
         .or_else(|| Signal::from_str(&upper).ok())
         .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
-        .ok_or_else(|| "write a signal like TERM, SIGINT or 15".to_owned())
+        .ok_or_else(|| "write a signal such as TERM, SIGINT or 15".to_owned())
 }
 
 fn status(text: &str) -> Result<u8, String> {
@@ -482,7 +486,7 @@ fn status(text: &str) -> Result<u8, String> {
 }
 
 fn times(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "write how often, like 2".to_owned())
+    text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
 }
 
 fn every(text: &str) -> Result<Duration, String> {
@@ -496,7 +500,7 @@ fn relinquish(text: &str) -> Result<Relinquish, String> {
 
 fn hook(text: &str) -> Result<OsString, String> {
     if text.trim().is_empty() {
-        return Err("write a command for the shell".to_owned());
+        return Err("write a command for the shell, or leave the option out".to_owned());
     }
     Ok(text.into())
 }
