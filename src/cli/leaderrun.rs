@@ -53,8 +53,8 @@ pub fn main() -> ExitCode {
     sys::keep_given_mask();
     // If it is inherited as ignored, the kernel reaps children before we do.
     sys::default_action(Signal::SIGCHLD);
-    // Until there is a handler for them they end us at once, and nothing was acquired: also while a file or a name that a
-    // store needs does not answer.
+    // Until we handle these signals they end us at once, and nothing is acquired yet: also while a file or a name server
+    // that a store needs does not answer.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
     start::main(PROGRAM, fail, begin)
 }
@@ -78,7 +78,7 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     run(&flags, job, containment)
 }
 
-/// Logs what is allowed, and may not be what was meant.
+/// Logs what is allowed but may not be intended.
 fn point_out_doubts(job: &Job) {
     if let (None, Location::File { directory }) = (&job.store.url, &job.store.location) {
         tracing::info!(
@@ -121,7 +121,7 @@ fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCod
     report(outcome, &program, flags.waiting.conflict_exit_code)
 }
 
-/// A candidate, and all that it takes part with but its store.
+/// A candidate with all that it needs except its store.
 struct Prepared {
     candidate: Candidate,
     command: Command,
@@ -234,8 +234,8 @@ async fn open_store(
     }
 }
 
-/// Ctrl-C at the terminal went to its foreground group, which was COMMAND's alone. Had COMMAND run without us, those who
-/// share our group (a script that runs us) would have got it as well, and would see by our end that it was obeyed.
+/// Passes Ctrl-C on to our process group. The terminal sent it to its foreground group, which was COMMAND's alone. Without
+/// us, a script that runs COMMAND would have got it as well, and would see that COMMAND ended by it.
 fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     use crate::election::CommandEnd::Signalled;
     let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };
@@ -259,7 +259,7 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
     let message = match status {
         // The file was there a moment ago, so what execve(2) misses is what its first line names.
         exit::NOT_FOUND if find(program).is_ok() => format!("{name}: cannot be executed: its interpreter is missing"),
-        // As it is if an option was written after SHARD.
+        // Perhaps an option after SHARD.
         exit::NOT_FOUND if name.starts_with('-') => format!("{name}: command not found; options go before SHARD"),
         exit::NOT_FOUND => format!("{name}: command not found"),
         _ if error.0 == sys::NO_PROCESS => {
@@ -289,7 +289,7 @@ fn find(program: &OsStr) -> Result<(), StartError> {
     if program.as_bytes().contains(&b'/') {
         return runnable(Path::new(program));
     }
-    // What glibc searches where PATH is not set.
+    // What glibc searches if PATH is not set.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let mut error = StartError(libc::ENOENT);
     for directory in std::env::split_paths(&path) {

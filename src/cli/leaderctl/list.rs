@@ -1,4 +1,4 @@
-//! `leaderctl list`: who leads which shard, a line each.
+//! `leaderctl list`: who leads each shard, in a line for each.
 
 use super::live::Live;
 use super::slots::{self, sessions, waiting};
@@ -67,7 +67,7 @@ impl ListFlags {
     }
 }
 
-/// Aligned, and a word for each column whatever a record says, so that programs can read it by its blanks.
+/// Aligned lines with one word for each column, whatever a record contains, so that programs can split them at blanks.
 pub fn as_columns(list: &[(Shard, Shown)]) -> Vec<String> {
     let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED-AGO", "EXPIRES-IN", "STANDBYS"];
     let header = header.map(str::to_owned);
@@ -83,7 +83,7 @@ pub fn as_columns(list: &[(Shard, Shown)]) -> Vec<String> {
 
 pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMNS] {
     let holder = report.holder.as_ref();
-    // Of a shard that is free, the term that it had.
+    // A free shard shows its last term.
     let term = if holder.is_some() { holder.and_then(|holder| holder.term) } else { report.last_term };
     [
         Some(shard.to_string()),
@@ -99,7 +99,7 @@ pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; CO
     .map(|cell| word(cell.unwrap_or_default()))
 }
 
-/// One word, or a hyphen for nothing.
+/// One word; a hyphen if there is none.
 fn word(text: String) -> String {
     let text = on_one_line(text).replace(char::is_whitespace, "_");
     if text.is_empty() { "-".to_owned() } else { text }

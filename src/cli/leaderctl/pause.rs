@@ -59,7 +59,7 @@ pub struct ResumeFlags {
     json: bool,
 }
 
-/// What others have to read on a line, and some stores charge for.
+/// A text that others read on one line, and that some stores charge for.
 fn text(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 500 || text.contains(char::is_control) {
         return Err("write 1 to 500 bytes on one line".to_owned());
@@ -104,7 +104,7 @@ impl PauseFlags {
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
         let leaders = operator.leaders().await.map_err(paused)?;
-        // They may run beside whatever the operator does next.
+        // Leaders that we cannot see may run beside what the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
         if self.wait.is_none() && leaders.led.is_empty() {
             let nobody = if hidden.is_empty() { "nobody leads" } else { "nobody leads it as a whole" };
@@ -143,7 +143,7 @@ impl ResumeFlags {
         let mut ended: Option<PauseOrder> = None;
         let changed = operator
             .change(|orders| {
-                // Asked again after an answer that was lost, it is gone already.
+                // On a retry after a lost answer, the pause is already gone.
                 ended = orders.pause.take().or(ended.take());
                 true
             })

@@ -1,4 +1,4 @@
-//! `leaderctl step-down`: who leads stops COMMAND in order and lets somebody else lead.
+//! `leaderctl step-down`: the leader stops COMMAND in order and lets another candidate lead.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -38,7 +38,7 @@ pub struct StepDownFlags {
     json: bool,
 }
 
-/// The most that a handover may keep a shard without a leader.
+/// The longest that a handover may keep a shard without a leader.
 const MOST_HOLD: Duration = Duration::from_hours(1);
 
 fn name(text: &str) -> Result<String, String> {

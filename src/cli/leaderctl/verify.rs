@@ -1,8 +1,8 @@
-//! `leaderctl verify`: is a leadership still going on, and for long enough?
+//! `leaderctl verify`: does a term still lead, and for long enough?
 //!
-//! The hazard: an answer is old when it arrives. What is counted here was counted by the candidate to its own kill, or
-//! by the store before it answered; a step that has to be safe after that needs a fencing token. And who answers may
-//! not be the candidate: that is for [`query_socket::ask_own`] to find out, and then nobody has answered.
+//! The hazard: an answer is old when it arrives. The candidate counts the time until it would kill COMMAND, and the store
+//! counts before it answers; a step that must be safe after that needs a fencing token. And another process may answer in
+//! the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
 use super::{PROGRAM, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
@@ -44,7 +44,7 @@ pub struct Question {
     term: Term,
     least: Duration,
     json: bool,
-    /// The socket of the candidate that can answer, and by what its answer is known.
+    /// The socket of the candidate that can answer, and the key that proves its answer.
     query_socket: Option<(String, Option<Key>)>,
 }
 
@@ -53,9 +53,9 @@ pub struct Question {
 struct Answer<'a> {
     shard: &'a str,
     term: u64,
-    /// Whether the term leads, with long enough to go.
+    /// Whether the term leads, and for long enough.
     verified: bool,
-    /// None where the term does not lead, or its lease does not expire.
+    /// None if the term does not lead, or if its lease does not expire.
     seconds_left: Option<f64>,
     /// `candidate` or `store`.
     told_by: &'static str,
@@ -90,7 +90,7 @@ impl VerifyFlags {
 }
 
 impl Question {
-    /// Asks the candidate where this runs under it, and the store where that does not answer or is not there.
+    /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
     ///
     /// # Errors
     /// When nobody answers.

@@ -1,7 +1,7 @@
-//! The options of `leaderrun`, and what they come to before the store is asked anything.
+//! The options of `leaderrun`, and the job that they describe.
 //!
-//! The hazard: a mistake that is found after the lease was taken has stopped another leader for nothing. So all that can
-//! be known without the store is checked here.
+//! The hazard: a mistake that is found only after the lease was taken keeps another host from leading. So all that can be
+//! checked without the store is checked here.
 
 use super::super::exclusions::Overruled;
 use super::super::flags::{self, NamedStore};
@@ -292,7 +292,7 @@ enum Announce {
     Never,
 }
 
-/// Everything that is known before the store is asked.
+/// All that the options say, checked without the store.
 pub(super) struct Job {
     pub(super) shard: Shard,
     pub(super) timing: Timing,
@@ -302,7 +302,7 @@ pub(super) struct Job {
 }
 
 impl Flags {
-    /// Leaves out the options that do not count beside others.
+    /// Unsets the options that others overrule.
     ///
     /// # Errors
     /// One line that names options which cannot be used together, or one that needs another.
@@ -339,7 +339,7 @@ impl Flags {
     }
 
     pub(super) fn job(&self, matches: &ArgMatches) -> Result<Job, String> {
-        // Before anything else may fail, for a URL on the command line is hidden by it.
+        // First, because this hides a URL on the command line.
         let store = self.store.named(matches);
         let mut operands = self.operands.iter().cloned();
         let shard = operands.next().ok_or("no SHARD: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]")?;
@@ -397,7 +397,7 @@ impl Flags {
         Ok(Job { shard, timing, store: store?, words, ledger: self.ledger()? })
     }
 
-    /// Whoever waits long for the lease stays in the slot that it was started in.
+    /// A candidate that waits long for the lease stays in the period in which it was started.
     fn ledger(&self) -> Result<Option<LedgerJob>, String> {
         let turn = match (self.jobs.every, &self.jobs.once) {
             (Some(every), _) => Turn::Slot(Slot::at(wall_clock_millis(), every)?),
