@@ -2,9 +2,11 @@
 
 pub mod completions;
 pub mod config;
+mod exclusions;
 pub mod explain;
 pub mod flags;
 pub mod leaderctl;
 pub mod leaderrun;
 mod mistakes;
 pub mod slots;
+mod start;

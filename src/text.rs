@@ -1,21 +1,22 @@
-//! What looks like a secret where none belongs.
+//! One line of text for people, without secrets.
 //!
-//! The hazard: a store URL that was given in the wrong place, as a name say, is repeated by the message that refuses it, and
-//! then stands in the journal for everybody to read. So what people wrote is quoted by [`quoted`] alone; and where a message
-//! is not ours, or what they wrote is kept and shown later, it is refused when [`looks_like_one`].
+//! The hazard: a store URL that was given in the wrong place, such as a name, is repeated by the message that refuses it,
+//! and then everybody can read its password in the journal. So only [`quoted`] and [`shown`] repeat what people wrote. If a
+//! message is not ours, or if the text is kept and shown later, a text that [`looks_like_one`] is refused.
 
 use percent_encoding::percent_decode_str;
+use std::io;
 
-/// In the place of what is not shown.
+/// Replaces what is not shown.
 pub const HIDDEN: &str = "(not shown, for it holds a password)";
 
-/// What a value that is a secret stands behind, in a query or elsewhere.
+/// What precedes a secret, in a query or elsewhere.
 const NAMES: [&str; 8] = ["password=", "passwd=", "passphrase=", "passcode=", "pwd=", "secret=", "token=", "api_key="];
-/// Of texts that are encoded in texts.
+/// How many layers of percent-encoding are read.
 const DEPTH: usize = 3;
 
-/// Whether `text` has the credentials of a URL in it, or names a secret, also where it is percent-encoded. A user alone is
-/// none, but with NATS a token.
+/// Whether `text` contains the credentials of a URL or names a secret, also if it is percent-encoded. A user alone is not
+/// a secret, except with NATS, where it is a token.
 #[must_use]
 pub fn looks_like_one(text: &str) -> bool {
     let mut text = text.to_owned();
@@ -29,7 +30,7 @@ pub fn looks_like_one(text: &str) -> bool {
         }
         text = decoded;
     }
-    // Nobody means anything good by so many layers.
+    // A text with that many layers hides something.
     true
 }
 
@@ -40,7 +41,7 @@ fn is_plain_one(text: &str) -> bool {
     names_one || credentials.is_some_and(|(scheme, user)| user.contains(':') || scheme.contains("nats"))
 }
 
-/// What somebody wrote, in quotes and on one line, or that it is not shown.
+/// What a person wrote, in quotes and on one line; or [`HIDDEN`].
 #[must_use]
 pub fn quoted(text: &str) -> String {
     if looks_like_one(text) { HIDDEN.to_owned() } else { format!("{text:?}") }
@@ -53,10 +54,18 @@ pub fn shown(text: &str) -> String {
     if looks_like_one(text) { HIDDEN.to_owned() } else { text.chars().map(printable).collect() }
 }
 
-/// Replaces line breaks and whatever else a terminal would obey: a store or a record may hold them.
+/// Replaces line breaks and other characters that a terminal would obey, which a record may contain.
 #[must_use]
 pub fn on_one_line(text: String) -> String {
     if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
+}
+
+/// The kernel's words for an error, without std's ` (os error N)`.
+#[must_use]
+pub fn in_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    text.to_lowercase()
 }
 
 #[cfg(test)]

@@ -55,13 +55,13 @@ fn wrong_flags_are_usage_errors() {
     let store = local(&scratch);
     for (flags, words) in [
         (&["--no-such-flag"][..], "unknown option --no-such-flag (see"),
-        (&["--wiat", "5"], "unknown option --wiat: the nearest that is known is --wait (see"),
+        (&["--wiat", "5"], "unknown option --wiat: did you mean --wait? (see"),
         (&["-x"], "unknown option -x (see"),
         (&["-w", "soon"], "write a duration"),
         (&["-w", "-5"], "write a duration"),
         (&["-w", "99999999999999999999999999s"], "write a duration"),
-        (&["-n", "-w", "5"], "cannot be used with"),
-        (&["-q", "-v"], "cannot be used with"),
+        (&["-n", "-w", "5"], "exclude each other: use one of them"),
+        (&["-q", "-v"], "exclude each other: use one of them"),
         (&["-E", "256"], "'256' for '--conflict-exit-code <CODE>': write an exit status from 0 to 255"),
         (&["-E", "-1"], "write an exit status"),
         (&["-E", "many"], "write an exit status"),
@@ -82,7 +82,7 @@ fn wrong_flags_are_usage_errors() {
         (&["--owner", "a\nb"], "printable"),
         (&["--on-loss", "panic"], "possible values: standby, exit"),
         (&["--log-format", "xml"], "possible values: text, json"),
-        (&["-c", "true"], "give one of them"),
+        (&["-c", "true"], "-c STRING and COMMAND exclude each other"),
     ] {
         run(&[&["--store", &store], flags].concat(), "shard").refused(64, words);
     }
@@ -208,7 +208,8 @@ fn a_store_file_that_holds_no_url_is_a_usage_error() {
         let ran = run(&flags, "shard");
         assert!(!ran.refused(64, words).stderr.contains("hunter2"), "{}", ran.stderr);
     }
-    run(&["--store", "file:/a", "--store-file", "b"], "shard").refused(64, "give one of them");
+    run(&["--store", "file:/a", "--store-file", "b"], "shard")
+        .refused(64, "--store and --store-file exclude each other");
 }
 
 #[cfg(feature = "redis")]
@@ -788,14 +789,14 @@ fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request()
 #[test]
 fn an_operator_who_mistypes_is_told_what_there_is() {
     for (words, told) in [
-        (&["statsu", "x"][..], "unknown verb 'statsu': the nearest that is known is status"),
+        (&["statsu", "x"][..], "unknown verb 'statsu': did you mean status?"),
         (&["frobnicate"], "unknown verb 'frobnicate': use one of status, list, watch,"),
         (&[], "a verb is missing: use one of status, list, watch,"),
         (&["store"], "a verb is missing: use one of init, check (see"),
         (&["status"], "<SHARD> is missing"),
         (&["release", "x"], "--term <N> is missing"),
-        (&["status", "--josn", "x"], "unknown option --josn: the nearest that is known is --json"),
-        (&["status", "x", "y"], "nothing is known to do with 'y'"),
+        (&["status", "--josn", "x"], "unknown option --josn: did you mean --json?"),
+        (&["status", "x", "y"], "unexpected argument 'y'"),
         (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
     ] {
         let output = leaderctl().args(words).output().unwrap();
@@ -803,6 +804,23 @@ fn an_operator_who_mistypes_is_told_what_there_is() {
         assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
         assert!(stderr.contains(told) && stderr.lines().count() == 1, "{words:?}: {stderr}");
     }
+}
+
+#[test]
+fn help_of_a_verb_has_the_common_options_below_a_heading_of_their_own() {
+    fn check(command: &clap::Command, words: &[&str]) {
+        let output = leaderctl().args(words).arg("-h").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        let (own, common) = help.split_once("\nCommon options:\n").unwrap_or_else(|| panic!("{words:?}: {help}"));
+        let options = common.split("\n\n").next().unwrap().lines();
+        let names: Vec<&str> = options.map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert_eq!(names, ["--store", "--store-file", "--config", "--request-timeout"], "{words:?}: {help}");
+        assert!(names.iter().all(|name| !own.contains(&format!("{name} "))), "{words:?}: {help}");
+        for verb in command.get_subcommands() {
+            check(verb, &[words, &[verb.get_name()]].concat());
+        }
+    }
+    check(&leaderrun::internals::cli::completions::Program::Leaderctl.command(), &[]);
 }
 
 #[test]

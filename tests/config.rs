@@ -121,7 +121,7 @@ fn the_default_file_is_read_where_it_is_there() {
     assert_eq!(explained(&with_default_file(None, leaderrun, &explain), "lease"), "15s");
     assert_eq!(explained(&with_default_file(Some("lease = 30"), leaderrun, &explain), "lease"), "30s");
     let output = with_default_file(Some("leese = 30"), leaderrun, &explain);
-    refused(&output, &["leaderrun: /etc/leaderrun.toml, line 1: unknown key leese", " lease "]);
+    refused(&output, &["leaderrun: /etc/leaderrun.toml, line 1: unknown key leese", " lease?"]);
     let none = [&["--config", "/dev/null"], &explain[..]].concat();
     assert_eq!(explained(&with_default_file(Some("leese = 30"), leaderrun, &none), "lease"), "15s");
 }
@@ -294,7 +294,7 @@ fn a_shard_has_what_its_table_says() {
         ("shard = 5", "line 2: shard: write a table for each shard"),
         ("[shard]\nlease = 5", "line 3: shard: write a table for each shard"),
         ("[shard.'redis://u:hunter2@h']", "line 2: a table below shard has a name that no shard can have"),
-        ("[shard.a]\nleese = 5", "line 3: unknown key leese: the nearest that is known is lease"),
+        ("[shard.a]\nleese = 5", "line 3: unknown key leese: did you mean lease?"),
         ("[shard.b]\nlease = 'long'", "line 3: lease: write a duration"),
         ("[shard.b]\nstore = 'redis://u:hunter2@h'", "line 3: store is for all shards"),
         ("[shard.b]\nno-wait = true\nwait = 5", "line 4: no-wait and wait exclude each other"),
@@ -317,7 +317,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ("signals", "signal"),
     ] {
         let path = place.path("leaderrun.toml").display().to_string();
-        let words = format!("{path}, line 2: unknown key {key}: the nearest that is known is {nearest} (");
+        let words = format!("{path}, line 2: unknown key {key}: did you mean {nearest}? (");
         refused(&place.run(&format!("{key} = 5"), &["a", "true"]), &[&words]);
     }
     // What a file cannot set, and what may be no key at all.
@@ -330,7 +330,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
     let place = Place::new();
     for (text, words) in [
-        ("lease = 'soon'", "line 2: lease: write a duration like 15s"),
+        ("lease = 'soon'", "line 2: lease: write a duration such as 15s"),
         ("renew = 5\nlease = -5", "line 3: lease: write a duration"),
         ("lease = 1e3", "lease: write a duration"),
         ("lease = nan", "lease: write a duration"),
@@ -349,7 +349,7 @@ fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
         ("owner = \"a\\nb\"", "owner: write 1 to 256 printable bytes"),
         ("announce = 'hunter2'", "announce: possible values: auto, always, never"),
         ("on-loss = 5", "on-loss: write a text in quotes"),
-        ("command = \"a\\u0000\"", "command: has a NUL"),
+        ("command = \"a\\u0000\"", "command: contains a NUL"),
         ("store-file = ''", "store-file: is empty"),
         ("store-file = 'hunter2'", "line 2: store and store-file exclude each other"),
         ("quiet = true\nverbose = 1", "line 3: quiet and verbose exclude each other"),
@@ -456,17 +456,22 @@ fn nothing_of_it_reaches_the_environment_of_command() {
 }
 
 #[test]
-fn help_has_one_line_for_each_option_and_tells_nothing_of_the_file() {
+fn help_has_one_line_for_each_option_below_the_headings_of_the_manual_and_tells_nothing_of_the_file() {
     let place = Place::new();
     let help = stdout(&place.run("lease = '31s'", &["--help"]));
     assert_eq!(help, stdout(&leaderrun().arg("-h").output().unwrap()));
     assert!(!help.contains("31s"));
-    let (_, options) = help.split_once("Options:\n").unwrap();
-    let options = options.split("\n\n").next().unwrap();
-    assert!(
-        options.lines().count() > 20 && options.lines().all(|line| line.len() <= 100 && line.contains("--")),
-        "{help}"
-    );
+    let (_, options) = help.split_once("\nOptions:\n").unwrap();
+    let (options, _) = options.rsplit_once("\n\n").unwrap();
+    let lines = options.lines().filter(|line| !line.is_empty());
+    let (options, headings): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with(' '));
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("man/leaderrun.1")).unwrap();
+    let (_, page) = page.split_once(".Sh OPTIONS\n").unwrap();
+    let page = page.split("\n.Sh ").next().unwrap();
+    let told: Vec<String> =
+        page.lines().filter_map(|line| line.strip_prefix(".Ss ")).map(|name| format!("{name}:")).collect();
+    assert_eq!(headings, told);
+    assert!(options.len() > 40 && options.iter().all(|line| line.len() <= 100 && line.contains("--")), "{help}");
 }
 
 #[test]

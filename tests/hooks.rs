@@ -448,7 +448,7 @@ fn hooks_without_time_or_words_are_usage_errors() {
         said
     };
     assert!(refused(&["--on-lead", " "]).contains("write a command for the shell"));
-    assert!(refused(&["--hook-timeout", "0"]).contains("would not let a hook begin"));
+    assert!(refused(&["--hook-timeout", "0"]).contains("leaves a hook no time to run"));
     let said = refused(&["--on-losing", "x", "--on-lost", "x", "--hook-timeout", "3s"]);
     assert!(said.contains("+ on-losing 3s + grace 5s + on-lost 3s + margin 750ms = "), "{said}");
     // The one before COMMAND takes no time from the lease.

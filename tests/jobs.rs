@@ -296,7 +296,7 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--every", "999ms"], "1s"),
         (&["--every", "9years"], "366 days"),
         (&["--every", "1s 1ns"], "milliseconds"),
-        (&["--every", "5m", "--once", "a"], "cannot be used with each other"),
+        (&["--every", "5m", "--once", "a"], "--every and --once exclude each other"),
         (&["--retry-failed", "1"], "--every or --once"),
         (&["--every", "5m", "--retry-failed", "-1"], "--retry-failed"),
         (&["--once", ""], "letters, digits"),

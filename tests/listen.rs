@@ -568,14 +568,14 @@ fn an_address_that_is_none_is_a_usage_error() {
 fn an_address_in_use_is_refused_before_anything_is_started() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap().to_string();
-    refused(&address, 71, &format!("cannot listen on {address}: Address already in use"));
+    refused(&address, 71, &format!("cannot listen on {address}: address already in use"));
     refused("192.0.2.1:9100", 71, "cannot listen on 192.0.2.1:9100: ");
     let scratch = TempDir::new().unwrap();
     let file = scratch.path().join("precious");
     fs::write(&file, "data").unwrap();
     refused(file.to_str().unwrap(), 71, "something else than a socket");
     assert_eq!(fs::read_to_string(&file).unwrap(), "data");
-    refused(scratch.path().join("no/such").to_str().unwrap(), 71, "No such file or directory");
+    refused(scratch.path().join("no/such").to_str().unwrap(), 71, "no such file or directory");
 }
 
 #[test]
@@ -585,8 +585,8 @@ fn a_socket_in_use_is_refused_and_one_that_was_left_over_is_replaced() {
     let (store, address) = (local(&fleet), format!("unix:{}", path.display()));
     start_at(&mut fleet, &store, "one", &address, &[]);
     wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
-    refused(&address, 71, &format!("cannot listen on {address}: Address already in use"));
-    refused(path.to_str().unwrap(), 71, "Address already in use");
+    refused(&address, 71, &format!("cannot listen on {address}: address already in use"));
+    refused(path.to_str().unwrap(), 71, "address already in use");
     assert_eq!(leader(&address).1["owner"], "one");
 
     fleet.kill("one");

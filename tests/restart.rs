@@ -231,8 +231,8 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--restart", "never", "--restart-healthy", "3s"], "--restart-healthy needs --restart"),
         (&["--restart", "always", "--restart-limit", "-1"], "--restart-limit"),
         (&["--restart", "always", "--restart-delay", "soon"], "--restart-delay"),
-        (&["--restart", "always", "--every", "5m"], "--every and --restart cannot be used with each other"),
-        (&["--restart", "always", "--once", "a"], "--once and --restart cannot be used with each other"),
+        (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),
+        (&["--restart", "always", "--once", "a"], "--once and --restart exclude each other"),
     ] {
         let output = place.command("a", flags, "exit 0").stderr(Stdio::piped()).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();

@@ -387,7 +387,7 @@ fn an_advisory_lock_is_left_to_those_whom_it_is_meant_for() {
     wait_until("it leads", || up.exists());
     let output = place.run(&["--json", "--only", "stop"]);
     assert_held(&output, &["stop"]);
-    assert!(text(&output.stderr).starts_with("leaderctl: advisory_lock= is left out: "), "{output:?}");
+    assert!(text(&output.stderr).starts_with("leaderctl: ignoring advisory_lock=: "), "{output:?}");
     assert!(leader.try_wait().unwrap().is_none());
     kill(pid_of(&leader), Signal::SIGTERM).unwrap();
     leader.wait().unwrap();

@@ -152,10 +152,11 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
     assert_eq!(status["led_slots"], serde_json::json!(slots), "{status}");
     assert!(status["held"] == false && status["parent_pause"].is_null(), "{status}");
     let text = place.order(&["status", shard]);
-    assert_eq!(text.lines().next(), Some(&*format!("{shard}: {shard}/1, {shard}/2 are led: ask for those")));
+    assert_eq!(text.lines().next(), Some(&*format!("{shard}: {shard}/1, {shard}/2 are led: use one of these names")));
     let refusal = refused_by(&place, &["step-down", shard]);
     assert!(
-        refusal.ends_with(&format!("nobody leads it as a whole; {shard}/1, {shard}/2 are led: ask for those\n")),
+        refusal
+            .ends_with(&format!("nobody leads it as a whole; {shard}/1, {shard}/2 are led: use one of these names\n")),
         "{refusal}"
     );
 
@@ -412,7 +413,7 @@ mod without_lists {
             assert_eq!(pause.status.code(), Some(77), "{said}");
             assert!(pause.stdout.is_empty() && said.lines().count() == 1, "{said}");
             assert!(said.contains("whether its slots are led is not known: "), "{said}");
-            assert!(said.contains("the pause stands") && said.contains("denied user operator"), "{said}");
+            assert!(said.contains("the pause stays in force") && said.contains("denied user operator"), "{said}");
             assert_eq!(place.status("shard")["paused"], true);
             for words in [&["step-down", "shard"][..], &["status", "shard", "--json"], &["why", "shard"]] {
                 let output = ctl(words).output().unwrap();

@@ -422,7 +422,7 @@ fn what_cannot_be_run_is_refused() {
     for (flags, said) in [
         (["--standby", ""], "--standby is empty"),
         (["--on-leader-change", ""], "--on-leader-change is empty"),
-        (["--hook-timeout", "0s"], "--hook-timeout 0s would not let a hook begin"),
+        (["--hook-timeout", "0s"], "--hook-timeout 0s leaves a hook no time to run"),
     ] {
         let output = leaderrun().args(flags).args(["shard", "true"]).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

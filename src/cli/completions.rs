@@ -1,4 +1,4 @@
-//! Completions for both programs, from the declarations of their flags.
+//! Shell completions for both programs, from the declarations of their options.
 
 use clap::{Command, CommandFactory, ValueEnum};
 use clap_complete::{Shell, generate};

@@ -1,18 +1,17 @@
-//! The configuration file: what neither the command line nor the environment says.
+//! The configuration file: the options that neither the command line nor the environment sets.
 //!
-//! The hazard: where a file is not read, or a key in it not known, a candidate uses another store than the other hosts
-//! do, and two of them lead. So only the default file may be missing, and whatever is not understood is refused. And
-//! a file may hold a store URL with a password: no message here repeats a value.
+//! The hazard: if a file is not read, or a key in it is unknown, a candidate may use another store than the other hosts,
+//! and two of them lead. So only the default file may be missing, and everything unknown is refused. And a file may hold
+//! a store URL with a password: no message here repeats a value.
 //!
-//! The keys are the long names of leaderrun's options, those that have a variable as well. A value is checked by the
-//! option's own parser, also where something else overrules it. Then it becomes the option's default, which is what clap
-//! takes last.
+//! The keys are the long names of those options of leaderrun that have a variable. The option's own parser checks a
+//! value, even if something else overrules it. The value then becomes the option's default, which clap uses last.
 
 use super::completions::Program;
+use super::exclusions::{self, Exclusion};
 use super::flags::refuse_readable_by_all;
 use crate::lease::Shard;
-use crate::store::file::in_words;
-use crate::text;
+use crate::text::{self, in_words};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::any::TypeId;
@@ -27,36 +26,26 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Read where no other file is named, if it is there.
+/// The file that is read if none is named and this one exists.
 pub const DEFAULT: &str = "/etc/leaderrun.toml";
-/// Room for thousands of shards; what is larger is something else.
+/// Room for thousands of shards: a larger file is something else.
 const LARGEST: u64 = 1 << 20;
-/// The option that names the file. It cannot stand in it.
+/// The option that names the file, and cannot be in it.
 const OPTION: &str = "config";
-/// The table of tables with what single shards have otherwise.
+/// The table of the tables for single shards.
 const SHARDS: &str = "shard";
-/// The same for all shards, for leaderctl has to look where leaderrun does.
+/// Keys that a single shard cannot have: leaderctl must use the same store as leaderrun.
 const FOR_ALL_SHARDS: [&str; 2] = ["store", "store-file"];
-/// Options that exclude each other.
-const EXCLUDING: [(&str, &str); 7] = [
-    ("no-wait", "wait"),
-    ("quiet", "verbose"),
-    ("every", "once"),
-    ("every", "restart"),
-    ("every", "relinquish"),
-    ("once", "restart"),
-    ("once", "relinquish"),
-];
 
-/// What a file says for one shard, each value as its option would take it.
+/// What a file sets for one shard: each value as on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
 
 impl Settings {
-    /// What the file says that `matches` names, or the default one, for the shard that is led.
+    /// What the file that `matches` names, or the default one, sets for the shard.
     ///
     /// # Errors
-    /// One line that names the file, and says what is wrong with it.
+    /// One line that names the file and what is wrong with it.
     pub fn read(matches: &ArgMatches) -> Result<Self, String> {
         let named = matches.try_get_one::<PathBuf>(OPTION).ok().flatten();
         let path = named.map_or(Path::new(DEFAULT), PathBuf::as_path);
@@ -66,16 +55,20 @@ impl Settings {
             Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) if named.is_none() => {
                 return Err(format!(
-                    "{shown} cannot be read: {}; --config /dev/null goes without it",
+                    "{shown} cannot be read: {}; use --config /dev/null to run without it",
                     in_words(&error)
                 ));
             }
             Err(error) => return Err(format!("the configuration file {shown} cannot be read: {}", in_words(&error))),
         };
         if bytes.len() as u64 > LARGEST {
-            return Err(format!("the configuration file {shown} is larger than {} KiB", LARGEST / 1024));
+            return Err(format!(
+                "the configuration file {shown} is larger than {} KiB: name another file",
+                LARGEST / 1024
+            ));
         }
-        let text = String::from_utf8(bytes).map_err(|_| format!("the configuration file {shown} is not UTF-8"))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| format!("the configuration file {shown} is not UTF-8: save it as such"))?;
         let whole = Whole::from_text(&text, &Program::Leaderrun.command()).map_err(|wrong| {
             let line = wrong.at.map(|at| format!(", line {}", line_of(&text, at))).unwrap_or_default();
             format!("{shown}{line}: {}", wrong.why)
@@ -92,27 +85,28 @@ impl Settings {
         self.0.is_empty()
     }
 
-    /// Makes them the defaults of `command`, of what it has of these options.
+    /// Makes them the defaults of those options that `command` has.
     #[must_use]
     pub fn put_into(self, mut command: Command) -> Command {
         for (name, text) in self.0 {
             let id = command.get_arguments().find(|arg| arg.get_long() == Some(&name)).map(|arg| arg.get_id().clone());
             if let Some(id) = id {
-                // No help shows it: that was printed before a file was read.
+                // Help does not show it: help was printed before the file was read.
                 command = command.mut_arg(id, |arg| arg.default_value(text));
             }
         }
         command
     }
 
-    /// Whether it says more than its absence.
+    /// Whether the option is set to more than its absence.
     fn is_on(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|text| text != "false" && text != "never")
+        self.0.get(name).is_some_and(|text| !exclusions::is_off(name, text))
     }
 
-    /// Puts in what `nearer` says otherwise. What that excludes goes.
+    /// Takes over what `nearer` sets, and removes what that excludes.
     fn overrule(&mut self, nearer: Self) {
-        for (one, other) in EXCLUDING {
+        for Exclusion { one, other, .. } in settled_by_place() {
+            let (one, other) = (*one, *other);
             if nearer.is_on(one) {
                 self.0.remove(other);
             } else if nearer.is_on(other) {
@@ -123,14 +117,14 @@ impl Settings {
     }
 }
 
-/// All that a file says.
+/// All that a file sets.
 #[derive(Debug, Default)]
 struct Whole {
     all: Settings,
     shards: BTreeMap<String, Settings>,
 }
 
-/// What is wrong with a file, and where, in bytes.
+/// What is wrong with a file, and where in its bytes.
 #[derive(Debug)]
 struct Wrong {
     at: Option<Range<usize>>,
@@ -152,7 +146,7 @@ impl Whole {
         let (shards, all): (Vec<_>, Vec<_>) = in_order(table.get_ref()).partition(|(key, _)| *key.get_ref() == SHARDS);
         whole.all = settings(&all, known)?;
         for (key, tables) in shards {
-            let wrong = |at| Wrong::new(at, "shard: write a table for each shard, like [shard.\"db/main\"]");
+            let wrong = |at| Wrong::new(at, "shard: write a table for each shard, such as [shard.\"db/main\"]");
             let DeValue::Table(tables) = tables.get_ref() else { return Err(wrong(key.span())) };
             for (name, table) in in_order(tables) {
                 let DeValue::Table(table) = table.get_ref() else { return Err(wrong(name.span())) };
@@ -182,7 +176,7 @@ impl Whole {
 
 type Entry<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
 
-/// As they stand in the file, so that the first mistake is told first.
+/// In the order of the file, so that the first mistake is reported.
 fn in_order<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = Entry<'a>> {
     let mut entries: Vec<Entry<'a>> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -200,14 +194,17 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
         let text = text.map_err(|why| Wrong::new(key.span(), format!("{name}: {why}")))?;
         settings.0.insert(name.to_owned(), text);
     }
-    let has = |name: &str| settings.0.contains_key(name);
-    let excluding = EXCLUDING.into_iter().find(|(one, other)| settings.is_on(one) && settings.is_on(other));
-    let both = Some(("store", "store-file")).filter(|(url, file)| has(url) && has(file));
-    if let Some((one, other)) = excluding.or(both) {
-        let at = entries.iter().find(|(key, _)| *key.get_ref() == other).map(|(key, _)| key.span());
-        return Err(Wrong { at, why: format!("{one} and {other} exclude each other: give one of them") });
+    let both = |exclusion: &&Exclusion| settings.is_on(exclusion.one) && settings.is_on(exclusion.other);
+    if let Some(exclusion) = settled_by_place().find(both) {
+        let Exclusion { one, other, .. } = exclusion;
+        let at = entries.iter().find(|(key, _)| key.get_ref() == other).map(|(key, _)| key.span());
+        return Err(Wrong { at, why: exclusion.message(one, other) });
     }
     Ok(settings)
+}
+
+fn settled_by_place() -> impl Iterator<Item = &'static Exclusion> {
+    exclusions::ALL.iter().filter(|exclusion| exclusion.is_settled_by_place())
 }
 
 fn keys(known: &Command) -> impl Iterator<Item = &Arg> {
@@ -215,7 +212,7 @@ fn keys(known: &Command) -> impl Iterator<Item = &Arg> {
 }
 
 fn unknown(name: &str, known: &Command) -> String {
-    // A line that lost its beginning may have a password for its key.
+    // If a line lost its beginning, its key may be a password.
     let bare = name.len() <= 40 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     let shown = if bare && !name.is_empty() { format!("unknown key {name}") } else { "unknown key".to_owned() };
     let near = |arg: &Arg| {
@@ -223,10 +220,10 @@ fn unknown(name: &str, known: &Command) -> String {
         spellings.map(|known| strsim::jaro_winkler(name, known)).fold(0.0, f64::max)
     };
     let nearest = keys(known).max_by(|one, other| near(one).total_cmp(&near(other))).and_then(Arg::get_long);
-    format!("{shown}: the nearest that is known is {}", nearest.unwrap_or_default())
+    format!("{shown}: did you mean {}?", nearest.unwrap_or_default())
 }
 
-/// What would stand on the command line for `value`.
+/// What one would write on the command line for `value`.
 fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
     let kind = arg.get_value_parser().type_id();
     let is_text =
@@ -237,7 +234,9 @@ fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
         (ArgAction::SetTrue, _) => return Err("write true or false".to_owned()),
         (ArgAction::Count, DeValue::Integer(number)) if number.radix() == 10 => number.as_str().to_owned(),
         (ArgAction::Count, _) => return Err("write a whole number".to_owned()),
-        (_, DeValue::String(text)) if text.contains('\0') => return Err("has a NUL character in it".to_owned()),
+        (_, DeValue::String(text)) if text.contains('\0') => {
+            return Err("contains a NUL character: remove it".to_owned());
+        }
         (_, DeValue::String(text)) => text.to_string(),
         (_, DeValue::Integer(number)) if is_number && number.radix() == 10 => number.as_str().to_owned(),
         (_, DeValue::Float(number)) if is_number => number.as_str().to_owned(),
@@ -246,7 +245,7 @@ fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
     })
 }
 
-/// Has the option's own parser look at it.
+/// Checks a value with the option's own parser.
 fn checked(arg: &Arg, text: String) -> Result<String, String> {
     match arg.get_action() {
         ArgAction::SetTrue => return Ok(text),
@@ -263,12 +262,12 @@ fn checked(arg: &Arg, text: String) -> Result<String, String> {
             (None, Some(ContextValue::Strings(values))) if !values.is_empty() => {
                 format!("possible values: {}", values.join(", "))
             }
-            _ => "is empty".to_owned(),
+            _ => "is empty: write a value, or remove the line".to_owned(),
         }),
     }
 }
 
-/// What the file holds, up to a little more than it may; and what the file system knows of it.
+/// The contents of the file, up to one byte more than allowed, and its metadata.
 fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let file = File::open(path)?;
     let about = file.metadata()?;
@@ -307,11 +306,16 @@ mod tests {
         let names: Vec<&str> = keys(&command).filter_map(Arg::get_long).collect();
         assert_eq!(names.len(), command.get_arguments().filter(|arg| arg.get_long().is_some()).count() - 1);
         assert!(!names.contains(&OPTION) && !names.contains(&SHARDS));
-        // What leaderctl has of them, it has by the same names.
+        // The options that leaderctl shares have the same names.
         let ctl = Program::Leaderctl.command();
         let shared: Vec<&str> = keys(&ctl).filter_map(Arg::get_long).collect();
         assert_eq!(shared, ["store", "store-file", "request-timeout"]);
-        assert!(shared.iter().chain(EXCLUDING.iter().flat_map(|(a, b)| [a, b])).all(|name| names.contains(name)));
+        assert!(
+            shared
+                .iter()
+                .chain(exclusions::ALL.iter().flat_map(|pair| [&pair.one, &pair.other]))
+                .all(|name| names.contains(name))
+        );
     }
 
     #[test]
@@ -367,13 +371,12 @@ mod tests {
             assert!(whole.shards.values().all(|shard| FOR_ALL_SHARDS.iter().all(|name| !shard.0.contains_key(*name))));
             let shard = whole.shards.keys().next().cloned();
             let settings = whole.of_shard(shard.as_deref());
-            let excluded = |(one, other): &(&str, &str)| settings.is_on(one) && settings.is_on(other);
-            assert!(!EXCLUDING.iter().any(excluded));
-            // Slow; and in this build clap asserts that each default is one that its option takes.
+            assert!(!settled_by_place().any(|pair| settings.is_on(pair.one) && settings.is_on(pair.other)));
+            // This is slow. In this build, clap asserts that an option accepts its default.
             if source.one_in(256) {
                 let ids: Vec<String> = settings.0.keys().map(|name| name.replace('-', "_")).collect();
                 let matches = settings.put_into(known.clone()).try_get_matches_from(["leaderrun"]).unwrap();
-                // The environment of whoever runs this test may say otherwise.
+                // The environment of this test may overrule the file.
                 let set = [Some(ValueSource::DefaultValue), Some(ValueSource::EnvVariable)];
                 assert!(ids.iter().all(|id| set.contains(&matches.value_source(id))));
             }

@@ -1,4 +1,4 @@
-//! `--explain`: what the timing flags mean for COMMAND.
+//! `--explain`: what the timing options mean for COMMAND.
 
 use crate::guard::contain::Containment;
 use crate::guard::priority::{self, Priority};
@@ -7,7 +7,7 @@ use crate::store::{Delivery, Location};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The timing budget, a line each.
+/// The timing budget: a name, a value and a meaning in each line.
 #[must_use]
 pub fn budget(
     shard: &Shard,
@@ -22,14 +22,14 @@ pub fn budget(
         let _ = writeln!(text, "{}", line.trim_end());
     };
     line("shard", shard.to_string(), "");
-    line("lease", show(timing.lease), "the store keeps a lease that is not renewed for so long");
-    line("renew", show(timing.renew_interval), "from one renewal to the next");
-    line("request timeout", show(timing.request_timeout), "one request may take so long");
-    line("grace", show(timing.stop_grace), "from the stop signal to SIGKILL when the lease slips away");
+    line("lease", show(timing.lease), "how long a lease lasts if it is not renewed");
+    line("renew", show(timing.renew_interval), "how often the leader renews the lease");
+    line("request timeout", show(timing.request_timeout), "the longest that one request may take");
+    line("grace", show(timing.stop_grace), "from the stop signal to SIGKILL when the lease is being lost");
     line("margin", show(timing.margin), "from SIGKILL to the end of the lease");
     let parts = [
-        ("on-losing", timing.hooks.losing, "before the stop signal, the hook may take so long"),
-        ("on-lost", timing.hooks.lost, "after the tree's end, the hook may take so long"),
+        ("on-losing", timing.hooks.losing, "the longest that this hook may take, before the stop signal"),
+        ("on-lost", timing.hooks.lost, "the longest that this hook may take, after the tree is dead"),
     ];
     for (name, most, meaning) in parts.iter().filter(|(_, most, _)| !most.is_zero()) {
         line(name, show(*most), meaning);
@@ -39,35 +39,39 @@ pub fn budget(
     let sum = format!("renew + request timeout{stop} + margin, less than {}", show(timing.lease));
     line("sum", show(used), &sum);
     if location.delivery() == Delivery::Kernel {
-        line("stop signal", "never".into(), "a kernel lock does not expire: trouble with the store stops nothing");
-        line("crash takeover", "at once".into(), "when the last process of a crashed leader's tree is gone");
+        line("stop signal", "never".into(), "a kernel lock does not expire: store trouble stops nothing");
+        line("crash takeover", "at once".into(), "when the last process of a crashed leader's tree is dead");
         let at_most = show(timing.stop_time());
-        line("", at_most, "the most that a guard without leaderrun gives COMMAND to end");
+        line("", at_most, "the longest that the guard lets COMMAND run if leaderrun is killed");
     } else {
-        let after = |what: &str| format!("{what} after the last granted renewal was sent");
+        let after = |what: &str| format!("{what}, counted from when the last granted renewal was sent");
         if !timing.hooks.losing.is_zero() {
-            line("stop", show(timing.term_after()), &after("the on-losing hook starts so long"));
+            line("stop", show(timing.term_after()), &after("the on-losing hook starts"));
         }
         let signal = timing.term_after() + timing.hooks.losing;
-        line("stop signal", show(signal), &after("COMMAND is asked to end so long"));
+        line("stop signal", show(signal), &after("COMMAND is asked to stop"));
         let kill = timing.kill_after() - timing.hooks.lost;
-        line("SIGKILL", show(kill), &after("what is left of COMMAND is killed so long"));
+        line("SIGKILL", show(kill), &after("what is left of the tree is killed"));
         if !timing.hooks.lost.is_zero() {
-            line("end", show(timing.kill_after()), &after("the on-lost hook is killed so long"));
+            line("end", show(timing.kill_after()), &after("the on-lost hook is killed"));
         }
         let outage = timing.term_after() - timing.renew_interval;
-        line("outage", show(outage), "an outage of the store this long disturbs nothing");
+        line("outage", show(outage), "a store outage this long does not disturb COMMAND");
         let takeover = match location.delivery() {
-            // One second for whole seconds of ttl, one for the clock interval, and a look that comes late.
+            // One second for whole seconds of ttl, one for the clock interval, and a late check.
             Delivery::Poll => timing.lease + Duration::from_secs(2) + timing.retry_interval.mul_f64(1.25),
-            // A lease that the server counts in whole seconds, or lets go of a little late.
+            // The server may count a lease in whole seconds, or end it a little late.
             Delivery::Push | Delivery::Kernel => timing.lease + Duration::from_secs(1),
         };
-        line("crash takeover", show(takeover), "the most from the last renewal of a crashed leader to the next");
+        line(
+            "crash takeover",
+            show(takeover),
+            "the longest from the last renewal of a crashed leader to the next leader",
+        );
     }
-    line("drain", drain.map_or_else(|| "for ever".into(), show), "from the stop signal to SIGKILL in an orderly stop");
+    line("drain", drain.map_or_else(|| "no limit".into(), show), "from the stop signal to SIGKILL in an orderly stop");
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
     let priority = if containment.raises() { priority::raise(containment.scheduling()) } else { Priority::Kept };
-    line("priority", priority.to_string(), "what waits to kill it has this priority");
+    line("priority", priority.to_string(), "the priority of the processes that kill it");
     text
 }

@@ -1,14 +1,14 @@
-//! What both programs read from their command lines in the same way.
+//! The options that both programs read in the same way.
 
 use super::config::Settings;
+use super::exclusions::Overruled;
 use super::mistakes;
 use crate::exit;
 use crate::observe::terminal;
-use crate::store::file::in_words;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
 use crate::sys;
-use crate::text;
+use crate::text::{self, in_words};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, Parser};
@@ -24,29 +24,29 @@ use std::time::Duration;
 /// The name under which a service manager hands over a store URL: `LoadCredential=leaderrun.store:FILE`
 /// (systemd.exec(5), "Credentials").
 const CREDENTIAL: &str = "leaderrun.store";
-/// A store URL in a file is one line; nobody writes a longer one.
+/// The longest store URL in a file, which is one line.
 const LONGEST_URL: u64 = 64 * 1024;
-/// A thousand million of humantime's years: longer is nothing that anybody waits for.
+/// A thousand million of humantime's years.
 const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_600 - 1);
 
-/// Which store, and where more is written: the same in both programs.
+/// Which store, and which configuration file.
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
-    /// Where leases live, like file:DIR or redis://HOST
+    /// The store that keeps the leases, such as redis://HOST
     #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", hide_env_values = true, global = true)]
     store: Option<String>,
 
-    /// Read the store's URL, with its password, from this file
+    /// Read the store's URL from this file
     #[arg(long, value_name = "FILE", env = "LEADERRUN_STORE_FILE", global = true)]
     store_file: Option<PathBuf>,
 
-    /// Read defaults from this file [default: /etc/leaderrun.toml]
+    /// Read this configuration file [default: /etc/leaderrun.toml]
     // Read before the other flags are known, by [`Settings::read`].
     #[arg(long, value_name = "FILE", env = "LEADERRUN_CONFIG", global = true)]
     pub config: Option<PathBuf>,
 }
 
-/// The store that somebody named, or the default one.
+/// The store that was named, or the default one.
 #[derive(Debug)]
 pub struct NamedStore {
     pub location: Location,
@@ -55,23 +55,20 @@ pub struct NamedStore {
 }
 
 impl StoreFlags {
-    /// The store that was named: on the command line, else in the environment, else by a credential of the service
-    /// manager, else in the configuration file. A URL with a password in it is gone from what ps(1) shows of this process
-    /// when this returns.
+    /// The store that the command line names, or else the environment, a credential of the service manager, or the
+    /// configuration file. When this returns, ps(1) does not show a password in the URL any more.
     ///
     /// # Errors
     /// One line that says what is wrong.
     pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
+        let overruled = Overruled::find(matches)?;
         let (by_url, by_file) = (matches.value_source("store"), matches.value_source("store_file"));
         let given = Some(ValueSource::CommandLine);
-        if by_url == given && by_file == given {
-            return Err("--store and --store-file: give one of them".to_owned());
-        }
-        // Neither has a default of its own: what is there as one comes from the configuration file.
+        // Neither has a default of its own: a default comes from the configuration file.
         let configured = by_url.max(by_file) <= Some(ValueSource::DefaultValue);
         let url = match (credential().filter(|_| configured), &self.store, &self.store_file) {
             (Some(path), ..) => Some(read_url(&path)?),
-            (None, Some(url), _) if by_url >= by_file => {
+            (None, Some(url), _) if !overruled.has("store") => {
                 if by_url == given && may_hold_a_secret(url) {
                     sys::hide_argument(url);
                 }
@@ -95,10 +92,10 @@ fn may_hold_a_secret(url: &str) -> bool {
     url.contains('@') || url.contains("password")
 }
 
-/// The rule for every file that a store URL may stand in, where `what` of it is that URL.
+/// Refuses a password in a file that everybody can read. `what` in the file is the store `url`.
 ///
 /// # Errors
-/// One fragment, where everybody on this machine can read a password in it.
+/// One fragment that says so, and what to do.
 pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<(), String> {
     let for_others = file.mode() & 0o004 != 0;
     if for_others && text::looks_like_one(url) {
@@ -110,8 +107,8 @@ pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<
     Ok(())
 }
 
-/// Refuses a password in what is no store URL: it would be shown by a message, by a log line or to those who ask who leads.
-/// What a shell or COMMAND gets may hold one, and is not shown; the type of those values is one that no other has.
+/// Refuses a password in an option that is not a store URL: messages, log lines and `leaderctl status` would show it.
+/// What a shell or COMMAND gets may hold one, and is not shown; only those values are of type [`OsString`].
 fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String> {
     for arg in command.get_arguments() {
         let id = arg.get_id().as_str();
@@ -125,7 +122,9 @@ fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String>
                 (_, _, Some(name)) => format!("--{name}"),
                 (..) => arg.to_string(),
             };
-            return Err(format!("what looks like a password in {named} would be shown: a store URL goes to --store"));
+            return Err(format!(
+                "{named} has what looks like a password, and would show it: give a store URL with --store"
+            ));
         }
     }
     match matches.subcommand().and_then(|(name, matches)| Some((command.find_subcommand(name)?, matches))) {
@@ -150,7 +149,7 @@ fn read_url(path: &Path) -> Result<String, String> {
     let about = read.map_err(|error| format!("the store file {shown} cannot be read: {}", in_words(&error)))?;
     let url = text.trim();
     if url.is_empty() || url.lines().count() != 1 {
-        return Err(format!("the store file {shown} does not hold one line with a store URL"));
+        return Err(format!("the store file {shown} must hold one line with a store URL"));
     }
     refuse_readable_by_all("the URL", url, &about).map_err(|why| format!("{shown}: {why}"))?;
     Ok(url.to_owned())
@@ -165,14 +164,14 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
     // Each variable has the name of its option.
     let command = || T::command().mut_args(|arg| arg.hide_env(true));
     let parsed = command().try_get_matches_from(&words).and_then(|matches| {
-        // What prints the completions does so for an installation, whatever is configured.
+        // Completions are printed for an installation, whatever is configured.
         if matches.subcommand_name() == Some("completions") {
             return Ok(Ok(matches));
         }
         if let Err(message) = refuse_secrets(&command(), &matches) {
             return Ok(Err(usage(program, &message)));
         }
-        // Only this tells which file, and which shard. What the file says turns no command line from right to wrong.
+        // Only the command line tells which file, and which shard. No file makes a right command line wrong.
         match Settings::read(&matches) {
             Ok(settings) if settings.is_empty() => Ok(Ok(matches)),
             Ok(settings) => {
@@ -197,7 +196,7 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
     })
 }
 
-/// Says what is wrong with the command line.
+/// Reports what is wrong with the command line.
 #[must_use]
 pub fn usage(program: &str, message: &str) -> ExitCode {
     terminal::say(format_args!("{program}: {message} (see {program} --help)"));
@@ -210,7 +209,7 @@ pub fn usage(program: &str, message: &str) -> ExitCode {
 /// One fragment that says what to write.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    // Humantime panics where the parts of a text are a duration each, and too long together.
+    // Humantime panics if each part of a text is a duration, and their sum is too long.
     let digits = |c: char| c.is_ascii_digit();
     let short = text.len() <= 100 && text.split(|c| !digits(c)).all(|number| number.len() <= 9);
     let read = if bare {
@@ -219,7 +218,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         Some(text).filter(|_| short).and_then(|text| humantime::parse_duration(text).ok())
     };
     read.filter(|&read| read <= LONGEST_DURATION)
-        .ok_or_else(|| "write a duration like 15s, 1m30s, 500ms, or a bare number of seconds".to_owned())
+        .ok_or_else(|| "write a duration such as 15s, 1m30s or 500ms, or a number of seconds".to_owned())
 }
 
 #[cfg(test)]

@@ -17,15 +17,16 @@ mod watch;
 mod why;
 
 use super::completions::{self, Program};
-use super::flags;
+use super::flags::{self, NamedStore};
+use super::start::{self, Failure};
 use crate::exit;
 use crate::lease::Shard;
 use crate::observe::log;
 use crate::observe::terminal;
-use crate::runner::limits;
-use crate::store::{Finding, Location, Report, Store, StoreError, Verdict, within};
+use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
+use crate::text::in_words;
 use crate::time::rfc3339;
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use forget::ForgetFlags;
 use history::HistoryFlags;
@@ -42,25 +43,34 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use step_down::StepDownFlags;
+use tokio::runtime::Runtime;
 use verify::VerifyFlags;
 use watch::WatchFlags;
 use why::WhyFlags;
 
 const PROGRAM: &str = "leaderctl";
+/// The heading in help of the options that every verb has.
+const COMMON: &str = "Common options";
 
-/// From one look whether somebody reads to the next.
+/// How often to check whether somebody still reads the output.
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
 
-/// See and steer who leads, and prepare the stores of leaderrun
+/// Show and control who leads, and prepare the stores of leaderrun
 #[derive(Debug, Parser)]
-#[command(name = PROGRAM, version, after_help = "See leaderctl(1).")]
+#[command(
+    name = PROGRAM,
+    version,
+    after_help = "See leaderctl(1).",
+    subcommand_value_name = "VERB",
+    subcommand_help_heading = "Verbs"
+)]
 pub struct Flags {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = COMMON)]
     store: flags::StoreFlags,
 
-    /// The most that one request to the store may take
+    /// Limit for one request to the store
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", default_value = "5s",
-          value_parser = flags::duration, global = true)]
+          value_parser = flags::duration, global = true, help_heading = COMMON)]
     request_timeout: Duration,
 
     #[command(subcommand)]
@@ -69,32 +79,32 @@ pub struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Who leads SHARD
+    /// Show who leads SHARD
     Status(StatusFlags),
-    /// Who leads which shard, a line each
+    /// Show who leads each shard
     List(ListFlags),
-    /// A line for each change of leader, as it happens
+    /// Print a line for each change of leader
     Watch(WatchFlags),
-    /// Whether a term still leads, for a script's dangerous step
+    /// Check that a term still leads, before a dangerous step
     Verify(VerifyFlags),
-    /// Have who leads stop in order and let somebody else lead
+    /// Make the leader stop in order, and let another candidate lead
     StepDown(StepDownFlags),
-    /// Have nobody lead, until it is resumed
+    /// Let nobody lead until the pause ends
     Pause(PauseFlags),
     /// End a pause
     Resume(ResumeFlags),
-    /// End a lease that nobody renews any more
+    /// Take the lease away from a leader that does nothing else any more
     Release(ReleaseFlags),
     /// Delete all that the store keeps of SHARD
     Forget(ForgetFlags),
-    /// Why this host does not lead
+    /// Explain why this host does not lead
     Why(WhyFlags),
-    /// How the last leaderships of SHARD went
+    /// Show how the last leaderships of SHARD went
     History(HistoryFlags),
-    /// What leaderrun makes of faults with this very store: kills, freezes, partitions
+    /// Test failover on this store by injecting faults
     Selftest(SelftestFlags),
-    /// Prepare and examine a store
-    #[command(subcommand)]
+    /// Prepare or check a store
+    #[command(subcommand, subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
     Store(StoreVerb),
     /// Print shell completions
     Completions {
@@ -107,91 +117,94 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum StoreVerb {
-    /// Make what the store needs; harmless when it exists
+    /// Create what the store needs, and change nothing that exists
     Init,
-    /// Say what is wrong with the store, and how fast it is
+    /// Test what an election needs, and how fast the store is
     Check,
 }
 
 #[must_use]
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
-    if let Some(status) = selftest::run_if_respawned() {
-        return status;
-    }
-    let status = match limits::check() {
-        Ok(()) => begin(),
-        Err(message) => fail(exit::OS_ERROR, &message),
-    };
-    terminal::close();
-    status
+    selftest::run_if_respawned().unwrap_or_else(|| start::main(PROGRAM, fail, begin))
 }
 
-fn begin() -> ExitCode {
-    let (flags, matches): (Flags, _) = match flags::parse(PROGRAM, std::env::args_os()) {
-        Ok(parsed) => parsed,
-        Err(status) => return status,
-    };
-    if let Verb::Completions { program, shell } = flags.verb {
-        return printed(completions::print(program, shell, &mut stdout()));
-    }
-    let named = match flags.store.named(&matches) {
-        Ok(named) => named,
-        Err(message) => return flags::usage(PROGRAM, &message),
-    };
-    let patience = flags.request_timeout;
-    if patience.is_zero() {
-        return flags::usage(PROGRAM, "--request-timeout 0s leaves no time for an answer");
-    }
-    if let Verb::Selftest(selftest) = &flags.verb {
-        return selftest.run(&named, patience);
-    }
-    let checked = match &flags.verb {
-        Verb::Verify(verify) => verify.question().map(Some),
-        Verb::Pause(pause) => pause.check().map(|()| None),
-        Verb::StepDown(step_down) => step_down.check().map(|()| None),
-        Verb::Forget(forget) => forget.check().map(|()| None),
-        _ => Ok(None),
-    };
-    let question = match checked {
-        Ok(question) => question,
-        Err(message) => return flags::usage(PROGRAM, &message),
-    };
-    if !matches!(named.location, Location::File { .. })
-        && let Err(message) = limits::check_threads()
-    {
-        return fail(exit::OS_ERROR, &message);
-    }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(exit::OS_ERROR, &format!("the operating system refused: {error}")),
-    };
-    let answer = runtime.block_on(async {
-        if let Some(question) = question {
-            return question.answer(named, patience).await;
+fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let Flags { store, request_timeout, verb } = flags;
+    let target = || Target::new(&store, request_timeout, matches);
+    match verb {
+        // The first three need no store, or open it themselves.
+        Verb::Completions { program, shell } => Ok(printed(completions::print(program, shell, &mut stdout()))),
+        Verb::Selftest(selftest) => {
+            let Target { named, patience } = target()?;
+            Ok(selftest.run(&named, patience))
         }
-        let store = named.location.open(patience).await?;
-        match &flags.verb {
-            Verb::Watch(watch) => while_read(watch::watch(store, watch, patience)).await.map(|()| ExitCode::SUCCESS),
-            Verb::Status(status) => status.show(&*store, patience).await,
-            Verb::List(list) => while_read(list.show(&*store, patience)).await,
-            Verb::StepDown(step_down) => step_down.order(&*store, patience).await,
-            Verb::Pause(pause) => pause.order(&*store, patience).await,
-            Verb::Resume(resume) => resume.order(&*store, patience).await,
-            Verb::Release(release) => release.order(&*store, patience).await,
-            Verb::Forget(forget) => forget.order(&*store, patience).await,
-            Verb::Why(why) => Ok(why.answer(&*store, patience).await),
-            Verb::History(history) => history.show(&*store, patience).await,
-            Verb::Store(StoreVerb::Init) => init(store).await,
-            Verb::Store(StoreVerb::Check) => check(store).await,
-            Verb::Verify(_) | Verb::Selftest(_) | Verb::Completions { .. } => {
-                unreachable!("they need no store, or not always")
-            }
+        Verb::Verify(verify) => {
+            let Target { named, patience } = target()?;
+            let question = verify.question().map_err(Failure::Usage)?;
+            let runtime = start::runtime(&named.location)?;
+            finish(runtime, question.answer(named, patience))
         }
-    });
-    // A look-up of a name may hang for longer than anybody waits.
+        Verb::Status(status) => target()?.ask(async |store, patience| status.show(&*store, patience).await),
+        Verb::List(list) => target()?.ask(async |store, patience| while_read(list.show(&*store, patience)).await),
+        Verb::Watch(watch) => target()?.ask(async |store, patience| {
+            while_read(watch::watch(store, &watch, patience)).await.map(|()| ExitCode::SUCCESS)
+        }),
+        Verb::StepDown(step_down) => {
+            let target = target()?;
+            step_down.check().map_err(Failure::Usage)?;
+            target.ask(async |store, patience| step_down.order(&*store, patience).await)
+        }
+        Verb::Pause(pause) => {
+            let target = target()?;
+            pause.check().map_err(Failure::Usage)?;
+            target.ask(async |store, patience| pause.order(&*store, patience).await)
+        }
+        Verb::Resume(resume) => target()?.ask(async |store, patience| resume.order(&*store, patience).await),
+        Verb::Release(release) => target()?.ask(async |store, patience| release.order(&*store, patience).await),
+        Verb::Forget(forget) => {
+            let target = target()?;
+            forget.check().map_err(Failure::Usage)?;
+            target.ask(async |store, patience| forget.order(&*store, patience).await)
+        }
+        Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
+        Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
+        Verb::Store(StoreVerb::Init) => target()?.ask(async |store, _| init(store).await),
+        Verb::Store(StoreVerb::Check) => target()?.ask(async |store, _| check(store).await),
+    }
+}
+
+/// The store that a verb is about, and how long one request to it may take.
+struct Target {
+    named: NamedStore,
+    patience: Duration,
+}
+
+impl Target {
+    fn new(store: &flags::StoreFlags, patience: Duration, matches: &ArgMatches) -> Result<Self, Failure> {
+        let named = store.named(matches).map_err(Failure::Usage)?;
+        if patience.is_zero() {
+            return Err(Failure::Usage("--request-timeout 0s leaves no time for an answer".to_owned()));
+        }
+        Ok(Self { named, patience })
+    }
+
+    /// Opens the store and does `work` with it.
+    fn ask(
+        self,
+        work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, StoreError>,
+    ) -> Result<ExitCode, Failure> {
+        let Self { named, patience } = self;
+        let runtime = start::runtime(&named.location)?;
+        finish(runtime, async { work(named.location.open(patience).await?, patience).await })
+    }
+}
+
+fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, StoreError>>) -> Result<ExitCode, Failure> {
+    let answer = runtime.block_on(work);
+    // The lookup of a name may hang for longer than anybody waits.
     runtime.shutdown_background();
-    answer.unwrap_or_else(|error| fail(error.exit_status(), &error.message))
+    Ok(answer?)
 }
 
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
@@ -219,7 +232,7 @@ async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
     Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
 }
 
-/// Goes on with `watching` until nobody reads standard output any more. A pipe says that to who writes, and a watch may
+/// Continues `watching` until nobody reads standard output any more. A pipe reports that only to a writer, and a watch may
 /// have nothing to write for days.
 async fn while_read<T: Default>(watching: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let reader_is_gone = async {
@@ -245,7 +258,7 @@ fn printed(written: std::io::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A reader that closed the pipe has read enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(exit::OS_ERROR, &format!("cannot write: {error}")),
+        Err(error) => fail(exit::OS_ERROR, &format!("cannot write to standard output: {}", in_words(&error))),
     }
 }
 

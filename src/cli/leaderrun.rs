@@ -3,17 +3,19 @@
 mod options;
 
 pub use options::Flags;
-use options::{AfterLoss, Job};
+use options::{Job, Observability};
 
-use super::{explain, flags};
-use crate::election::{OnLoss, Outcome, Settings, Skipped, StartError};
+use super::explain;
+use super::flags::NamedStore;
+use super::start::{self, Failure};
+use crate::election::{Outcome, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard;
 use crate::guard::contain::Containment;
 use crate::guard::orphan_release;
-use crate::lease::{Candidate, Session};
+use crate::lease::{Candidate, Session, Timing};
 use crate::notes::jobs::{Job as LedgerJob, Turn};
-use crate::observe::http;
+use crate::observe::http::{self, Listening};
 use crate::observe::log;
 use crate::observe::metrics::Metrics;
 use crate::observe::status_line::StatusLine;
@@ -21,10 +23,9 @@ use crate::observe::systemd::Notifier;
 use crate::observe::terminal;
 use crate::runner::driver::{self, Options};
 use crate::runner::guard_handle::Command;
-use crate::runner::limits;
 use crate::runner::processes::Processes;
 use crate::runner::rotation::Relinquish;
-use crate::runner::standby_tasks::StandbyTasks;
+use crate::runner::standby_tasks::{Duties, StandbyTasks};
 use crate::slots::Campaign;
 use crate::store::{Location, StoreError};
 use crate::sys;
@@ -43,10 +44,6 @@ use std::time::Duration;
 
 const PROGRAM: &str = "leaderrun";
 
-/// A thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up all threads of
-/// our user, and tokio panics where it can start none and has none.
-const FOR_EVER: Duration = Duration::from_hours(1_000_000);
-
 #[must_use]
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
@@ -54,45 +51,35 @@ pub fn main() -> ExitCode {
         return status;
     }
     sys::keep_given_mask();
-    // Where it is inherited as ignored, the kernel reaps children before we do.
+    // If it is inherited as ignored, the kernel reaps children before we do.
     sys::default_action(Signal::SIGCHLD);
-    // Before there is a handler for them they end us at once, and nothing was acquired: also where a file or a name that a
-    // store needs does not let us go.
+    // Until we handle these signals they end us at once, and nothing is acquired yet: also while a file or a name server
+    // that a store needs does not answer.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
-    let status = match limits::check() {
-        Ok(()) => begin(),
-        Err(message) => fail(exit::OS_ERROR, &message),
-    };
-    terminal::close();
-    status
+    start::main(PROGRAM, fail, begin)
 }
 
-fn begin() -> ExitCode {
-    let (mut flags, matches): (Flags, ArgMatches) = match flags::parse(PROGRAM, std::env::args_os()) {
-        Ok(parsed) => parsed,
-        Err(status) => return status,
-    };
-    if let Err(message) = flags.settle(&matches) {
-        return flags::usage(PROGRAM, &message);
-    }
-    let job = match flags.job(&matches) {
-        Ok(job) => job,
-        Err(message) => return flags::usage(PROGRAM, &message),
-    };
-    let mut containment = match Containment::find(flags.contain) {
-        Ok(containment) => containment,
-        Err(why) => return fail(exit::OS_ERROR, &why),
-    };
-    if flags.explain {
-        let budget = explain::budget(&job.shard, &job.store.location, &job.timing, flags.drain, &containment);
+fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    flags.settle(matches).map_err(Failure::Usage)?;
+    let job = flags.job(matches).map_err(Failure::Usage)?;
+    let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
+    if flags.timing.explain {
+        let drain = flags.stopping.drain;
+        let budget = explain::budget(&job.shard, &job.store.location, &job.timing, drain, &containment);
         // A reader that closed the pipe has read enough.
         let _ = std::io::stdout().write_all(budget.as_bytes());
-        return ExitCode::SUCCESS;
+        return Ok(ExitCode::SUCCESS);
     }
-    if let Err(error) = find(&job.words[0]) {
-        return not_started(&job.words[0], error);
-    }
-    log::begin(PROGRAM, flags.log_format, flags.verbose, flags.quiet);
+    find(&job.words[0]).map_err(|error| not_started(&job.words[0], error))?;
+    let Observability { log_format, verbose, quiet, .. } = flags.observability;
+    log::begin(PROGRAM, log_format, verbose, quiet);
+    point_out_doubts(&job);
+    let containment = settle(containment, &flags)?;
+    run(&flags, job, containment)
+}
+
+/// Logs what is allowed but may not be intended.
+fn point_out_doubts(job: &Job) {
     if let (None, Location::File { directory }) = (&job.store.url, &job.store.location) {
         tracing::info!(
             "no store named: using file:{}, which excludes processes on this machine only \
@@ -105,124 +92,131 @@ fn begin() -> ExitCode {
     {
         tracing::warn!("{doubt}");
     }
-    if flags.has_hooks() && !containment.kills_hooks() {
-        return fail(
-            exit::OS_ERROR,
-            "nothing here can kill hooks, which run outside of the PID namespace: /proc hides processes",
-        );
-    }
-    if let Err(why) = containment.settle(flags.contain) {
-        return fail(exit::OS_ERROR, &why);
-    }
-    match run(&flags, job, &Arc::new(containment)) {
-        Ok(status) => status,
-        Err(error) => fail(exit::OS_ERROR, &format!("the operating system refused: {error:#}")),
-    }
 }
 
-fn run(flags: &Flags, job: Job, containment: &Arc<Containment>) -> anyhow::Result<ExitCode> {
-    let session = Session::random()?;
-    let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
-    let pid = std::process::id();
-    let owner = flags.owner.clone().unwrap_or_else(|| format!("{host}-{pid}-{}", session.as_str()));
-    let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
-    let terminal_group = std::io::stdin().is_terminal().then(getpgrp);
-    let command = Command {
-        words: job.words,
-        environment: Vec::new(),
-        job: job.ledger.as_ref().map(|ledger| ledger.turn.variable()),
-        stop_signal: flags.signal,
-        grace: flags.grace,
-        hooks: flags.hooks(),
-        terminal_group,
-        no_input: false,
-        containment: Arc::clone(containment),
-        store_url: None,
-    };
-    let program = command.words[0].clone();
-    let duties = flags.duties(containment);
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed)?;
-
-    if !matches!(job.store.location, Location::File { .. })
-        && let Err(message) = limits::check_threads()
-    {
-        return Ok(fail(exit::OS_ERROR, &message));
+fn settle(mut containment: Containment, flags: &Flags) -> Result<Arc<Containment>, Failure> {
+    if flags.has_hooks() && !containment.kills_hooks() {
+        return Err(Failure::of_os(
+            "hooks run outside of the PID namespace, and nothing here can kill them there: /proc hides processes",
+        ));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(FOR_EVER).build()?;
-    let metrics = flags.listen.as_ref().map(|_| Arc::new(Metrics::new(&candidate)));
-    let listening = match flags.listen.as_ref().zip(metrics.clone()) {
-        // Before anything is asked of the store, so that a mistake is heard of at once.
-        Some((address, metrics)) => match runtime.block_on(http::begin(address, metrics)) {
-            Ok(listening) => Some(listening),
-            Err(error) => {
-                return Ok(fail(exit::OS_ERROR, &format!("cannot listen on {address}: {}", in_words(&error))));
-            }
-        },
-        None => None,
-    };
-    let outcome = runtime.block_on(async {
-        let campaign = match open_store(&job.store.location, &candidate, job.timing.request_timeout, flags.slots).await
-        {
-            Ok(campaign) => campaign,
-            Err(error) => return Ok(Outcome::Refused(error)),
-        };
-        let settings = Settings {
-            timing: job.timing,
-            expires: campaign.store().expires(),
-            delivery: campaign.store().delivery(),
-            patience: flags.patience(),
-            on_loss: match flags.on_loss {
-                AfterLoss::Standby => OnLoss::Standby,
-                AfterLoss::Exit => OnLoss::Exit,
-            },
-            drain: flags.drain,
-            max_run: flags.max_run,
-            job_gate: job.ledger.is_some(),
-            restart: flags.restart(terminal_group.is_some()),
-            relinquish_after: flags.relinquish.as_ref().and_then(Relinquish::after),
-            standby_tasks: !duties.are_none(),
-        };
-        let standby_tasks = StandbyTasks::new(duties, &candidate);
-        let command = Command { store_url: job.store.url.filter(|_| campaign.store().expires()), ..command };
-        let notifier = Notifier::from_environment(flags.notify, campaign.store().expires().then_some(job.timing.lease));
-        let line = log::is_live(flags.log_format, flags.quiet).then(|| StatusLine::new(PROGRAM, &candidate));
-        let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?.with_line(line);
-        tracing::debug!("a tree is killed by {containment}");
-        let schedule = flags.relinquish.as_ref().and_then(Relinquish::schedule);
-        let options = Options { announces: flags.announces(&**campaign.store()), job: job.ledger, schedule };
-        driver::run(settings, candidate, campaign, host, options, u64::from_le_bytes(seed)).await
-    });
+    containment.settle(flags.advanced.contain).map_err(Failure::of_os)?;
+    Ok(Arc::new(containment))
+}
+
+/// Prepares a candidate, opens what it needs, lets it take part, and reports how it ended.
+fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCode, Failure> {
+    let prepared = Prepared::new(flags, job, containment)?;
+    let runtime = start::runtime(&prepared.store.location)?;
+    let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate)));
+    // Before the store is asked anything, so that a mistake is reported at once.
+    let listening = runtime.block_on(listen(flags, metrics.clone()))?;
+    let (program, terminal_group) = (prepared.command.words[0].clone(), prepared.command.terminal_group);
+    let outcome = runtime.block_on(prepared.take_part(flags, metrics));
     drop(listening);
-    // A look-up of a name may hang for long, and nobody waits for it any more.
+    // The lookup of a name may hang for long, and nobody waits for it any more.
     runtime.shutdown_background();
     let outcome = outcome?;
     pass_on_interrupt(&outcome, terminal_group);
-    let status = outcome.exit_status(flags.conflict_exit_code);
-    Ok(match outcome {
-        Outcome::Ended(_) | Outcome::Overran | Outcome::Interrupted(_) | Outcome::Lost(_) => ExitCode::from(status),
-        Outcome::NotStarted(error) => not_started(&program, error),
-        Outcome::NotAcquired(obstacle) => {
-            let why = obstacle.map_or_else(|| "somebody else leads".to_owned(), |obstacle| obstacle.to_string());
-            tracing::debug!("not acquired: {why}");
-            ExitCode::from(status)
-        }
-        Outcome::Done(Skipped { said, status: 0 }) => {
-            tracing::debug!("skipped: {said}");
-            ExitCode::SUCCESS
-        }
-        Outcome::Done(Skipped { said, .. }) => {
-            tracing::warn!("not run again: {said}");
-            ExitCode::from(status)
-        }
-        Outcome::Unreachable(message) => fail(status, &message),
-        Outcome::Refused(error) => fail(status, &error.message),
-    })
+    report(outcome, &program, flags.waiting.conflict_exit_code)
 }
 
-fn in_words(error: &std::io::Error) -> String {
-    let number = error.raw_os_error();
-    number.map_or_else(|| error.to_string(), |number| nix::errno::Errno::from_raw(number).desc().to_owned())
+/// A candidate with all that it needs except its store.
+struct Prepared {
+    candidate: Candidate,
+    command: Command,
+    store: NamedStore,
+    timing: Timing,
+    ledger: Option<LedgerJob>,
+    duties: Duties,
+    seed: u64,
+}
+
+impl Prepared {
+    fn new(flags: &Flags, job: Job, containment: Arc<Containment>) -> anyhow::Result<Self> {
+        let session = Session::random()?;
+        let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
+        let pid = std::process::id();
+        let owner = flags.observability.owner.clone();
+        let owner = owner.unwrap_or_else(|| format!("{host}-{pid}-{}", session.as_str()));
+        let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed)?;
+        let duties = flags.duties(&containment);
+        let command = Command {
+            words: job.words,
+            environment: Vec::new(),
+            job: job.ledger.as_ref().map(|ledger| ledger.turn.variable()),
+            stop_signal: flags.stopping.signal,
+            grace: flags.stopping.grace,
+            hooks: flags.hooks(),
+            terminal_group: std::io::stdin().is_terminal().then(getpgrp),
+            no_input: false,
+            containment,
+            store_url: None,
+        };
+        let (store, timing, ledger) = (job.store, job.timing, job.ledger);
+        Ok(Self { candidate, command, store, timing, ledger, duties, seed: u64::from_le_bytes(seed) })
+    }
+
+    /// Opens the store, and waits, leads and stands by until that is over.
+    async fn take_part(self, flags: &Flags, metrics: Option<Arc<Metrics>>) -> anyhow::Result<Outcome> {
+        let Self { candidate, mut command, store, timing, ledger, duties, seed } = self;
+        let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
+        let campaign = match opened {
+            Ok(campaign) => campaign,
+            Err(error) => return Ok(Outcome::Refused(error)),
+        };
+        let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
+        let relinquish = flags.advanced.relinquish.as_ref();
+        let settings = Settings {
+            timing,
+            expires,
+            delivery,
+            patience: flags.patience(),
+            on_loss: flags.on_loss(),
+            drain: flags.stopping.drain,
+            max_run: flags.stopping.max_run,
+            job_gate: ledger.is_some(),
+            restart: flags.restart(command.terminal_group.is_some()),
+            relinquish_after: relinquish.and_then(Relinquish::after),
+            standby_tasks: !duties.are_none(),
+        };
+        command.store_url = store.url.filter(|_| expires);
+        let Observability { notify, log_format, quiet, .. } = flags.observability;
+        let notifier = Notifier::from_environment(notify, expires.then_some(timing.lease));
+        let line = log::is_live(log_format, quiet).then(|| StatusLine::new(PROGRAM, &candidate));
+        tracing::debug!("a tree is killed by {}", command.containment);
+        let standby_tasks = StandbyTasks::new(duties, &candidate);
+        let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?.with_line(line);
+        let announces = flags.announces(&**campaign.store());
+        let options = Options { announces, job: ledger, schedule: relinquish.and_then(Relinquish::schedule) };
+        Ok(driver::run(settings, candidate, campaign, host, options, seed).await?)
+    }
+}
+
+/// None without `--listen`.
+async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
+    let Some((address, metrics)) = flags.observability.listen.as_ref().zip(metrics) else { return Ok(None) };
+    let refused = |error| Failure::of_os(format!("cannot listen on {address}: {}", text::in_words(&error)));
+    http::begin(address, metrics).await.map(Some).map_err(refused)
+}
+
+fn report(outcome: Outcome, program: &OsStr, conflict_exit_code: u8) -> Result<ExitCode, Failure> {
+    let status = outcome.exit_status(conflict_exit_code);
+    match outcome {
+        Outcome::Ended(_) | Outcome::Overran | Outcome::Interrupted(_) | Outcome::Lost(_) => {}
+        Outcome::NotStarted(error) => return Err(not_started(program, error)),
+        Outcome::NotAcquired(obstacle) => {
+            let why = obstacle.map_or_else(|| "another candidate leads".to_owned(), |obstacle| obstacle.to_string());
+            tracing::debug!("not acquired: {why}");
+        }
+        Outcome::Done(Skipped { said, status: 0 }) => tracing::debug!("skipped: {said}"),
+        Outcome::Done(Skipped { said, .. }) => tracing::warn!("not run again: {said}"),
+        Outcome::Unreachable(message) => return Err(Failure::Other { status, message }),
+        Outcome::Refused(error) => return Err(Failure::Other { status, message: error.message }),
+    }
+    Ok(ExitCode::from(status))
 }
 
 async fn open_store(
@@ -240,8 +234,8 @@ async fn open_store(
     }
 }
 
-/// Ctrl-C at the terminal went to its foreground group, which was COMMAND's alone. Had COMMAND run without us, those who
-/// share our group (a script that runs us) would have got it as well, and would see by our end that it was obeyed.
+/// Passes Ctrl-C on to our process group. The terminal sent it to its foreground group, which was COMMAND's alone. Without
+/// us, a script that runs COMMAND would have got it as well, and would see that COMMAND ended by it.
 fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     use crate::election::CommandEnd::Signalled;
     let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };
@@ -258,33 +252,26 @@ fn fail(status: u8, message: &str) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn not_started(program: &OsStr, error: StartError) -> ExitCode {
+fn not_started(program: &OsStr, error: StartError) -> Failure {
     let status = error.exit_status();
     let name = text::shown(&program.to_string_lossy());
-    fail(
-        status,
-        &match status {
-            // The file was there a moment ago, so what execve(2) misses is what its first line names.
-            exit::NOT_FOUND if find(program).is_ok() => {
-                format!("{name}: cannot be executed: its interpreter is missing")
-            }
-            // As it is where somebody writes an option after SHARD.
-            exit::NOT_FOUND if name.starts_with('-') => {
-                format!("{name}: command not found; options go before SHARD")
-            }
-            exit::NOT_FOUND => format!("{name}: command not found"),
-            _ if error.0 == sys::NO_PROCESS => {
-                format!("cannot start {name}: the operating system refused a process, its cgroup or its namespaces")
-            }
-            exit::NOT_EXECUTABLE => {
-                format!("{name}: cannot be executed: {}", nix::errno::Errno::from_raw(error.0).desc())
-            }
-            _ if error.0 == libc::EAGAIN => {
-                format!("cannot start {name}: too many processes: raise the limit (ulimit -u, pids.max)")
-            }
-            _ => format!("cannot start {name}: {}", nix::errno::Errno::from_raw(error.0).desc()),
-        },
-    )
+    let why = || nix::errno::Errno::from_raw(error.0).desc();
+    let message = match status {
+        // The file was there a moment ago, so what execve(2) misses is what its first line names.
+        exit::NOT_FOUND if find(program).is_ok() => format!("{name}: cannot be executed: its interpreter is missing"),
+        // Perhaps an option after SHARD.
+        exit::NOT_FOUND if name.starts_with('-') => format!("{name}: command not found; options go before SHARD"),
+        exit::NOT_FOUND => format!("{name}: command not found"),
+        _ if error.0 == sys::NO_PROCESS => {
+            format!("cannot start {name}: the operating system refused a process, its cgroup or its namespaces")
+        }
+        exit::NOT_EXECUTABLE => format!("{name}: cannot be executed: {}", why()),
+        _ if error.0 == libc::EAGAIN => {
+            format!("cannot start {name}: too many processes: raise the limit (ulimit -u, pids.max)")
+        }
+        _ => format!("cannot start {name}: {}", why()),
+    };
+    Failure::Other { status, message }
 }
 
 /// Looks COMMAND up as execvp(3) will, so that a name that is not there is refused before anything is acquired.
@@ -302,7 +289,7 @@ fn find(program: &OsStr) -> Result<(), StartError> {
     if program.as_bytes().contains(&b'/') {
         return runnable(Path::new(program));
     }
-    // What glibc searches where PATH is not set.
+    // What glibc searches if PATH is not set.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let mut error = StartError(libc::ENOENT);
     for directory in std::env::split_paths(&path) {

@@ -1,23 +1,23 @@
-//! What is wrong with a command line, in one line for people.
+//! One line about what is wrong with a command line.
 //!
-//! The hazard: clap speaks of the option where a value came from its variable, so people would look for a mistake in
-//! a command line that has none. And clap repeats every word, a URL that is in the wrong place among them.
+//! The hazard: clap names the option even if the value came from its variable, so people would look for a mistake in a
+//! command line that has none. And clap repeats every word, including a URL in the wrong place, with its password.
 
 use crate::text::{HIDDEN, looks_like_one};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::ffi::OsString;
 
-/// What `error` says of `words`, the first of which is the program's name.
+/// The line about `error` in `words`, the first of which is the program's name.
 pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> String {
-    // Before that an option cannot be shown.
+    // Until then, an option has no text that could be shown.
     command.build();
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) if !texts.is_empty() => Some(texts.join(", ")),
         _ => None,
     };
-    let nearest = |kind| said(kind).map_or_else(String::new, |known| format!(": the nearest that is known is {known}"));
+    let nearest = |kind| said(kind).map_or_else(String::new, |known| format!(": did you mean {known}?"));
     match (error.kind(), said(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(word)) if word.starts_with('-') => {
             let known = nearest(ContextKind::SuggestedArg);
@@ -27,7 +27,7 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
                 format!("unknown option {}{known}", on_one_line(&word))
             }
         }
-        (ErrorKind::UnknownArgument, Some(word)) => format!("nothing is known to do with {}", quoted(&word)),
+        (ErrorKind::UnknownArgument, Some(word)) => format!("unexpected argument {}", quoted(&word)),
         (ErrorKind::InvalidSubcommand, _) => {
             let verb = said(ContextKind::InvalidSubcommand).unwrap_or_default();
             let known = nearest(ContextKind::SuggestedSubcommand);
@@ -77,13 +77,13 @@ fn verbs(command: &Command) -> String {
     names.join(", ")
 }
 
-/// Of the program or of one of its verbs.
+/// The argument of the program, or of one of its verbs, that is shown like this.
 fn find<'a>(command: &'a Command, shown: &str) -> Option<&'a Arg> {
     let own = command.get_arguments().find(|argument| argument.to_string() == shown);
     own.or_else(|| command.get_subcommands().find_map(|verb| find(verb, shown)))
 }
 
-/// As a word, or after `--option=` or `-o`. A value that is in both places may be taken for either.
+/// Whether a value is a word, or follows `--option=` or `-o`. One that is also in a variable may be taken for either.
 fn is_among(words: &[OsString], value: &str) -> bool {
     words.iter().skip(1).map(|word| word.to_string_lossy()).any(|word| {
         word == value

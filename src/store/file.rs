@@ -29,6 +29,7 @@ mod watch;
 
 use super::{Delivery, Store, StoreError};
 use crate::lease::Shard;
+use crate::text::in_words;
 use check::refuse_network;
 use sockets::PathSockets;
 use std::collections::HashMap;
@@ -142,13 +143,6 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
         }
         _ => StoreError::not_applied(message("")),
     }
-}
-
-/// The kernel's words without std's ` (os error N)`.
-pub(crate) fn in_words(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or(&text);
-    text.to_lowercase()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -8,8 +8,8 @@
 
 use crate::clock::elapsed;
 use leaderrun::internals::election::{
-    Action, Booking, CommandEnd, Directives, Ended, Event, Hold, HookEnd, Loss, Notice, Obstacle, Outcome, Ran,
-    Skipped, StartError, Stop, TreeEvent,
+    Action, Booking, CommandEnd, Directives, Dismissal, Ended, Event, Hold, HookEnd, Loss, Notice, Obstacle, Outcome,
+    Ran, Skipped, StartError, Stop, TreeEvent,
 };
 use leaderrun::internals::guard::hooks::Reason;
 use leaderrun::internals::guard::policy::{Effect, Input, Order};
@@ -35,6 +35,8 @@ impl Trace {
             Action::Say(notice) => {
                 let _ = writeln!(self.said, "{} {host} {}", elapsed().as_nanos(), notice_words(notice));
             }
+            // It repeats a notice, for the host.
+            Action::ReleaseOver { .. } => {}
             other => self.decided(host, &format!("did {}", action_words(other))),
         }
     }
@@ -110,7 +112,9 @@ fn action_words(action: &Action) -> String {
         Action::Seize => "seize".to_owned(),
         Action::ForgetRenewals => "forget-renewals".to_owned(),
         Action::Attend => "attend".to_owned(),
-        Action::Dismiss(stop) => format!("dismiss {}", stop_words(*stop)),
+        Action::Dismiss(Dismissal::Orderly { kill_after }) => format!("dismiss orderly {}", nanos(*kill_after)),
+        Action::Dismiss(Dismissal::Kill) => "dismiss kill".to_owned(),
+        Action::ReleaseOver { failed } => format!("release-over {}", or_dash(failed.as_ref(), Clone::clone)),
         Action::SeizeStandbyTasks => "seize-attendants".to_owned(),
         Action::LeaderChanged(leader) => format!("leader-changed {}", or_dash(leader.as_ref(), holder_words)),
         Action::Ended { term, how } => format!("ended {} {}", term.0, ended_words(how)),
@@ -363,8 +367,10 @@ fn bar_words(hold: &Hold) -> String {
 
 fn stop_words(stop: Stop) -> String {
     match stop {
-        Stop::Orderly { kill_after } => format!("orderly {}", or_dash(kill_after.as_ref(), |after| nanos(*after))),
-        Stop::Losing => "losing".to_owned(),
+        Stop::Orderly { reason: _, kill_after } => {
+            format!("orderly {}", or_dash(kill_after.as_ref(), |after| nanos(*after)))
+        }
+        Stop::Losing { certain: _ } => "losing".to_owned(),
         Stop::Kill => "kill".to_owned(),
     }
 }

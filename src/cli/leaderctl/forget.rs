@@ -1,9 +1,9 @@
 //! `leaderctl forget`: deletes all that a store keeps of a shard.
 //!
-//! The hazard: a record that is deleted by hand under a leader lets another one begin beside it. So this takes the lease
-//! first, as a candidate does, of the shard and of each slot of it; what is led, or may still have a tree, it leaves as it
-//! is. While it has the leases nobody else can lead. Then it deletes, and the leases go last. Who is stopped midway, or
-//! hears no answer, leaves leases that end by themselves: run again, it goes on.
+//! The hazard: if a leader's record is deleted by hand, another leader starts beside it. So this first takes the lease of
+//! the shard and of each slot of it, as a candidate does. It leaves a shard that is led, or may still have a tree, as it
+//! is. While it has the leases, nobody else can lead. Then it deletes everything, the leases last. If it is stopped midway
+//! or gets no answer, its leases end by themselves: run again, it continues.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -19,26 +19,26 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// A store keeps a term until its clock has passed it, and most terms are milliseconds.
+/// A store keeps a term until its clock has passed that term; most terms are milliseconds.
 const TERMS_APART: Duration = Duration::from_millis(3);
 
 #[derive(Debug, Args)]
 pub struct ForgetFlags {
-    /// The name that was led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// The longest lease that its candidates ask for
+    /// The longest --lease of the shard's candidates
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
           value_parser = flags::duration)]
     lease: Duration,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// A lease that we have taken, in order to delete it.
+/// A lease that we took in order to delete it.
 struct Taken {
     candidate: Candidate,
     term: Term,
@@ -50,7 +50,7 @@ impl ForgetFlags {
     /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         if self.lease < Duration::from_secs(1) || self.lease > Duration::from_hours(24) {
-            return Err("--lease is not between 1s and 1day".to_owned());
+            return Err("--lease must be at least 1s and at most 1day".to_owned());
         }
         Ok(())
     }
@@ -91,11 +91,11 @@ impl ForgetFlags {
             return refused.map(|why| operator.refuse(&why));
         }
         sleep(TERMS_APART).await;
-        // The shard itself last: its orders and its jobs are those of its slots.
+        // The shard itself comes last: its orders and jobs apply to its slots.
         let mut left = taken.into_iter().rev();
         let mut gone = Vec::new();
         while let Some(one) = left.next() {
-            // What is deleted later may be somebody else's.
+            // What is deleted later than this may belong to a new leader.
             let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
             match within(most, store.forget(&one.candidate, one.term)).await {
                 Ok(Release::Released) => gone.push(one.candidate.shard),
@@ -104,13 +104,13 @@ impl ForgetFlags {
                     let name = &one.candidate.shard;
                     let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
                     return Ok(operator.refuse(&format!(
-                        "the lease of {name} ended while it was forgotten, so some of its notes may be gone{and}: run \
+                        "the lease of {name} ended before all was deleted, so some of its notes may be gone{and}: run \
                          this again"
                     )));
                 }
                 Err(error) => {
                     give_back(&operator, left.chain([one]).collect()).await;
-                    return Err(operator.although("forgotten in part, so try again", error));
+                    return Err(operator.although("forgotten in part: run this again", error));
                 }
             }
         }
@@ -118,30 +118,30 @@ impl ForgetFlags {
         if is_known || names.len() > 1 {
             operator.done(&format!("forgotten{and}")).await
         } else {
-            // There may have been notes of jobs, which cannot be looked for.
+            // There may have been notes of jobs: those cannot be searched for.
             operator.done("nothing of it is in the store").await
         }
     }
 
-    /// Whether these leases are all that there are by now: a slot that nobody had led may be led meanwhile, by a
-    /// candidate that took it before we had the others. Answers why not.
+    /// Checks that there are no more leases by now: a candidate may have taken a slot that was never led before, while we
+    /// did not have the others yet. The error says which.
     async fn has_all(&self, operator: &Operator<'_>, names: &[Shard]) -> Result<(), Result<String, StoreError>> {
         let slots = Slots::of(operator.store, &self.shard, operator.patience).await.map_err(Err)?;
         let missing = slots.names().find(|name| !names.contains(name)).cloned();
         match (missing, slots.hidden) {
-            (Some(slot), _) => Err(Ok(format!("{slot} is led since this began: try again"))),
+            (Some(slot), _) => Err(Ok(format!("{slot} has been led since this began: run this again"))),
             (None, Some(hidden)) => Err(Err(hidden)),
             (None, None) => Ok(()),
         }
     }
 
-    /// As far as they are told apart from those of candidates that wait.
+    /// Whether there are notes that standbys do not write.
     async fn has_notes(&self, operator: &Operator<'_>) -> Result<bool, StoreError> {
         for page in [Page::Orders, Page::History, Page::Runs] {
             match within(operator.patience, operator.store.read(&self.shard, &page)).await {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(true),
-                // Written by something else: that goes too.
+                // Another program wrote this: it is deleted, too.
                 Err(error) if error.kind == ErrorKind::Misconfigured => return Ok(true),
                 Err(error) => return Err(error),
             }
@@ -153,7 +153,7 @@ impl ForgetFlags {
         if *name == self.shard { String::new() } else { format!(" of {name}") }
     }
 
-    /// Why it is left as it is.
+    /// Why nothing is deleted.
     fn held(&self, name: &Shard, holder: &Holder) -> String {
         let left = holder.expires_in.map(|left| format!(", for {} if it is not renewed", show_seconds(left)));
         let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
@@ -161,7 +161,7 @@ impl ForgetFlags {
         format!("{holder}{host} has the lease{of}{left}: stop its candidates, then run leaderctl forget")
     }
 
-    /// Answers why not where it cannot be had.
+    /// Takes the lease. The inner error says why that is refused.
     async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<Result<Taken, String>, StoreError> {
         let random = |error| StoreError::not_applied(format!("no random bytes: {error}"));
         let host = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
@@ -199,14 +199,14 @@ impl ForgetFlags {
     }
 }
 
-/// What stays as it was. Where that cannot be had, it ends by itself.
+/// Releases leases of what stays. A lease that cannot be released ends by itself.
 async fn give_back(operator: &Operator<'_>, taken: Vec<Taken>) {
     for Taken { candidate, term, .. } in taken {
         if let Err(error) = within(operator.patience, operator.store.release(&candidate, term)).await {
             let (shard, lease) = (&candidate.shard, show_seconds(candidate.lease));
             let message = on_one_line(error.message);
             terminal::say(format_args!(
-                "{PROGRAM}: {shard}: nobody may lead for {lease}, for its lease could not be given back: {message}"
+                "{PROGRAM}: {shard}: nobody can lead for {lease}, because its lease could not be released: {message}"
             ));
         }
     }

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct HistoryFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Each leadership as one JSON object
+    /// Print each leadership as one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -32,13 +32,13 @@ struct Line<'a> {
     pid: u32,
     /// RFC 3339.
     from: String,
-    /// None while it lasts, or where nobody could say.
+    /// None while it lasts, or if nobody recorded it.
     to: Option<String>,
     /// None while it lasts.
     ended: Option<&'a str>,
 }
 
-/// Of a leadership without an end that leads no more.
+/// How a leadership ended that recorded no end and does not lead any more.
 const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
 
 impl HistoryFlags {

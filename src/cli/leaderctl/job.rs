@@ -1,8 +1,8 @@
-//! `leaderctl status --once`: what has become of a job that runs once.
+//! `leaderctl status --once`: the state of a job that runs once.
 //!
-//! The hazard: a run without an end may go on, or be one of which nobody could write down how it ended; only who leads
-//! tells the two apart, and that is another request. A run may begin before it and end after it, so what was written is read
-//! again where nobody leads: the end of a run is written down before its lease is released.
+//! The hazard: a run without an end is still running, or ended without a record of that. Only the leader tells the two
+//! apart, which takes a second request, and the run may end between the two. So if nobody leads, the record is read again:
+//! the end of a run is recorded before its lease is released.
 
 use super::{inspect, printed, rfc3339};
 use crate::lease::{JobId, Shard};
@@ -21,15 +21,15 @@ struct Became<'a> {
     shard: &'a str,
     job: &'a str,
     state: State,
-    /// None where it never ran, as all that follow.
+    /// None if it never ran, like all members below.
     host: Option<&'a str>,
     owner: Option<&'a str>,
     term: Option<u64>,
     /// RFC 3339.
     started: Option<String>,
-    /// None while it lasts, and where nobody wrote it down.
+    /// None while it runs, and if nobody recorded it.
     ended: Option<String>,
-    /// The same, and where COMMAND itself was not reaped.
+    /// The same, and if COMMAND itself was not reaped.
     exit_status: Option<u8>,
     how: Option<&'a str>,
     /// How many runs there were.

@@ -1,4 +1,4 @@
-//! `leaderctl list`: who leads which shard, a line each.
+//! `leaderctl list`: who leads each shard, in a line for each.
 
 use super::live::Live;
 use super::slots::{self, sessions, waiting};
@@ -16,19 +16,19 @@ const COLUMNS: usize = 9;
 
 #[derive(Debug, Args)]
 pub struct ListFlags {
-    /// What the names of the shards begin with; all without it
+    /// List only shards whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true, value_parser = clap::value_parser!(Prefix))]
     prefix: Prefix,
 
-    /// Count those who wait, also where that costs money
+    /// Count standbys even if that costs money
     #[arg(long)]
     standbys: bool,
 
-    /// Go on: a live table on a terminal, elsewhere a line for each change
+    /// Continue: redraw the table on a terminal, or print a line for each change
     #[arg(long)]
     watch: bool,
 
-    /// As one JSON object a line
+    /// Print one JSON object in a line for each shard
     #[arg(long)]
     json: bool,
 }
@@ -67,7 +67,7 @@ impl ListFlags {
     }
 }
 
-/// Aligned, and a word for each column whatever a record says, so that programs can read it by its blanks.
+/// Aligned lines with one word for each column, whatever a record contains, so that programs can split them at blanks.
 pub fn as_columns(list: &[(Shard, Shown)]) -> Vec<String> {
     let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED-AGO", "EXPIRES-IN", "STANDBYS"];
     let header = header.map(str::to_owned);
@@ -83,7 +83,7 @@ pub fn as_columns(list: &[(Shard, Shown)]) -> Vec<String> {
 
 pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMNS] {
     let holder = report.holder.as_ref();
-    // Of a shard that is free, the term that it had.
+    // A free shard shows its last term.
     let term = if holder.is_some() { holder.and_then(|holder| holder.term) } else { report.last_term };
     [
         Some(shard.to_string()),
@@ -99,7 +99,7 @@ pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; CO
     .map(|cell| word(cell.unwrap_or_default()))
 }
 
-/// One word, or a hyphen for nothing.
+/// One word; a hyphen if there is none.
 fn word(text: String) -> String {
     let text = on_one_line(text).replace(char::is_whitespace, "_");
     if text.is_empty() { "-".to_owned() } else { text }

@@ -1,5 +1,4 @@
-//! `leaderctl list --watch`: a table that is drawn again and again, or a line for each change where nobody looks at a
-//! terminal.
+//! `leaderctl list --watch`: a table that is redrawn on a terminal; elsewhere, a line for each change.
 
 use super::list::{as_columns, row};
 use super::status::{Shown, as_json};
@@ -16,7 +15,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const EVERY: Duration = Duration::from_secs(2);
-/// ECMA-48: the cursor to the upper left, and at last nothing below it.
+/// ECMA-48: move the cursor to the upper left, clear the rest of the line, clear what is below.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
@@ -24,7 +23,7 @@ const CLEAR_BELOW: &str = "\x1b[J";
 pub struct Live {
     json: bool,
     terminal: bool,
-    /// What was printed of each shard.
+    /// What was last printed for each shard.
     known: BTreeMap<Shard, String>,
 }
 
@@ -33,7 +32,7 @@ impl Live {
         Self { json, terminal: !json && stdout().is_terminal(), known: BTreeMap::new() }
     }
 
-    /// For as long as somebody reads. `read` reads again; while the store is away, that is said once.
+    /// Continues while somebody reads the output. `read` reads the list again; an outage of the store is reported once.
     pub async fn show(
         mut self,
         first: Vec<(Shard, Shown)>,
@@ -76,7 +75,7 @@ impl Live {
     }
 }
 
-/// What does not change by the mere passing of time.
+/// The part of a row that does not change just because time passes.
 fn lasting(shard: &Shard, shown: &Shown) -> String {
     let mut report = shown.report.clone();
     if let Some(holder) = &mut report.holder {
@@ -105,7 +104,7 @@ fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Rows and columns of the terminal, or those of a VT100.
+/// The rows and columns of the terminal, or of a VT100.
 fn size() -> (usize, usize) {
     let usual = (24, 80);
     crate::sys::terminal_size(stdout()).map_or(usual, |(rows, columns)| {

@@ -1,7 +1,7 @@
-//! What the verbs share that change something: a store, how long to wait for it, and how an outcome is told.
+//! What the verbs that change something share: a store, how long to wait for it, and how to report an outcome.
 //!
-//! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one note,
-//! in one step, and what follows is waiting and telling; run again, it finds its work done.
+//! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one note
+//! in one step, and then only waits and reports; if it is run again, it finds its work done.
 
 use super::slots::{Kin, Slots};
 use super::status::{self, Shown};
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// From one look to the next while a verb waits.
+/// How often a verb that waits looks at the store.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Operator<'a> {
@@ -31,7 +31,7 @@ pub struct Operator<'a> {
     pub json: bool,
 }
 
-/// Of a shard, or of slots of it.
+/// The leaders of a shard, or of its slots.
 pub struct Leaders {
     pub led: Vec<(Shard, Holder)>,
     /// Why there may be others.
@@ -39,7 +39,7 @@ pub struct Leaders {
 }
 
 impl Leaders {
-    /// What they are about to do, of one and of several.
+    /// A sentence about what they do: `one` for one leader, `several` for more.
     pub fn told(&self, shard: &Shard, one: &str, several: &str) -> String {
         let named = self.led.iter().map(|(led, holder)| match led {
             whole if whole == shard => holder.to_string(),
@@ -55,7 +55,7 @@ impl Operator<'_> {
         inspect(self.store, self.shard, self.patience).await
     }
 
-    /// Who leads the shard, or a slot of it.
+    /// The leaders of the shard and of its slots.
     pub async fn leaders(&self) -> Result<Leaders, StoreError> {
         let whole = self.inspect().await?.holder.map(|holder| (self.shard.clone(), holder));
         let slots = Slots::of(self.store, self.shard, self.patience).await?;
@@ -63,9 +63,9 @@ impl Operator<'_> {
         Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden })
     }
 
-    /// Waits until nobody leads any of these. False when that takes longer than `most`.
+    /// Waits until nobody leads any of these. False if that takes longer than `most`.
     pub async fn wait_until_free(&self, most: Option<Duration>, led: &[(Shard, Holder)]) -> Result<bool, StoreError> {
-        // What is free by now is not looked at again.
+        // A shard that is free is not checked again.
         let left = RefCell::new(led.iter().map(|(shard, _)| shard).collect::<Vec<_>>());
         let look = async || {
             loop {
@@ -83,14 +83,14 @@ impl Operator<'_> {
         within(self.patience, orders::read(self.store, self.shard)).await
     }
 
-    /// As [`orders::change`]; it takes some requests.
+    /// As [`orders::change`], which needs several requests.
     pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Result<Orders, StoreError> {
         within(self.patience * 4, orders::change(self.store, self.shard, edit)).await
     }
 
-    /// Looks again and again until `found` finds what is waited for. None when that takes longer than `most`.
+    /// Looks until `found` finds what is waited for. None if that takes longer than `most`.
     ///
-    /// A store that is away meanwhile is said once.
+    /// If the store is unreachable meanwhile, this is reported once.
     pub async fn wait_until<T>(
         &self,
         most: Option<Duration>,
@@ -99,7 +99,7 @@ impl Operator<'_> {
         self.look_until(most, async || self.inspect().await, found).await
     }
 
-    /// The same, of what `look` shows.
+    /// The same, for what `look` shows.
     async fn look_until<S, T>(
         &self,
         most: Option<Duration>,
@@ -130,7 +130,7 @@ impl Operator<'_> {
         }
     }
 
-    /// Tells what was done, in a sentence or as the state that the shard is in now.
+    /// Reports what was done: as a sentence, or as the present state of the shard.
     pub async fn done(&self, sentence: &str) -> Result<ExitCode, StoreError> {
         if !self.json {
             return Ok(printed(writeln!(stdout(), "{}: {}", self.shard, on_one_line(sentence.to_owned()))));
@@ -145,26 +145,26 @@ impl Operator<'_> {
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
     }
 
-    /// What was done stands, whatever went wrong after it: an operator who is told of the trouble alone would do it again.
+    /// What was done stays, whatever failed after it: an operator who reads only the failure would do it again.
     pub fn although(&self, sentence: &str, mut error: StoreError) -> StoreError {
-        error.message = format!("{}: {sentence}; but then: {}", self.shard, error.message);
+        error.message = format!("{}: {sentence}, but then: {}", self.shard, error.message);
         error
     }
 
-    /// Nothing was changed, for this reason.
+    /// Reports why nothing was changed.
     pub fn refuse(&self, why: &str) -> ExitCode {
         fail(exit::NOT_ACQUIRED, &format!("{}: {why}", self.shard))
     }
 
-    /// What was ordered stands, but it has not come about in time.
+    /// Reports that an order stays in force, but had no effect in time.
     pub fn not_yet(&self, most: Option<Duration>, what: &str) -> ExitCode {
         let most = most.map(show).unwrap_or_default();
-        fail(exit::NOT_ACQUIRED, &format!("{}: {what} after {most}; what was ordered stands", self.shard))
+        fail(exit::NOT_ACQUIRED, &format!("{}: {what} after {most}; the order stays in force", self.shard))
     }
 
-    /// Whether somebody who waits for the shard is called so, as far as the store knows.
+    /// Whether the store knows a standby of the shard with this owner or host.
     pub async fn knows_standby(&self, name: &str) -> Result<bool, StoreError> {
-        // Who waits for a slot waits for any of its shard.
+        // A standby of a slot waits for any slot of the shard.
         let parent = slots::parent(self.shard).map(|(parent, _)| parent);
         let prefix = parent.as_ref().unwrap_or(self.shard).as_str();
         let standbys = within(self.patience, standbys::standbys(self.store, prefix)).await?;

@@ -13,53 +13,53 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct PauseFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// End by itself after so long [default: when it is resumed]
+    /// End the pause after this long [default: when it is resumed]
     #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     lasts: Option<Duration>,
 
-    /// Why, for those who wait
+    /// The reason, shown by status and by standbys
     #[arg(long, value_name = "TEXT", value_parser = text)]
     reason: Option<String>,
 
-    /// Who leads goes on; only nobody follows
+    /// Let the present leader continue, but let nobody follow it
     #[arg(long)]
     keep: bool,
 
-    /// Take the place of somebody else's pause
+    /// Replace another pause
     #[arg(long)]
     force: bool,
 
-    /// Return when nobody leads any more, or after so long
+    /// Return when nobody leads any more, or after this long
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "keep",
           value_parser = flags::duration)]
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     wait: Option<Option<Duration>>,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ResumeFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Remove orders that something else wrote, too
+    /// Remove the orders even if another program wrote them
     #[arg(long)]
     force: bool,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What others have to read on a line, and some stores charge for.
+/// A text that others read on one line, and that some stores charge for.
 fn text(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 500 || text.contains(char::is_control) {
         return Err("write 1 to 500 bytes on one line".to_owned());
@@ -72,7 +72,7 @@ impl PauseFlags {
     /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         match self.lasts {
-            Some(lasts) if lasts < Duration::from_secs(1) => Err("--for is shorter than a second".to_owned()),
+            Some(lasts) if lasts < Duration::from_secs(1) => Err("--for must be at least 1s".to_owned()),
             Some(_) | None => Ok(()),
         }
     }
@@ -98,20 +98,20 @@ impl PauseFlags {
             let (by, since) = (&other.by, rfc3339(other.since_millis));
             let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             return Ok(
-                operator.refuse(&format!("paused by {by} since {since} already{reason}; --force takes its place"))
+                operator.refuse(&format!("already paused by {by} since {since}{reason}; use --force to replace it"))
             );
         }
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
         let leaders = operator.leaders().await.map_err(paused)?;
-        // They may run beside whatever the operator does next.
+        // Leaders that we cannot see may run beside what the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
         if self.wait.is_none() && leaders.led.is_empty() {
             let nobody = if hidden.is_empty() { "nobody leads" } else { "nobody leads it as a whole" };
             return operator.done(&format!("paused {until}; {nobody}{hidden}")).await;
         }
         if self.keep {
-            let who = leaders.told(&self.shard, "goes on, and nobody follows", "go on, and nobody follows");
+            let who = leaders.told(&self.shard, "continues, and nobody follows", "continue, and nobody follows");
             return operator.done(&format!("paused {until}; {who}{hidden}")).await;
         }
         let Some(most) = self.wait else {
@@ -127,7 +127,8 @@ impl PauseFlags {
         match leaders.hidden {
             None => operator.done(&format!("paused {until}; nobody leads")).await,
             Some(error) => {
-                let message = format!("{}: paused {until}, and the pause stands; {}", self.shard, error.message);
+                let message =
+                    format!("{}: paused {until}, and the pause stays in force; {}", self.shard, error.message);
                 Err(StoreError { message, ..error })
             }
         }
@@ -142,7 +143,7 @@ impl ResumeFlags {
         let mut ended: Option<PauseOrder> = None;
         let changed = operator
             .change(|orders| {
-                // Asked again after an answer that was lost, it is gone already.
+                // On a retry after a lost answer, the pause is already gone.
                 ended = orders.pause.take().or(ended.take());
                 true
             })
@@ -150,7 +151,7 @@ impl ResumeFlags {
         match changed {
             Err(error) if self.force && error.exit_status() == exit::CONFIGURATION => {
                 within(patience * 4, orders::remove(store, &self.shard)).await?;
-                return operator.done("resumed: removed orders that something else wrote").await;
+                return operator.done("resumed: removed orders that another program wrote").await;
             }
             changed => changed?,
         };

@@ -1,13 +1,13 @@
-//! `leaderctl release`: ends a lease that nobody renews any more.
+//! `leaderctl release`: takes a lease away from its holder.
 //!
-//! The hazard: a host that does not answer may still run COMMAND, and no operator far away can know. So this takes the
-//! lease away, and nothing else: whoever is granted the next one starts nothing before the last one would have ended,
-//! by which time its tree is dead. It does not make a takeover after a crash any faster than the lease; it ends what
-//! a candidate goes on to renew that does nothing else any more, and records that something else left behind.
+//! The hazard: a host that does not answer may still run COMMAND, and nobody can know that from afar. So this takes the
+//! lease away and does nothing else: the next leader starts nothing before the old lease would have ended, and by then the
+//! old tree is dead. A takeover after a crash is not faster than the lease. This is for a lease that a candidate still
+//! renews although it does nothing else any more, and for records that another program left behind.
 //!
-//! And a leader that renews seldom looks dead between two renewals. So it is watched for as long as its lease had left at
-//! the first look; and what nobody could see, for the store was away, is no sign of death: only a look at the end of the
-//! watch that shows the lease unrenewed lets it be taken away.
+//! A leader that renews seldom looks dead between two renewals. So it is watched for as long as its lease had left at the
+//! first check. An outage of the store proves nothing: the lease is taken away only if a check at the end of the watch
+//! shows that it was not renewed.
 
 use super::PROGRAM;
 use super::operator::{LOOK_EVERY, Operator};
@@ -22,30 +22,30 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// What is left of a lease is told to the second by some stores, and by clocks of different rates.
+/// Some stores report the time left to the second, and clocks differ in their rates.
 const UNCERTAINTY: Duration = Duration::from_millis(1500);
-/// Nobody wonders what a verb does that answers by then.
+/// A longer wait is explained.
 const SOON: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub struct ReleaseFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Which leadership, as status tells
+    /// The term that status shows
     #[arg(long, value_name = "N")]
     term: u64,
 
-    /// Watch for so long whether it is renewed, not until it would end
+    /// How long to watch for renewals [default: until the lease would end]
     #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     watch: Option<Duration>,
 
-    /// End it though it is renewed, and without watching
+    /// Do not watch: take the lease away even if it is renewed
     #[arg(long)]
     force: bool,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -57,9 +57,9 @@ impl ReleaseFlags {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);
         let holder = match operator.inspect().await?.holder {
-            None => return Ok(operator.refuse("nobody holds the lease")),
+            None => return Ok(operator.refuse("nobody holds the lease: there is nothing to release")),
             Some(holder) if holder.term != Some(term) => {
-                return Ok(operator.refuse(&format!("{holder} leads, and not term {term}")));
+                return Ok(operator.refuse(&format!("term {term} does not lead: {holder} does")));
             }
             Some(holder) => holder,
         };
@@ -71,13 +71,13 @@ impl ReleaseFlags {
             }
         }
         match within(patience, store.revoke(&self.shard, term)).await? {
-            Release::NotHeld => Ok(operator.refuse(&format!("term {term} had ended already"))),
+            Release::NotHeld => Ok(operator.refuse(&format!("term {term} had already ended"))),
             Release::Released => {
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
                 let left = holder.expires_in.map(show).unwrap_or_default();
                 operator.done(&format!(
-                    "the lease of term {term} is ended; if {}{host} is alive it stops COMMAND when it next renews, and \
-                     whoever is granted the lease next starts nothing before {left} from now",
+                    "took the lease of term {term} away; if {}{host} is alive, it stops COMMAND when it next renews; the next \
+                     leader starts nothing before {left} from now",
                     holder.owner
                 ))
                 .await
@@ -92,10 +92,10 @@ impl ReleaseFlags {
         if most > SOON {
             terminal::say(format_args!("{PROGRAM}: watching for {} whether {first} renews its lease", show(most)));
         }
-        // Whoever could not reach the store either could not renew.
+        // During an outage the leader could not renew either.
         let (mut seen_since, mut away) = (begun, false);
         loop {
-            // What an answer shows was so later than this.
+            // An answer shows the lease at a later instant than this.
             let asked = begun.elapsed();
             match operator.inspect().await {
                 Ok(report) => {
@@ -120,15 +120,15 @@ impl ReleaseFlags {
     }
 }
 
-/// What a look shows of the lease of `term`, which had `left` to go so long (`since`) ago.
+/// What a check shows about the lease of `term`, which had `left` to go at an instant that is `since` ago.
 fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdict {
     let Some(holder) = report.holder.as_ref().filter(|holder| holder.term == Some(term)) else { return Verdict::Ended };
     let unrenewed = left.saturating_sub(since);
     let longer = holder.expires_in.is_some_and(|now| now > unrenewed + UNCERTAINTY);
-    // A short lease never has that much more to go, but outlives the end that it had.
+    // A short lease never has that much more time left, but it outlives its earlier end.
     if longer || since >= left + UNCERTAINTY {
         Verdict::Renewed(format!(
-            "{holder} renews its lease: use step-down or pause; release --force takes it away all the same"
+            "{holder} renews its lease: use step-down or pause, or release --force to take it away"
         ))
     } else {
         Verdict::Unrenewed
@@ -137,9 +137,9 @@ fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdic
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// By now.
+    /// Until now.
     Unrenewed,
-    /// And why it should not be ended therefore.
+    /// And why it is not taken away.
     Renewed(String),
     Ended,
 }
@@ -159,7 +159,7 @@ mod tests {
         for (now, left, since) in [(50.0, 60.0, 10.0), (51.4, 60.0, 10.0), (0.0, 60.0, 61.0), (0.9, 1.0, 2.4)] {
             assert_eq!(judge(7, now, left, since), Verdict::Unrenewed, "{now} {left} {since}");
         }
-        // The last one is too short to tell but by its end.
+        // The last lease is so short that only its end tells.
         for (now, left, since) in [(52.0, 60.0, 10.0), (59.0, 40.0, 1.0), (2.0, 60.0, 60.5), (0.9, 1.0, 2.5)] {
             assert!(matches!(judge(7, now, left, since), Verdict::Renewed(_)), "{now} {left} {since}");
         }

@@ -51,35 +51,35 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub struct SelftestFlags {
-    /// This fault alone; may be given more than once [default: all]
+    /// Run this fault only; may be repeated [default: all]
     #[arg(long, value_name = "FAULT", value_enum)]
     only: Vec<Fault>,
 
-    /// How long the store keeps a lease of the scratch shard that is not renewed
+    /// The lease on the scratch shard
     #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = flags::duration,
           allow_hyphen_values = true)]
     lease: Duration,
 
-    /// From one renewal to the next
+    /// How often the leader renews the lease
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
           allow_hyphen_values = true)]
     renew: Duration,
 
-    /// From the stop signal to SIGKILL when the lease is slipping away
+    /// Time from the stop signal to SIGKILL
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
           allow_hyphen_values = true)]
     grace: Duration,
 
-    /// From one look of a standby to the next, where the store cannot push
+    /// How often a standby checks the lease
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
           allow_hyphen_values = true)]
     retry: Duration,
 
-    /// Kill the trees by: auto, tree, cgroup, pidns
+    /// The kill method: auto, tree, cgroup, pidns
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
     contain: Contain,
 
-    /// Each row as one JSON object
+    /// Print one JSON object in a line for each fault
     #[arg(long)]
     json: bool,
 }
@@ -333,9 +333,7 @@ fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String>
     let Some(url) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
         return Ok(None);
     };
-    terminal::say(format_args!(
-        "{PROGRAM}: advisory_lock= is left out: a self-test must not take that lock from whom it is meant for"
-    ));
+    terminal::say(format_args!("{PROGRAM}: ignoring advisory_lock= in the URL: that lock belongs to a real shard"));
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
 }
 

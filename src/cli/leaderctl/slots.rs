@@ -1,9 +1,9 @@
-//! What verbs tell of slots: of a shard that has some, and of a shard that is one.
+//! What verbs report about slots: of a shard that has some, and of a shard that is one.
 //!
-//! The hazard: slot 2 of `db` is the shard `db/2`, and all that there is of `db` itself are orders and standbys. So who
-//! asks for `db` hears that nobody leads, while leaders of its slots run; and who asks for `db/2` hears of no pause, for
-//! that is one of `db`. No record tells whether `db/2` is a slot or a shard of its own: what is said here is what holds
-//! if it is one.
+//! The hazard: slot 2 of `db` is the shard `db/2`, and `db` itself has only orders and standbys. So a plain look at `db`
+//! shows that nobody leads, while leaders of its slots run; and a plain look at `db/2` shows no pause, because that is a
+//! pause of `db`. No record tells whether `db/2` is a slot or a shard of its own: this module reports what applies if it is
+//! a slot.
 
 use super::PROGRAM;
 use crate::lease::{Session, Shard};
@@ -16,7 +16,7 @@ use crate::text::on_one_line;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// The slots of a shard that somebody has led, or leads.
+/// The slots of a shard that were ever led.
 #[derive(Debug, Default)]
 pub struct Slots {
     known: Vec<(Shard, Report)>,
@@ -26,7 +26,7 @@ pub struct Slots {
 
 impl Slots {
     /// # Errors
-    /// As [`slots::inspect`], but for a denied permission.
+    /// As [`slots::inspect`], except for a denied permission.
     pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Result<Self, StoreError> {
         match within(patience * 4, slots::inspect(store, shard)).await {
             Ok(known) => Ok(Self { known, hidden: None }),
@@ -42,18 +42,18 @@ impl Slots {
         self.known.iter().filter_map(|(slot, report)| Some((slot, report.holder.as_ref()?)))
     }
 
-    /// Somebody leads there, or did.
+    /// Of slots that were ever led.
     pub fn names(&self) -> impl Iterator<Item = &Shard> {
         self.known.iter().map(|(slot, _)| slot)
     }
 
-    /// None where no slot is led, as far as is known.
+    /// None if no slot is known to be led.
     pub fn advice(&self) -> Option<String> {
         let led = listed(self.led().map(|(slot, _)| slot));
         match self.led().count() {
             0 => None,
-            1 => Some(format!("{led} is led: ask for that")),
-            _ => Some(format!("{led} are led: ask for those")),
+            1 => Some(format!("{led} is led: use that name")),
+            _ => Some(format!("{led} are led: use one of these names")),
         }
     }
 }
@@ -63,16 +63,16 @@ pub fn listed<'a>(shards: impl Iterator<Item = &'a Shard>) -> String {
     shards.map(Shard::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// What is shown of a shard beside itself.
+/// What is shown beside a shard.
 #[derive(Debug, Default)]
 pub struct Kin {
-    /// None where they were not looked for: it is led as a whole, or more was not asked.
+    /// None if they were not looked for: the shard is led as a whole, or the verb does not show them.
     pub slots: Option<Slots>,
-    /// Of the shard that it is a slot of.
+    /// A pause of the shard that it is a slot of.
     pub pause: Option<ParentPause>,
 }
 
-/// A pause of a shard, which is one of all its slots.
+/// A pause of a shard, which applies to all its slots.
 #[derive(Debug)]
 pub struct ParentPause {
     pub parent: Shard,
@@ -80,10 +80,10 @@ pub struct ParentPause {
 }
 
 impl Kin {
-    /// Of a shard of which `report` tells.
+    /// Of the shard that `report` is about.
     ///
     /// # Errors
-    /// As [`Slots::of`] and [`orders::read`]. What is denied is said, and left out.
+    /// As [`Slots::of`] and [`orders::read`]. What is denied is reported and left out.
     pub async fn of(store: &dyn Store, shard: &Shard, report: &Report, patience: Duration) -> Result<Self, StoreError> {
         let slots = match report.holder {
             None => Some(Slots::of(store, shard, patience).await?),
@@ -95,7 +95,7 @@ impl Kin {
         };
         let pause = match parent_pause(store, shard, patience).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                say(shard, &format!("whether a pause of all slots binds it is not known: {}", error.message));
+                say(shard, &format!("cannot tell whether a pause of all slots applies to it: {}", error.message));
                 None
             }
             pause => pause?,
@@ -123,7 +123,7 @@ pub async fn parent_pause(
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
 
-/// Who waits for shards whose names begin with `prefix`, or for any slot of one where those names are of slots.
+/// The standbys of the shards whose names begin with `prefix`; of a slot, also those of any slot of its shard.
 ///
 /// # Errors
 /// As [`standbys::standbys`].
@@ -132,18 +132,18 @@ pub async fn standbys(
     prefix: &str,
     patience: Duration,
 ) -> Result<Vec<(Shard, standbys::Standby)>, StoreError> {
-    // The names of `db`'s slots may begin so, and that of `db` does not.
+    // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.rsplit_once('/').filter(|(_, slot)| slot.bytes().all(|byte| byte.is_ascii_digit()));
     let prefix = above.map_or(prefix, |(shard, _)| shard);
     within(patience * 4, standbys::standbys(store, prefix)).await
 }
 
-/// Whether who waits for `of` waits for `shard`: for that itself, or for any slot of the shard that it is one of.
+/// Whether a standby of `of` waits for `shard`: for that itself, or for any slot of the shard that it is a slot of.
 pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
     of == shard.as_str() || slots::parent(shard).is_some_and(|(parent, _)| of == parent.as_str())
 }
 
-/// How many wait for a shard: who leads by now waits no more, whatever it has announced.
+/// How many wait for a shard. A candidate that leads by now does not wait, whatever it announced.
 pub fn waiting(standbys: &[(Shard, standbys::Standby)], shard: &Shard, leaders: &HashSet<&Session>) -> usize {
     let waits = |(of, standby): &&(Shard, standbys::Standby)| {
         is_waited_for(shard, of.as_str()) && !leaders.contains(&standby.session)

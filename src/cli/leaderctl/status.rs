@@ -16,34 +16,34 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct StatusFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// What has become of the job that runs once under this name, instead
+    /// Show only the job that runs once under this name
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(JobId), allow_hyphen_values = true,
           conflicts_with = "standbys")]
     once: Option<JobId>,
 
-    /// Count those who wait, also where that costs money
+    /// Count standbys even if that costs money
     #[arg(long)]
     standbys: bool,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What is shown of a shard.
+/// What is shown about a shard.
 #[derive(Debug, Default)]
 pub struct Shown {
     pub report: Report,
-    /// None where they were not read.
+    /// None if they were not read.
     pub orders: Option<Orders>,
-    /// Read with the orders; None where no job ran.
+    /// Read with the orders; None if no job ran.
     pub ledger: Option<Ledger>,
     pub kin: Kin,
-    /// None where they were not counted.
+    /// None if they were not counted.
     pub standbys: Option<usize>,
 }
 
@@ -58,21 +58,21 @@ struct Status<'a> {
     term: Option<u64>,
     /// RFC 3339.
     since: Option<String>,
-    /// None where it does not expire, or the record does not tell.
+    /// None if it does not expire, or if the record lacks it.
     renewed_seconds_ago: Option<f64>,
-    /// None where it does not expire.
+    /// None if it does not expire.
     expires_in_seconds: Option<f64>,
     last_term: Option<u64>,
-    /// None where they were not counted.
+    /// None if they were not counted.
     standbys: Option<usize>,
-    /// Only where orders are read: by the verbs that show or change one shard.
+    /// Only from the verbs that read orders: those that show or change one shard.
     #[serde(flatten)]
     orders: Option<Ordered<'a>>,
 }
 
 #[derive(Debug, Serialize)]
 struct Ordered<'a> {
-    /// None where they were not looked for.
+    /// None if they were not looked for.
     led_slots: Option<Vec<&'a str>>,
     paused: bool,
     pause: Option<Pause<'a>>,
@@ -87,7 +87,7 @@ struct Pause<'a> {
     since: String,
     reason: Option<&'a str>,
     keep: bool,
-    /// None: when it is resumed.
+    /// None if it lasts until it is resumed.
     ends_in_seconds: Option<f64>,
 }
 
@@ -104,11 +104,11 @@ struct Handover<'a> {
     term: u64,
     by: &'a str,
     since: String,
-    /// None: anybody else.
+    /// None for any other candidate.
     to: Option<&'a str>,
 }
 
-/// Of a job that runs once a slot.
+/// The last run of a job that runs once a period.
 #[derive(Debug, Serialize)]
 struct LastRun<'a> {
     /// When it was due.
@@ -118,12 +118,12 @@ struct LastRun<'a> {
     owner: &'a str,
     term: u64,
     started: String,
-    /// None while it lasts, and where nobody wrote it down.
+    /// None while it runs, and if nobody recorded it.
     ended: Option<String>,
-    /// The same, and where COMMAND itself was not reaped.
+    /// The same, and if COMMAND itself was not reaped.
     exit_status: Option<u8>,
     how: Option<&'a str>,
-    /// How many runs there were in this slot.
+    /// How many runs there were in this period.
     attempts: u32,
 }
 
@@ -240,7 +240,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
         add("renewed", holder.renewed_ago.map(|ago| format!("{} ago", show(ago))));
         add("expires in", holder.expires_in.map(show));
     }
-    // That nobody could take over matters where somebody leads.
+    // That nobody could take over matters if somebody leads.
     let standbys = shown.standbys.filter(|&count| count > 0 || shown.report.holder.is_some());
     add("standbys", standbys.map(|count| count.to_string()));
     let orders = shown.orders.as_ref();
@@ -264,7 +264,7 @@ pub fn paused_above(above: &slots::ParentPause) -> String {
     format!("all slots of {}, {}", above.parent, paused(&above.pause))
 }
 
-/// Of which slot, by whom, from when to when, and how it ended.
+/// In which period, on which host, from when to when, and how it ended.
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
     let runs = run.to_millis.is_none() && report.holder.as_ref().is_some_and(|holder| holder.term == Some(run.term));

@@ -1,4 +1,4 @@
-//! `leaderctl step-down`: who leads stops COMMAND in order and lets somebody else lead.
+//! `leaderctl step-down`: the leader stops COMMAND in order and lets another candidate lead.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -15,35 +15,35 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct StepDownFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Who is to lead next: an owner or a host [default: anybody else]
+    /// The owner or host that may lead next [default: any other candidate]
     #[arg(long, value_name = "NAME", value_parser = name)]
     to: Option<String>,
 
-    /// How long everybody else lets that one go first
+    /// How long the order keeps other candidates back
     #[arg(long = "for", value_name = "DURATION", default_value = "30s", value_parser = flags::duration,
           allow_hyphen_values = true)]
     hold: Duration,
 
-    /// Return when somebody else leads, or after so long
+    /// Return when another candidate leads, or after this long
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = flags::duration)]
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     wait: Option<Option<Duration>>,
 
-    /// The shard's state afterwards, as one JSON object
+    /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// The most that a handover may keep a shard without a leader.
+/// The longest that a handover may keep a shard without a leader.
 const MOST_HOLD: Duration = Duration::from_hours(1);
 
 fn name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 256 || text.contains(char::is_control) {
-        return Err("write an owner or a host".to_owned());
+        return Err("write an owner or a host, at most 256 bytes".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -54,7 +54,7 @@ impl StepDownFlags {
     pub fn check(&self) -> Result<(), String> {
         if self.hold.is_zero() || self.hold > MOST_HOLD {
             return Err(
-                "--for is not between 1ms and 1h: it may keep the shard without a leader for so long".to_owned()
+                "--for must be more than 0 and at most 1h: the shard may have no leader for that long".to_owned()
             );
         }
         Ok(())
@@ -73,15 +73,15 @@ impl StepDownFlags {
         };
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),
-            _ => return Ok(operator.refuse(&format!("{holder} leads, which takes no orders: end it where it runs"))),
+            _ => return Ok(operator.refuse(&format!("{holder} leads and takes no orders: stop it on its host"))),
         };
         if let Some(to) = &self.to {
             if *to == holder.owner || Some(to) == holder.host.as_ref() {
-                return Ok(operator.refuse(&format!("{holder} leads already on {to}: name another owner or host")));
+                return Ok(operator.refuse(&format!("{holder} already leads on \"{to}\": name another owner or host")));
             }
             if !store.is_metered() && !operator.knows_standby(to).await? {
                 terminal::say(format_args!(
-                    "{PROGRAM}: {}: no standby is known by the name {}",
+                    "{PROGRAM}: {}: no standby is called \"{}\": the shard may have no leader until --for is over",
                     self.shard,
                     on_one_line(to.clone())
                 ));
@@ -102,14 +102,14 @@ impl StepDownFlags {
             .await?;
         if let Some(HandoverOrder { by, to, .. }) = other {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-            return Ok(operator.refuse(&format!("{holder} was told by {by} to hand over{to} already")));
+            return Ok(operator.refuse(&format!("{by} has already ordered {holder} to hand over{to}")));
         }
         let ordered = format!("{holder} steps down when it next renews its lease");
         let Some(most) = self.wait else { return operator.done(&ordered).await };
         let told = operator.wait_until(most, |report| successor(report, term)).await;
         match told.map_err(|error| operator.although(&ordered, error))? {
             Some(successor) => operator.done(&format!("{holder} stepped down; {successor} leads")).await,
-            None => Ok(operator.not_yet(most, "nobody else leads")),
+            None => Ok(operator.not_yet(most, "no other candidate leads")),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `leaderctl verify`: is a leadership still going on, and for long enough?
+//! `leaderctl verify`: does a term still lead, and for long enough?
 //!
-//! The hazard: an answer is old when it arrives. What is counted here was counted by the candidate to its own kill, or
-//! by the store before it answered; a step that has to be safe after that needs a fencing token. And who answers may
-//! not be the candidate: that is for [`query_socket::ask_own`] to find out, and then nobody has answered.
+//! The hazard: an answer is old when it arrives. The candidate counts the time until it would kill COMMAND, and the store
+//! counts before it answers; a step that must be safe after that needs a fencing token. And another process may answer in
+//! the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
 use super::{PROGRAM, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
@@ -21,19 +21,19 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct VerifyFlags {
-    /// The name that is led [default: that of the leadership this runs under]
+    /// The shard [default: that of the leadership this runs under]
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Option<Shard>,
 
-    /// The term that should be leading [default: that of the leadership this runs under]
+    /// The term that must still lead [default: that of the same leadership]
     #[arg(long, value_name = "N")]
     term: Option<u64>,
 
-    /// With at least so long to go
+    /// Require at least this much time if the lease is not renewed again
     #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     least: Option<Duration>,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -44,7 +44,7 @@ pub struct Question {
     term: Term,
     least: Duration,
     json: bool,
-    /// The socket of the candidate that can answer, and by what its answer is known.
+    /// The socket of the candidate that can answer, and the key that proves its answer.
     query_socket: Option<(String, Option<Key>)>,
 }
 
@@ -53,9 +53,9 @@ pub struct Question {
 struct Answer<'a> {
     shard: &'a str,
     term: u64,
-    /// Whether the term leads, with long enough to go.
+    /// Whether the term leads, and for long enough.
     verified: bool,
-    /// None where the term does not lead, or its lease does not expire.
+    /// None if the term does not lead, or if its lease does not expire.
     seconds_left: Option<f64>,
     /// `candidate` or `store`.
     told_by: &'static str,
@@ -68,15 +68,21 @@ impl VerifyFlags {
         let own = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let own_shard = own("LEADERRUN_SHARD").map(|name| Shard::from_str(&name)).transpose()?;
         let Some(shard) = self.shard.clone().or_else(|| own_shard.clone()) else {
-            return Err("no SHARD was given, and this does not run under leaderrun".to_owned());
+            return Err("no SHARD: name one, as this does not run under leaderrun".to_owned());
         };
         let own_term = own("LEADERRUN_TERM").filter(|_| own_shard.as_ref() == Some(&shard));
-        let own_term =
-            own_term.map(|term| term.parse::<u64>().map_err(|_| "LEADERRUN_TERM is not a number")).transpose()?;
+        let own_term = own_term
+            .map(|term| term.parse::<u64>().map_err(|_| "LEADERRUN_TERM is not a number: unset it, or give --term"))
+            .transpose()?;
         let Some(term) = self.term.or(own_term) else {
-            return Err(format!("--term is missing: which term of {shard} should be leading?"));
+            return Err(format!("--term is missing: give the term of {shard} that must lead"));
         };
-        let unreadable = || format!("{} is not what leaderrun has set it to", query_socket::KEY_VARIABLE);
+        let unreadable = || {
+            format!(
+                "{} is not the value that leaderrun set: leave it as it is, or unset it",
+                query_socket::KEY_VARIABLE
+            )
+        };
         let key = own(query_socket::KEY_VARIABLE).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
         let query_socket = own(query_socket::VARIABLE).filter(|_| own_term == Some(term)).map(|name| (name, key));
         Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, query_socket })
@@ -84,7 +90,7 @@ impl VerifyFlags {
 }
 
 impl Question {
-    /// Asks the candidate where this runs under it, and the store where that does not answer or is not there.
+    /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
     ///
     /// # Errors
     /// When nobody answers.

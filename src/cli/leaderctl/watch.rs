@@ -1,10 +1,9 @@
 //! `leaderctl watch`: a line for each change of a shard's leader, as it happens.
 //!
-//! The hazard: news of a store may be lost, and a crash is told by nobody. So every shard is looked at every few
-//! seconds as well, and a store that is away is said once, and looked at again.
+//! The hazard: a notification of the store may be lost, and nobody reports a crash. So each shard is also checked every few
+//! seconds. An outage of the store is reported once, and the checks continue.
 //!
-//! Which shards there will be nobody knows. So where none is named, all are listed again and again, which is one question
-//! for however many there are.
+//! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for all.
 
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
@@ -21,26 +20,26 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// From one look to the next where the store tells nothing meanwhile.
+/// How often a shard is checked if the store reports no change.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// And at the least, however much it tells.
+/// The shortest time between two checks, however much the store reports.
 const LOOKS_APART: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub struct WatchFlags {
-    /// The names that are led; all without it, also those that are yet to come
+    /// The shards to watch [default: all, including later ones]
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shards: Vec<Shard>,
 
-    /// Each change as one JSON object
+    /// Print each change as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Prints for as long as somebody reads.
+/// Prints while somebody reads the output.
 ///
 /// # Errors
-/// When a first look fails.
+/// If a first check fails.
 pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<(), StoreError> {
     if flags.shards.is_empty() {
         return watch_all(&*store, flags.json).await;
@@ -61,7 +60,7 @@ async fn watch_all(store: &dyn Store, json: bool) -> Result<(), StoreError> {
     let mut away = false;
     loop {
         let mut now: BTreeMap<Shard, Report> = list.into_iter().collect();
-        // Nothing tells of it any more, so nobody leads it.
+        // The store does not list it any more, so nobody leads it.
         for shard in known.keys() {
             now.entry(Shard::clone(shard)).or_default();
         }
@@ -95,7 +94,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Returns, with false, when nobody reads any more.
+    /// Returns false when nobody reads the output any more.
     async fn follow(self, first: Report) -> bool {
         let mut known = first;
         let mut away = false;
@@ -105,7 +104,7 @@ impl Watch {
         loop {
             sleep(LOOKS_APART).await;
             if self.store.delivery() == Delivery::Push {
-                // Whatever comes of it, a look follows.
+                // Whatever the result, a check follows.
                 let _ = timeout(LOOK_EVERY, self.store.changed(&self.shard)).await;
             } else {
                 sleep(LOOK_EVERY).await;
@@ -131,7 +130,7 @@ impl Watch {
     }
 }
 
-/// False when nobody reads any more.
+/// False if nobody reads the output any more.
 fn tell(shard: &Shard, report: &Report, json: bool) -> bool {
     let mut out = stdout().lock();
     let written = if json {
@@ -147,7 +146,7 @@ fn tell(shard: &Shard, report: &Report, json: bool) -> bool {
     written.and_then(|()| out.flush()).is_ok()
 }
 
-/// What makes a leadership another one. A record may tell its term a little later than its owner.
+/// What distinguishes two leaderships. A record may show its term a little later than its owner.
 fn identity(report: &Report) -> Option<(&str, Option<&str>, Option<u64>)> {
     report.holder.as_ref().map(|Holder { owner, session, since_millis, .. }| {
         (owner.as_str(), session.as_ref().map(crate::lease::Session::as_str), *since_millis)

@@ -1,7 +1,7 @@
 //! `leaderctl why`: why does this host not lead?
 //!
-//! The hazard: what candidates of this host say is the word of any process that listens on such a name. So each is shown with the
-//! process and the user that the kernel names, and those that say nothing are counted.
+//! The hazard: any process can listen on the name of a candidate's socket. So each answer is shown with the process and the
+//! user that the kernel reports, and sockets without an answer are counted.
 
 use super::slots::{self, Slots, listed};
 use super::status;
@@ -20,15 +20,15 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct WhyFlags {
-    /// The name that is led
+    /// The name of the shard
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Which host [default: this one, whose candidates are asked]
+    /// Another host; its candidates cannot be asked [default: this host]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -39,17 +39,17 @@ struct Answer<'a> {
     shard: &'a str,
     host: &'a str,
     leads: bool,
-    /// Sentences, the weightiest first.
+    /// Sentences, the most important first.
     because: Vec<String>,
     /// Sockets of candidates on this host that gave no answer.
     silent: usize,
 }
 
-/// What the store tells.
+/// What the store reports.
 struct Known {
-    /// None where it does not tell.
+    /// An error if it does not answer.
     report: Result<Report, StoreError>,
-    /// None where somebody leads the shard as a whole, or where the store does not answer.
+    /// None if the shard is led as a whole, or if the store does not answer.
     slots: Option<Result<Slots, StoreError>>,
 }
 
@@ -63,7 +63,7 @@ impl Known {
         Self { report, slots }
     }
 
-    /// The store has not answered.
+    /// Whether the store did not answer.
     fn away(&self) -> bool {
         is_silence(&self.report) || self.slots.as_ref().is_some_and(is_silence)
     }
@@ -109,7 +109,7 @@ fn is_silence<T>(answer: &Result<T, StoreError>) -> bool {
     answer.as_ref().is_err_and(|error| error.exit_status() == exit::UNAVAILABLE)
 }
 
-/// Of a store that has told nothing.
+/// Why a store reports nothing.
 fn trouble(error: &StoreError) -> String {
     let what = match error.kind {
         ErrorKind::NotApplied | ErrorKind::Unknown => "the store does not answer here",
@@ -120,7 +120,7 @@ fn trouble(error: &StoreError) -> String {
 }
 
 impl WhyFlags {
-    /// Answers also where the store does not: the candidates of this host may know since when.
+    /// Answers even if the store does not: the candidates of this host may know since when.
     pub async fn answer(&self, store: &dyn Store, patience: Duration) -> ExitCode {
         let here = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
@@ -129,7 +129,7 @@ impl WhyFlags {
             tokio::join!(asked, Known::of(store, &self.shard, patience));
         let mut because = Vec::new();
         known.tell(&mut because);
-        // Who has not answered once is not waited for again.
+        // A store that did not answer once is not asked again.
         if known.report.is_ok() && !known.away() {
             self.orders(store, known.slots.as_ref().and_then(|slots| slots.as_ref().ok()), patience, &mut because)
                 .await;
@@ -168,9 +168,9 @@ impl WhyFlags {
         failed.map_or_else(|| printed(written), |error| fail(error.exit_status(), &error.message))
     }
 
-    /// Of this host and shard, as far as they answer.
+    /// The candidates on this host for this shard that answer.
     async fn candidates(&self, patience: Duration) -> Survey {
-        // Who waits for a slot waits for any of its shard, and who leads in one leads in no other.
+        // A standby of a slot waits for any slot of the shard; a leader of one leads in no other.
         let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);
         let mut told = query_socket::ask_all(patience).await;
         told.answers.retain(|Told { statement, .. }| {
@@ -180,7 +180,7 @@ impl WhyFlags {
         told
     }
 
-    /// What binds it: also those of the shard that it is a slot of, and of its own slots.
+    /// The orders that apply: also those of the shard that it is a slot of, and of its own slots.
     async fn orders(&self, store: &dyn Store, slots: Option<&Slots>, patience: Duration, because: &mut Vec<String>) {
         let unread = |error: StoreError| format!("the orders cannot be read: {}", error.message);
         let own = [&self.shard].into_iter();
@@ -197,7 +197,7 @@ impl WhyFlags {
         }
     }
 
-    /// None where that is not known: it costs money, or the store does not answer.
+    /// None if that is unknown: it costs money, or the store does not answer.
     async fn announced(&self, store: &dyn Store, host: &str, patience: Duration) -> Option<bool> {
         if store.is_metered() {
             return None;
@@ -227,7 +227,7 @@ impl WhyFlags {
     }
 }
 
-/// Who, where, since when and until when; in which slot of the shard that was asked for.
+/// Who leads, where, since when and until when; and in which slot.
 fn led(holder: &Holder, slot: Option<&Shard>) -> String {
     let slot = slot.map(|slot| format!(" {slot}")).unwrap_or_default();
     let on = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
@@ -239,7 +239,7 @@ fn led(holder: &Holder, slot: Option<&Shard>) -> String {
     format!("{holder} leads{slot}{on}{since}{until}")
 }
 
-/// Of a slot, where `of` says which.
+/// Adds the orders in force; `of` names the slot that they are for.
 fn by_orders(orders: &Orders, of: &str, because: &mut Vec<String>) {
     because.extend(orders.pause.as_ref().map(|pause| format!("{of}paused {}", status::paused(pause))));
     because.extend(orders.handover.as_ref().map(|handover| format!("{of}handover {}", status::handed_over(handover))));

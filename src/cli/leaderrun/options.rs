@@ -1,12 +1,13 @@
-//! What may be said to `leaderrun`, and what comes of it before anything is asked of a store.
+//! The options of `leaderrun`, and the job that they describe.
 //!
-//! The hazard: the same option may be said on the command line, in the environment and in a file, by people who do not
-//! know of each other. Two that exclude each other are a mistake only where one person said both; else the nearer counts.
+//! The hazard: a mistake that is found only after the lease was taken keeps another host from leading. So all that can be
+//! checked without the store is checked here.
 
+use super::super::exclusions::Overruled;
 use super::super::flags::{self, NamedStore};
 use super::super::slots;
 use super::PROGRAM;
-use crate::election::{Patience, Restart, RestartWhen};
+use crate::election::{OnLoss, Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::{hooks, hooks::Hooks};
@@ -21,9 +22,8 @@ use crate::store::Store;
 use crate::time::wall_clock_millis;
 use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Parser, ValueEnum};
+use clap::{ArgAction, ArgMatches, Args, Parser, ValueEnum};
 use nix::sys::signal::Signal;
-use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
@@ -36,191 +36,240 @@ use std::time::Duration;
     name = PROGRAM,
     version,
     override_usage = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]\n       leaderrun [OPTIONS] -c STRING SHARD",
-    after_help = "Durations are like 15s or 1m30s; a bare number is seconds. Each option is also a variable, like\n\
-                  LEADERRUN_ON_LOSS, and a key of the configuration file. See leaderrun(1) and leaderrun(7)."
+    after_help = "Write durations as 15s, 1m30s or 500ms; a bare number means seconds.\n\
+                  Each option can also be set by a variable, such as LEADERRUN_ON_LOSS, or in the configuration file.\n\
+                  See leaderrun(1) and leaderrun(7)."
 )]
 pub struct Flags {
-    #[command(flatten)]
-    store: flags::StoreFlags,
-
-    /// Do not wait: exit 75 when another leads
-    #[arg(short = 'n', long, visible_alias = "nonblock", env = "LEADERRUN_NO_WAIT",
-          value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
-    no_wait: bool,
-
-    /// Wait at most so long, then exit 75
-    #[arg(short, long, value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    wait: Option<Duration>,
-
-    /// Exit with this status when not acquired
-    #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
-          default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
-    pub(super) conflict_exit_code: u8,
-
     /// Run STRING with /bin/sh -c instead of COMMAND
     #[arg(short, long, value_name = "STRING", env = "LEADERRUN_COMMAND")]
     command: Option<OsString>,
 
-    /// Run COMMAND once in each slot of so long, over all hosts
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_EVERY", value_parser = every, allow_hyphen_values = true)]
-    every: Option<Duration>,
+    #[command(flatten, next_help_heading = "Store")]
+    store: flags::StoreFlags,
 
-    /// Run COMMAND once under this name, over all hosts
-    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", value_parser = clap::value_parser!(JobId),
-          allow_hyphen_values = true)]
-    once: Option<JobId>,
+    #[command(flatten, next_help_heading = "Waiting")]
+    pub(super) waiting: Waiting,
 
-    /// With these two: repeat a failed run up to so often [default: 0]
-    #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", value_parser = times,
-          allow_hyphen_values = true)]
-    retry_failed: Option<u32>,
+    #[command(flatten, next_help_heading = "Jobs")]
+    jobs: Jobs,
 
-    /// Let up to N candidates lead at once, each in a slot of its own
-    #[arg(long, value_name = "N", env = "LEADERRUN_SLOTS", value_parser = slots::number, allow_hyphen_values = true)]
-    pub(super) slots: Option<u32>,
+    #[command(flatten, next_help_heading = "Stopping")]
+    pub(super) stopping: Stopping,
 
-    /// Ask COMMAND to stop with this signal
-    #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
-          value_parser = signal)]
-    pub(super) signal: Signal,
+    #[command(flatten, next_help_heading = "Restarts")]
+    restarts: Restarts,
 
-    /// From the signal to SIGKILL
-    #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
-          default_value = "5s", value_parser = flags::duration, allow_hyphen_values = true)]
-    pub(super) grace: Duration,
+    #[command(flatten, next_help_heading = "Hooks")]
+    hooks: HookFlags,
 
-    /// The same in an orderly stop [default: for ever]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    pub(super) drain: Option<Duration>,
+    #[command(flatten, next_help_heading = "Timing")]
+    pub(super) timing: TimingFlags,
 
-    /// Stop COMMAND after so long; exit 124
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MAX_RUN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    pub(super) max_run: Option<Duration>,
+    #[command(flatten, next_help_heading = "Observability")]
+    pub(super) observability: Observability,
 
-    /// Start COMMAND again: never, on-failure, always
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RESTART", value_enum, hide_possible_values = true, default_value_t = AfterEnd::Never)]
-    restart: AfterEnd,
-
-    /// So often in a row, then let another host try
-    #[arg(long, value_name = "N", env = "LEADERRUN_RESTART_LIMIT", default_value = "5", value_parser = times,
-          allow_hyphen_values = true)]
-    restart_limit: u32,
-
-    /// The first pause; it doubles up to 1m
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_DELAY", default_value = "1s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    restart_delay: Duration,
-
-    /// A run so long begins a new row
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_HEALTHY", default_value = "1m",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    restart_healthy: Duration,
-
-    /// Hand over after so long, or at times like '0 4 * * *'
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
-    pub(super) relinquish: Option<Relinquish>,
-
-    /// Run this with sh -c before COMMAND; if it fails, stand back
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEAD", value_parser = hook)]
-    on_lead: Option<OsString>,
-
-    /// Run this with sh -c before COMMAND gets the stop signal
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOSING", value_parser = hook)]
-    on_losing: Option<OsString>,
-
-    /// Run this with sh -c when COMMAND's tree is dead
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOST", value_parser = hook)]
-    on_lost: Option<OsString>,
-
-    /// Run this with sh -c while not leading
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_STANDBY", allow_hyphen_values = true)]
-    standby: Option<OsString>,
-
-    /// Run this with sh -c when a standby sees a new leader
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEADER_CHANGE", allow_hyphen_values = true)]
-    on_leader_change: Option<OsString>,
-
-    /// Kill a hook that takes longer [default: 2s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HOOK_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    hook_timeout: Option<Duration>,
-
-    /// How long a lease lasts that is not renewed
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    lease: Duration,
-
-    /// From one renewal to the next
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", default_value = "5s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    renew: Duration,
-
-    /// From one look of a standby to the next
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", default_value = "2s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    retry: Duration,
-
-    /// The most for one request [default: what is left, at most 10s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    request_timeout: Option<Duration>,
-
-    /// From SIGKILL to the lease's end [default: 600ms and 1 % of it]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MARGIN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    margin: Option<Duration>,
-
-    /// Kill the tree by: auto, tree, cgroup, pidns
-    #[arg(long, value_name = "HOW", env = "LEADERRUN_CONTAIN", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
-    pub(super) contain: Contain,
-
-    /// The name to show as the leader [default: HOST-PID-UUID]
-    #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
-    pub(super) owner: Option<String>,
-
-    /// When leadership is lost: standby or exit
-    #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true, default_value_t = AfterLoss::Standby)]
-    pub(super) on_loss: AfterLoss,
-
-    /// Tell the store who waits: auto, always, never
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
-    announce: Announce,
-
-    /// Tell systemd of: candidate, leader, command
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
-    pub(super) notify: Readiness,
-
-    /// Answer probes and Prometheus here, over HTTP
-    #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
-    pub(super) listen: Option<http::Address>,
-
-    /// Print the timing budget of these flags and exit
-    #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
-    pub(super) explain: bool,
-
-    /// How log lines look: text or json
-    #[arg(long, value_name = "FORMAT", env = "LEADERRUN_LOG_FORMAT", value_enum, hide_possible_values = true, default_value_t = Format::Text)]
-    pub(super) log_format: Format,
-
-    /// Say more; twice for still more
-    #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count)]
-    pub(super) verbose: u8,
-
-    /// Say nothing but errors
-    #[arg(short, long, env = "LEADERRUN_QUIET", value_parser = FalseyValueParser::new(),
-          action = ArgAction::SetTrue)]
-    pub(super) quiet: bool,
+    #[command(flatten, next_help_heading = "Advanced")]
+    pub(super) advanced: Advanced,
 
     /// SHARD, then COMMAND and its arguments
     #[arg(value_name = "SHARD COMMAND", trailing_var_arg = true, hide = true)]
     operands: Vec<OsString>,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Waiting {
+    /// Do not wait: exit with 75 if another leads
+    #[arg(short = 'n', long, visible_alias = "nonblock", env = "LEADERRUN_NO_WAIT",
+          value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
+    no_wait: bool,
+
+    /// Wait at most this long, then exit with 75
+    #[arg(short, long, value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    wait: Option<Duration>,
+
+    /// Exit with this status if the lease was not acquired
+    #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
+          default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
+    pub(super) conflict_exit_code: u8,
+
+    /// When leadership is lost: standby or exit
+    #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true, default_value_t = AfterLoss::Standby)]
+    on_loss: AfterLoss,
+}
+
+#[derive(Debug, Args)]
+struct Jobs {
+    /// Run COMMAND at most once in each period of this length, over all hosts
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_EVERY", value_parser = every, allow_hyphen_values = true)]
+    every: Option<Duration>,
+
+    /// Run COMMAND at most once ever under this name, over all hosts
+    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", value_parser = clap::value_parser!(JobId),
+          allow_hyphen_values = true)]
+    once: Option<JobId>,
+
+    /// Repeat a failed job up to N times [default: 0]
+    #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", value_parser = times,
+          allow_hyphen_values = true)]
+    retry_failed: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Stopping {
+    /// The signal that asks COMMAND to stop
+    #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
+          value_parser = signal)]
+    pub(super) signal: Signal,
+
+    /// Time from the signal to SIGKILL
+    #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
+          default_value = "5s", value_parser = flags::duration, allow_hyphen_values = true)]
+    pub(super) grace: Duration,
+
+    /// The same in an orderly stop [default: no limit]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    pub(super) drain: Option<Duration>,
+
+    /// Stop COMMAND after this long, and exit with 124
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MAX_RUN", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    pub(super) max_run: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+struct Restarts {
+    /// Restart COMMAND: never, on-failure, always
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RESTART", value_enum, hide_possible_values = true, default_value_t = AfterEnd::Never)]
+    restart: AfterEnd,
+
+    /// Restarts in a row before giving up the lease
+    #[arg(long, value_name = "N", env = "LEADERRUN_RESTART_LIMIT", default_value = "5", value_parser = times,
+          allow_hyphen_values = true)]
+    restart_limit: u32,
+
+    /// Pause before the first restart; doubles up to 1m
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_DELAY", default_value = "1s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    restart_delay: Duration,
+
+    /// A run of at least this long resets the count
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_HEALTHY", default_value = "1m",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    restart_healthy: Duration,
+}
+
+#[derive(Debug, Args)]
+struct HookFlags {
+    /// Run CMD once the lease is held, before COMMAND starts
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEAD", value_parser = hook)]
+    on_lead: Option<OsString>,
+
+    /// Run CMD before COMMAND gets the stop signal
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOSING", value_parser = hook)]
+    on_losing: Option<OsString>,
+
+    /// Run CMD when COMMAND is dead, before the lease is released
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOST", value_parser = hook)]
+    on_lost: Option<OsString>,
+
+    /// Kill a hook that takes longer than this [default: 2s]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HOOK_TIMEOUT", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    hook_timeout: Option<Duration>,
+
+    /// Run CMD while this candidate does not lead
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_STANDBY", allow_hyphen_values = true)]
+    standby: Option<OsString>,
+
+    /// Run CMD on a standby when it sees a new leader
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEADER_CHANGE", allow_hyphen_values = true)]
+    on_leader_change: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TimingFlags {
+    /// How long a lease lasts if it is not renewed
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    lease: Duration,
+
+    /// How often the leader renews the lease
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", default_value = "5s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    renew: Duration,
+
+    /// How often a standby checks the lease
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", default_value = "2s",
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    retry: Duration,
+
+    /// Print the timing budget of these options and exit
+    #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
+    pub(super) explain: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Observability {
+    /// Serve probes and Prometheus metrics on this address
+    #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
+    pub(super) listen: Option<http::Address>,
+
+    /// The name that others see [default: HOST-PID-UUID]
+    #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
+    pub(super) owner: Option<String>,
+
+    /// When to notify systemd: candidate, leader, command
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
+    pub(super) notify: Readiness,
+
+    /// The format of log lines: text or json
+    #[arg(long, value_name = "FORMAT", env = "LEADERRUN_LOG_FORMAT", value_enum, hide_possible_values = true, default_value_t = Format::Text)]
+    pub(super) log_format: Format,
+
+    /// Log more; give it twice for still more
+    #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count)]
+    pub(super) verbose: u8,
+
+    /// Log only errors
+    #[arg(short, long, env = "LEADERRUN_QUIET", value_parser = FalseyValueParser::new(),
+          action = ArgAction::SetTrue)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Advanced {
+    /// Let up to N candidates lead at once, each in its own slot
+    #[arg(long, value_name = "N", env = "LEADERRUN_SLOTS", value_parser = slots::number, allow_hyphen_values = true)]
+    pub(super) slots: Option<u32>,
+
+    /// Hand over after a time, or on a schedule like '0 4 * * *'
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
+    pub(super) relinquish: Option<Relinquish>,
+
+    /// The kill method: auto, tree, cgroup, pidns
+    #[arg(long, value_name = "HOW", env = "LEADERRUN_CONTAIN", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
+    pub(super) contain: Contain,
+
+    /// Announce standbys: auto, always, never
+    #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
+    announce: Announce,
+
+    /// Limit for one request [default: what is left, at most 10s]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    request_timeout: Option<Duration>,
+
+    /// From SIGKILL to the end of the lease [default: 600ms + 1 %]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MARGIN", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    margin: Option<Duration>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum AfterLoss {
+enum AfterLoss {
     /// Wait to lead again
     Standby,
     /// Exit with status 79
@@ -243,7 +292,7 @@ enum Announce {
     Never,
 }
 
-/// Everything that is known before the store is asked.
+/// All that the options say, checked without the store.
 pub(super) struct Job {
     pub(super) shard: Shard,
     pub(super) timing: Timing,
@@ -253,72 +302,44 @@ pub(super) struct Job {
 }
 
 impl Flags {
-    /// Two flags that exclude each other are a mistake on the command line; otherwise the one that is said nearer to it
-    /// counts: there, in the environment, in the configuration file.
+    /// Unsets the options that others overrule.
+    ///
+    /// # Errors
+    /// One line that names options which cannot be used together, or one that needs another.
     pub(super) fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let source = |name| matches.value_source(name);
-        let given = |name| source(name) == Some(ValueSource::CommandLine);
-        if given("no_wait") && given("wait") {
-            return Err("-n and -w cannot be used with each other".to_owned());
+        let overruled = Overruled::find(matches)?;
+        if overruled.has("every") {
+            self.jobs.every = None;
         }
-        if given("quiet") && given("verbose") {
-            return Err("-q and -v cannot be used with each other".to_owned());
+        if overruled.has("once") {
+            self.jobs.once = None;
         }
-        if given("every") && given("once") {
-            return Err("--every and --once cannot be used with each other".to_owned());
-        }
-        if self.every.is_some() && self.once.is_some() {
-            match source("every").cmp(&source("once")) {
-                Ordering::Greater => self.once = None,
-                Ordering::Less => self.every = None,
-                Ordering::Equal => {
-                    return Err("LEADERRUN_EVERY and LEADERRUN_ONCE cannot be used with each other".to_owned());
-                }
-            }
-        }
-        if given("retry_failed") && self.every.is_none() && self.once.is_none() {
-            return Err("--retry-failed needs --every or --once".to_owned());
-        }
-        self.settle_job(matches)?;
-        self.no_wait &= source("no_wait") >= source("wait");
-        self.quiet &= self.verbose == 0 || source("quiet") >= source("verbose");
-        Ok(())
-    }
-
-    /// A job runs once, in one leadership. What services are told of from further away is not meant for it.
-    fn settle_job(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let source = |name| matches.value_source(name);
-        let given = |name| source(name) == Some(ValueSource::CommandLine);
-        for (name, flag) in [
-            ("restart_limit", "--restart-limit"),
-            ("restart_delay", "--restart-delay"),
-            ("restart_healthy", "--restart-healthy"),
+        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let is_job = self.jobs.every.is_some() || self.jobs.once.is_some();
+        let restarts = self.restarts.restart != AfterEnd::Never;
+        for (name, option, needed, is_there) in [
+            ("retry_failed", "--retry-failed", "--every or --once", is_job),
+            ("restart_limit", "--restart-limit", "--restart on-failure or --restart always", restarts),
+            ("restart_delay", "--restart-delay", "--restart on-failure or --restart always", restarts),
+            ("restart_healthy", "--restart-healthy", "--restart on-failure or --restart always", restarts),
         ] {
-            if given(name) && self.restart == AfterEnd::Never {
-                return Err(format!("{flag} needs --restart on-failure or --restart always"));
+            if given(name) && !is_there {
+                return Err(format!("{option} needs {needed}"));
             }
         }
-        let job = match (self.every, &self.once) {
-            (Some(_), _) => ("every", "--every"),
-            (None, Some(_)) => ("once", "--once"),
-            (None, None) => return Ok(()),
-        };
-        if self.restart != AfterEnd::Never && source("restart") >= source(job.0) {
-            return Err(format!(
-                "{} and --restart cannot be used with each other: --retry-failed repeats a job",
-                job.1
-            ));
+        if overruled.has("restart") {
+            self.restarts.restart = AfterEnd::Never;
         }
-        if self.relinquish.is_some() && source("relinquish") >= source(job.0) {
-            return Err(format!("{} and --relinquish cannot be used with each other", job.1));
+        if overruled.has("relinquish") {
+            self.advanced.relinquish = None;
         }
-        self.restart = AfterEnd::Never;
-        self.relinquish = None;
+        self.waiting.no_wait &= !overruled.has("no-wait");
+        self.observability.quiet &= !overruled.has("quiet");
         Ok(())
     }
 
     pub(super) fn job(&self, matches: &ArgMatches) -> Result<Job, String> {
-        // Before anything else may fail, for a URL on the command line is hidden by it.
+        // First, because this hides a URL on the command line.
         let store = self.store.named(matches);
         let mut operands = self.operands.iter().cloned();
         let shard = operands.next().ok_or("no SHARD: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]")?;
@@ -332,104 +353,114 @@ impl Flags {
         // As flock(1) is used: SHARD -c STRING.
         let trailing = !separated && words.len() == 2 && words[0] == "-c";
         match (&self.command, trailing) {
-            (Some(_), _) if !words.is_empty() => return Err("-c STRING and a COMMAND: give one of them".to_owned()),
+            (Some(_), _) if !words.is_empty() => {
+                return Err("-c STRING and COMMAND exclude each other: use one of them".to_owned());
+            }
             (Some(string), _) => words = through_shell(string.clone()),
             (None, true) => words = through_shell(words.remove(1)),
-            (None, false) if self.explain && words.is_empty() => words = through_shell(OsString::new()),
+            (None, false) if self.timing.explain && words.is_empty() => words = through_shell(OsString::new()),
             (None, false) if words.is_empty() => {
                 return Err(format!(
-                    "no COMMAND after the SHARD {shard}: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]"
+                    "no COMMAND after SHARD \"{shard}\": write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]"
                 ));
             }
-            (None, false) if words[0].is_empty() => return Err("COMMAND is empty".to_owned()),
+            (None, false) if words[0].is_empty() => return Err("COMMAND is empty: write what to run".to_owned()),
             (None, false) => {}
         }
-        if self.max_run.is_some_and(|most| most.is_zero()) {
-            return Err("--max-run 0s would not let COMMAND begin".to_owned());
+        if self.stopping.max_run.is_some_and(|most| most.is_zero()) {
+            return Err("--max-run 0s leaves COMMAND no time to run: use a longer one".to_owned());
         }
-        if let Some(slots) = self.slots {
-            let is_job = self.every.is_some() || self.once.is_some();
-            let location = store.as_ref().ok().map(|store| &store.location);
-            slots::check(slots, &shard, location, is_job, self.on_leader_change.is_some())?;
+        if let Some(slots) = self.advanced.slots {
+            slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location))?;
         }
         let empty = |string: &Option<OsString>| string.as_ref().is_some_and(|string| string.is_empty());
-        if empty(&self.standby) {
-            return Err("--standby is empty: write what to run while not leading, or leave it out".to_owned());
+        if empty(&self.hooks.standby) {
+            return Err("--standby is empty: write a command for the shell, or leave the option out".to_owned());
         }
-        if empty(&self.on_leader_change) {
-            return Err("--on-leader-change is empty: write what to run, or leave it out".to_owned());
+        if empty(&self.hooks.on_leader_change) {
+            return Err(
+                "--on-leader-change is empty: write a command for the shell, or leave the option out".to_owned()
+            );
         }
-        if self.hook_timeout.is_some_and(|most| most.is_zero()) {
-            return Err("--hook-timeout 0s would not let a hook begin".to_owned());
+        if self.hooks.hook_timeout.is_some_and(|most| most.is_zero()) {
+            return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
         let timing = Timing::new(TimingRequest {
-            lease: self.lease,
-            renew_interval: self.renew,
-            retry_interval: self.retry,
-            stop_grace: self.grace,
-            request_timeout: self.request_timeout,
-            margin: self.margin,
+            lease: self.timing.lease,
+            renew_interval: self.timing.renew,
+            retry_interval: self.timing.retry,
+            stop_grace: self.stopping.grace,
+            request_timeout: self.advanced.request_timeout,
+            margin: self.advanced.margin,
             hooks: self.hooks().times(),
         })?;
         Ok(Job { shard, timing, store: store?, words, ledger: self.ledger()? })
     }
 
-    /// Whoever waits long for the lease stays in the slot that it was started in.
+    /// A candidate that waits long for the lease stays in the period in which it was started.
     fn ledger(&self) -> Result<Option<LedgerJob>, String> {
-        let turn = match (self.every, &self.once) {
+        let turn = match (self.jobs.every, &self.jobs.once) {
             (Some(every), _) => Turn::Slot(Slot::at(wall_clock_millis(), every)?),
             (None, Some(job)) => Turn::Once(job.clone()),
             (None, None) => return Ok(None),
         };
-        Ok(Some(LedgerJob { turn, retry_failed: self.retry_failed.unwrap_or(0) }))
+        Ok(Some(LedgerJob { turn, retry_failed: self.jobs.retry_failed.unwrap_or(0) }))
     }
 
     pub(super) fn restart(&self, at_terminal: bool) -> Option<Restart> {
-        let when = match self.restart {
+        let when = match self.restarts.restart {
             AfterEnd::Never => return None,
             AfterEnd::OnFailure => RestartWhen::OnFailure,
             AfterEnd::Always => RestartWhen::Always,
         };
-        let (limit, delay, healthy) = (self.restart_limit, self.restart_delay, self.restart_healthy);
+        let (limit, delay, healthy) =
+            (self.restarts.restart_limit, self.restarts.restart_delay, self.restarts.restart_healthy);
         Some(Restart { when, limit, delay, healthy, at_terminal })
     }
 
     pub(super) fn has_hooks(&self) -> bool {
-        self.on_lead.is_some() || self.on_losing.is_some() || self.on_lost.is_some()
+        self.hooks.on_lead.is_some() || self.hooks.on_losing.is_some() || self.hooks.on_lost.is_some()
     }
 
     pub(super) fn hooks(&self) -> Hooks {
         let bytes = |command: &Option<OsString>| command.as_ref().map(|command| command.as_bytes().to_vec());
         Hooks {
-            lead: bytes(&self.on_lead),
-            losing: bytes(&self.on_losing),
-            lost: bytes(&self.on_lost),
-            timeout: self.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
+            lead: bytes(&self.hooks.on_lead),
+            losing: bytes(&self.hooks.on_losing),
+            lost: bytes(&self.hooks.on_lost),
+            timeout: self.hooks.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
         }
     }
 
     pub(super) fn duties(&self, containment: &Arc<Containment>) -> Duties {
         Duties {
             containment: Arc::clone(containment),
-            standby: self.standby.clone(),
-            on_leader_change: self.on_leader_change.clone(),
-            hook_timeout: self.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
-            stop_signal: self.signal,
-            grace: self.grace,
+            standby: self.hooks.standby.clone(),
+            on_leader_change: self.hooks.on_leader_change.clone(),
+            hook_timeout: self.hooks.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
+            stop_signal: self.stopping.signal,
+            grace: self.stopping.grace,
         }
     }
 
     pub(super) fn announces(&self, store: &dyn Store) -> bool {
-        match self.announce {
+        match self.advanced.announce {
             Announce::Auto => !store.is_metered(),
             Announce::Always => true,
             Announce::Never => false,
         }
     }
 
+    pub(super) fn on_loss(&self) -> OnLoss {
+        match self.waiting.on_loss {
+            AfterLoss::Standby => OnLoss::Standby,
+            AfterLoss::Exit => OnLoss::Exit,
+        }
+    }
+
     pub(super) fn patience(&self) -> Patience {
-        match self.wait {
-            _ if self.no_wait => Patience::Once,
+        match self.waiting.wait {
+            _ if self.waiting.no_wait => Patience::Once,
             None => Patience::Forever,
             Some(Duration::ZERO) => Patience::Once,
             Some(wait) => Patience::AtMost(wait),
@@ -447,7 +478,7 @@ fn signal(text: &str) -> Result<Signal, String> {
     by_number
         .or_else(|| Signal::from_str(&upper).ok())
         .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
-        .ok_or_else(|| "write a signal like TERM, SIGINT or 15".to_owned())
+        .ok_or_else(|| "write a signal such as TERM, SIGINT or 15".to_owned())
 }
 
 fn status(text: &str) -> Result<u8, String> {
@@ -455,7 +486,7 @@ fn status(text: &str) -> Result<u8, String> {
 }
 
 fn times(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "write how often, like 2".to_owned())
+    text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
 }
 
 fn every(text: &str) -> Result<Duration, String> {
@@ -469,7 +500,7 @@ fn relinquish(text: &str) -> Result<Relinquish, String> {
 
 fn hook(text: &str) -> Result<OsString, String> {
     if text.trim().is_empty() {
-        return Err("write a command for the shell".to_owned());
+        return Err("write a command for the shell, or leave the option out".to_owned());
     }
     Ok(text.into())
 }

@@ -22,19 +22,19 @@ pub enum Fault {
     Stop,
     /// The leader's leaderrun is killed
     Kill,
-    /// Its guard is killed, with a daemon in the tree
+    /// The leader's guard is killed
     KillGuard,
-    /// Its leaderrun is frozen for longer than the lease
+    /// The leader's leaderrun is frozen for longer than the lease
     Freeze,
-    /// The same, of a COMMAND and a daemon that ignore SIGTERM
+    /// The same, with a COMMAND that ignores SIGTERM
     Stubborn,
-    /// Every answer takes a quarter of the lease
+    /// Each answer of the store takes a quarter of the lease
     Slow,
     /// The leader is cut off for a moment
     ShortPartition,
     /// The leader is cut off for longer than the lease
     Partition,
-    /// The leader's wall clock is set by an hour, forward and back
+    /// The leader's wall clock is set an hour forward, then back
     Clock,
 }
 

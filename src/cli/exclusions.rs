@@ -1,0 +1,129 @@
+//! Which options exclude each other.
+//!
+//! The hazard: the same option may be given on the command line, in the environment and in a file, by people who do not
+//! know of each other. Two that exclude each other are a mistake where one person gave both; otherwise the one that was
+//! given nearer to the command line counts, and the other one is ignored.
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+/// Two options, by their long names, and when both together are a mistake.
+#[derive(Debug)]
+pub struct Exclusion {
+    pub one: &'static str,
+    pub other: &'static str,
+    mistake: Mistake,
+    advice: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    /// On one command line. In the environment, the first counts.
+    OnOneLine,
+    /// Where neither is nearer than the other.
+    AtOnePlace,
+    /// Unless the first, which makes COMMAND a job, is the nearer one: what is set for services from further away is not
+    /// meant for a job.
+    UnlessNearer,
+    /// Always.
+    Always,
+}
+use Mistake::{Always, AtOnePlace, OnOneLine, UnlessNearer};
+
+const ONE: &str = "use one of them";
+const RETRY: &str = "use --retry-failed to repeat a job";
+const ONE_TERM: &str = "a job runs in one term";
+const RUNS_ONCE: &str = "a job runs once, whichever candidate leads";
+
+/// Every pair. A later one does not apply where an earlier one has left out an option of it.
+pub const ALL: [Exclusion; 11] = [
+    Exclusion { one: "store", other: "store-file", mistake: OnOneLine, advice: ONE },
+    Exclusion { one: "no-wait", other: "wait", mistake: OnOneLine, advice: ONE },
+    Exclusion { one: "quiet", other: "verbose", mistake: OnOneLine, advice: ONE },
+    Exclusion { one: "every", other: "once", mistake: AtOnePlace, advice: ONE },
+    Exclusion { one: "every", other: "restart", mistake: UnlessNearer, advice: RETRY },
+    Exclusion { one: "once", other: "restart", mistake: UnlessNearer, advice: RETRY },
+    Exclusion { one: "every", other: "relinquish", mistake: UnlessNearer, advice: ONE_TERM },
+    Exclusion { one: "once", other: "relinquish", mistake: UnlessNearer, advice: ONE_TERM },
+    Exclusion { one: "slots", other: "every", mistake: Always, advice: RUNS_ONCE },
+    Exclusion { one: "slots", other: "once", mistake: Always, advice: RUNS_ONCE },
+    // The leader named first of several is another one at each check, so the hook would run again and again.
+    Exclusion { one: "slots", other: "on-leader-change", mistake: Always, advice: "there are several leaders at once" },
+];
+
+impl Exclusion {
+    /// Whether the nearer one of the two may overrule the other.
+    #[must_use]
+    pub fn is_settled_by_place(&self) -> bool {
+        self.mistake != Always
+    }
+
+    /// What is wrong where both were given, under these names.
+    #[must_use]
+    pub fn message(&self, one: &str, other: &str) -> String {
+        format!("{one} and {other} exclude each other: {}", self.advice)
+    }
+}
+
+/// The options that were given and do not count, by their long names.
+#[derive(Debug, Default)]
+pub struct Overruled(Vec<&'static str>);
+
+impl Overruled {
+    /// Those of `matches`.
+    ///
+    /// # Errors
+    /// One line that names two options which cannot be used together.
+    pub fn find(matches: &ArgMatches) -> Result<Self, String> {
+        let mut overruled = Self::default();
+        for exclusion in &ALL {
+            let Exclusion { one, other, mistake, .. } = *exclusion;
+            let source = |name| if overruled.has(name) { None } else { source_of(matches, name) };
+            let (Some(of_one), Some(of_other)) = (source(one), source(other)) else { continue };
+            let is_mistake = match mistake {
+                OnOneLine => of_one == of_other && of_one == ValueSource::CommandLine,
+                AtOnePlace => of_one == of_other,
+                UnlessNearer => of_one <= of_other,
+                Always => true,
+            };
+            if is_mistake {
+                return Err(exclusion.message(&shown(one, of_one), &shown(other, of_other)));
+            }
+            overruled.0.push(if of_other > of_one { one } else { other });
+        }
+        Ok(overruled)
+    }
+
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains(&name)
+    }
+}
+
+/// Whether an option with this value says no more than its absence.
+#[must_use]
+pub fn is_off(name: &str, value: &str) -> bool {
+    matches!((name, value), (_, "false") | ("restart", "never") | ("verbose", "0"))
+}
+
+/// None where an option is off, or not one of this program.
+fn source_of(matches: &ArgMatches, name: &str) -> Option<ValueSource> {
+    let id = &name.replace('-', "_");
+    let is_on = match matches.try_get_one::<bool>(id) {
+        // A variable may spell this in several ways.
+        Ok(flag) => flag == Some(&true),
+        Err(_) => {
+            let mut values = matches.try_get_raw(id).ok().flatten()?;
+            values.any(|value| !is_off(name, &value.to_string_lossy()))
+        }
+    };
+    if is_on { matches.value_source(id) } else { None }
+}
+
+/// As the one who gave it wrote it.
+fn shown(name: &str, source: ValueSource) -> String {
+    match source {
+        ValueSource::EnvVariable => format!("LEADERRUN_{}", name.replace('-', "_").to_uppercase()),
+        _ => format!("--{name}"),
+    }
+}

@@ -1,0 +1,76 @@
+//! How both programs start, and how they end if they cannot do their work.
+//!
+//! The hazard: what is missing (memory, descriptors, threads) must be found before a lease is held, and each way to fail
+//! must end in one line and one status.
+
+use super::flags;
+use crate::exit;
+use crate::observe::terminal;
+use crate::runner::limits;
+use crate::store::{Location, StoreError};
+use clap::{ArgMatches, Parser};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+
+/// A thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up all threads of
+/// our user, and tokio panics if it can start none and has none.
+const FOR_EVER: Duration = Duration::from_hours(1_000_000);
+
+/// Why a program does not do its work.
+#[derive(Debug)]
+pub enum Failure {
+    /// The options, the environment or the configuration file are wrong.
+    Usage(String),
+    Other {
+        status: u8,
+        message: String,
+    },
+}
+
+impl Failure {
+    pub fn of_os(message: impl Into<String>) -> Self {
+        Self::Other { status: exit::OS_ERROR, message: message.into() }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Other { status: error.exit_status(), message: error.message }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::of_os(format!("the operating system refused: {error:#}"))
+    }
+}
+
+/// Reads the options of `program` and does its `work`. What goes wrong is one line, which `fail` prints.
+pub fn main<T: Parser>(
+    program: &str,
+    fail: impl Fn(u8, &str) -> ExitCode,
+    work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
+) -> ExitCode {
+    let status = match limits::check() {
+        Ok(()) => match flags::parse(program, std::env::args_os()) {
+            Ok((flags, matches)) => work(flags, &matches).unwrap_or_else(|failure| match failure {
+                Failure::Usage(message) => flags::usage(program, &message),
+                Failure::Other { status, message } => fail(status, &message),
+            }),
+            Err(status) => status,
+        },
+        Err(message) => fail(exit::OS_ERROR, &message),
+    };
+    terminal::close();
+    status
+}
+
+/// What a store at this location is asked in.
+pub fn runtime(location: &Location) -> Result<Runtime, Failure> {
+    if !matches!(location, Location::File { .. }) {
+        limits::check_threads().map_err(Failure::of_os)?;
+    }
+    let runtime = Builder::new_current_thread().enable_all().thread_keep_alive(FOR_EVER).build();
+    runtime.map_err(|error| Failure::from(anyhow::Error::from(error)))
+}
