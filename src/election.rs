@@ -282,7 +282,7 @@ impl Core {
                 standby.request = None;
                 match answer {
                     Ok(Claim::Granted(grant)) => Some(State::Leading(self.lead(now, sent, &grant, actions))),
-                    Ok(Claim::Refused(holder)) => self.held_by(now, standby, holder, actions),
+                    Ok(Claim::Refused(holder)) => Some(self.held_by(now, standby, holder, actions)),
                     Err(error) => self.standby_failed(now, standby, Request::Claim, error, actions),
                 }
             }

@@ -50,7 +50,7 @@ impl Core {
                         self.store_answered(actions);
                         Some(State::Standby(Standby::about_to(Request::Claim, next_claim)))
                     }
-                    Ok(Observation::Held(holder)) => self.held_by(now, standby, holder, actions),
+                    Ok(Observation::Held(holder)) => Some(self.held_by(now, standby, holder, actions)),
                     Err(error) => self.standby_failed(now, standby, Request::Look, error, actions),
                 }
             }
@@ -99,11 +99,11 @@ impl Core {
         standby: &Standby,
         holder: Holder,
         actions: &mut Vec<Action>,
-    ) -> Next {
+    ) -> State {
         self.store_answered(actions);
         self.turn_taken(&holder);
         if self.settings.patience == Patience::Once {
-            return Some(self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions));
+            return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
         }
         let after_expiry = self.after_expiry(&holder);
         let kernel = self.look_for_leader();
@@ -122,7 +122,7 @@ impl Core {
             actions.push(Action::Say(Notice::Waiting(holder.clone())));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: Some(holder), hold: None };
-        Some(State::Standby(next))
+        State::Standby(next)
     }
 
     /// A crash is told by nobody, so a standby looks when the lease has ended that it saw: not much later, so that a
