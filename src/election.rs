@@ -63,9 +63,19 @@ const STOPPED: CommandEnd = CommandEnd::Signalled(15);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Election {
+    core: Core,
+    state: State,
+}
+
+/// The state that follows; None while the present one goes on.
+type Next = Option<State>;
+
+/// What a candidate keeps from one state to the next. Its methods are given the state that they work on, and answer the
+/// state that follows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Core {
     settings: Settings,
     random: Random,
-    state: State,
     /// True once the store has answered: from then on a denied permission is an outage like any other.
     worked: bool,
     /// True from a claim without an answer to the next answer: we may hold the lease without knowing it.
@@ -88,10 +98,9 @@ impl Election {
     #[must_use]
     pub fn new(settings: Settings, now: BootInstant, seed: u64) -> Self {
         assert!(!settings.job_gate || settings.restart.is_none(), "a job's run is entered once");
-        let mut election = Self {
+        let mut core = Core {
             settings,
             random: Random(seed),
-            state: State::Ended,
             worked: false,
             claim_in_doubt: false,
             orders_worked: false,
@@ -103,25 +112,25 @@ impl Election {
             trouble: None,
             standby_tasks: StandbyTasks::AWAY,
         };
-        election.become_standby(now);
-        election
+        let state = core.become_standby(now);
+        Self { core, state }
     }
 
     /// The next instant at which [`Event::Tick`] is due.
     #[must_use]
     pub fn wake_at(&self) -> BootInstant {
-        self.due().min(self.standby_tasks.wake_at())
+        self.due().min(self.core.standby_tasks.wake_at())
     }
 
     fn due(&self) -> BootInstant {
         match &self.state {
             State::Standby(standby) => {
                 let next = if standby.request.is_some() { BootInstant::NEVER } else { standby.next };
-                next.min(self.waiting.until)
+                next.min(self.core.waiting.until)
             }
             State::Withdrawing { until, .. } => *until,
             State::Leading(leadership) => {
-                let deadline = self.deadline(leadership);
+                let deadline = self.core.deadline(leadership);
                 match leadership.tree {
                     Tree::Idle { not_before } => {
                         let start = not_before.unwrap_or(BootInstant::NEVER);
@@ -157,12 +166,12 @@ impl Election {
     pub fn wants_news(&self) -> bool {
         match &self.state {
             State::Standby(standby) => {
-                self.settings.delivery != Delivery::Poll
+                self.core.settings.delivery != Delivery::Poll
                     && standby.request.is_none()
                     && standby.intent == Request::Look
                     // A store that is away is asked by the looks, which pause in between.
                     && standby.failures == 0
-                    && self.waiting.holder.is_some()
+                    && self.core.waiting.holder.is_some()
             }
             State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => false,
         }
@@ -176,20 +185,20 @@ impl Election {
     /// A standby that was heard not to be the first in line.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.is_standby() && (self.waiting.holder.is_some() || self.waiting.hold.is_some())
+        self.is_standby() && self.core.waiting.obstacle().is_some()
     }
 
     #[must_use]
     pub fn view(&self, hindrance: Option<String>) -> View {
         let role = match &self.state {
-            State::Standby(_) => Role::Standby(self.waiting.obstacle()),
+            State::Standby(_) => Role::Standby(self.core.waiting.obstacle()),
             State::Leading(leadership) => leadership
                 .runs
                 .waiting
                 .map_or(Role::Leader(leadership.term), |end| Role::Restarting { term: leadership.term, end }),
             State::Withdrawing { .. } | State::Releasing(_) | State::Ended => Role::Leaving,
         };
-        let trouble = self.trouble.as_ref().map(|trouble| (trouble.message.clone(), trouble.since));
+        let trouble = self.core.trouble.as_ref().map(|trouble| (trouble.message.clone(), trouble.since));
         View { role, trouble, hindrance }
     }
 
@@ -202,156 +211,173 @@ impl Election {
     /// Takes in one event at `now` and answers what is to be done, in this order.
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, event: Event) -> Vec<Action> {
+        let Self { core, state } = self;
         let mut actions = Vec::new();
-        self.standby_tasks_heard(now, &event, &mut actions);
-        match event {
-            Event::Tick | Event::Dismissed => {}
-            Event::Claimed { sent, answer } => self.claimed(now, sent, answer, &mut actions),
-            Event::Observed { answer } => self.observed(now, answer, &mut actions),
-            Event::Changed(news) => self.changed(now, news, &mut actions),
-            Event::Doubted => self.doubted(now),
-            Event::Renewed { sent, answer } => self.renewed(now, sent, answer, &mut actions),
-            Event::Released { answer } => self.released(now, answer, &mut actions),
-            Event::Ordered { answer } => self.ordered(now, answer, &mut actions),
-            Event::Booked { term, answer } => self.booked(now, term, answer, &mut actions),
-            Event::Settled { term, answer } => self.settled(now, term, answer, &mut actions),
-            Event::Tree(event) => self.tree(now, &event, &mut actions),
-            Event::TurnOver => self.turn_over(now),
-            Event::Counted { answer } => self.counted(now, answer, &mut actions),
-            Event::Asked { signal } => self.asked(now, signal, &mut actions),
+        core.standby_tasks_heard(now, state, &event, &mut actions);
+        if let Some(next) = core.take_in(now, state, event, &mut actions) {
+            *state = next;
         }
-        self.pass_time(now, &mut actions);
-        self.attend(now, &mut actions);
+        if let Some(next) = core.pass_time(now, state, &mut actions) {
+            *state = next;
+        }
+        core.attend(now, state, &mut actions);
         actions
     }
+}
 
-    fn pass_time(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        let stands_back = self.stands_back(now);
-        match &mut self.state {
-            State::Standby(standby) => {
-                if now >= self.waiting.until {
-                    let outcome = self.waiting_in_vain();
-                    self.leave(now, outcome, actions);
-                } else if standby.request.is_none() && now >= standby.next {
-                    if standby.intent == Request::Claim && stands_back {
-                        standby.intent = Request::Look;
-                    }
-                    standby.request = Some(standby.intent);
-                    actions.push(match standby.intent {
-                        Request::Claim => Action::Claim,
-                        Request::Look => Action::Observe,
-                        Request::Orders => Action::ReadOrders,
-                    });
-                }
+impl Core {
+    fn take_in(&mut self, now: BootInstant, state: &mut State, event: Event, actions: &mut Vec<Action>) -> Next {
+        match event {
+            Event::Tick | Event::Dismissed => None,
+            Event::Claimed { sent, answer } => self.claimed(now, state, sent, answer, actions),
+            Event::Observed { answer } => self.observed(now, state, answer, actions),
+            Event::Changed(news) => self.changed(now, state, news, actions),
+            Event::Doubted => {
+                leading::doubted(now, state);
+                None
             }
+            Event::Renewed { sent, answer } => self.renewed(now, state, sent, answer, actions),
+            Event::Released { answer } => self.released(now, state, answer, actions),
+            Event::Ordered { answer } => self.ordered(now, state, answer, actions),
+            Event::Booked { term, answer } => self.booked(now, state, term, answer, actions),
+            Event::Settled { term, answer } => self.settled(now, state, term, answer, actions),
+            Event::Tree(event) => self.tree(now, state, &event, actions),
+            Event::TurnOver => {
+                rotation::turn_over(now, state);
+                None
+            }
+            Event::Counted { answer } => self.counted(now, state, answer, actions),
+            Event::Asked { signal } => self.asked(now, state, signal, actions),
+        }
+    }
+
+    fn pass_time(&mut self, now: BootInstant, state: &mut State, actions: &mut Vec<Action>) -> Next {
+        match state {
+            State::Standby(standby) => self.pass_standby(now, standby, actions),
             State::Withdrawing { outcome, until } => {
-                if now >= *until {
-                    let outcome = outcome.clone();
-                    not_released("a claim went unanswered; what it may have got ends by itself".to_owned(), actions);
-                    self.end(outcome, actions);
+                if now < *until {
+                    return None;
                 }
+                not_released("a claim went unanswered; what it may have got ends by itself".to_owned(), actions);
+                Some(self.end(outcome.clone(), actions))
             }
-            State::Leading(_) => self.pass_leading(now, actions),
-            State::Releasing(_) => self.pass_releasing(now, actions),
-            State::Ended => {}
+            State::Leading(leadership) => self.pass_leading(now, leadership, actions),
+            State::Releasing(releasing) => self.pass_releasing(now, releasing, actions),
+            State::Ended => None,
         }
     }
 
     fn claimed(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         sent: BootInstant,
         answer: Result<Claim, StoreError>,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> Next {
         self.claim_in_doubt = matches!(&answer, Err(error) if error.kind == ErrorKind::Unknown)
             || (self.claim_in_doubt && answer.is_err());
-        match &mut self.state {
+        match state {
             State::Standby(standby) => {
                 standby.request = None;
                 match answer {
-                    Ok(Claim::Granted(grant)) => self.lead(now, sent, &grant, actions),
-                    Ok(Claim::Refused(holder)) => self.held_by(now, holder, actions),
-                    Err(error) => self.standby_failed(now, Request::Claim, error, actions),
+                    Ok(Claim::Granted(grant)) => Some(State::Leading(self.lead(now, sent, &grant, actions))),
+                    Ok(Claim::Refused(holder)) => Some(self.held_by(now, standby, holder, actions)),
+                    Err(error) => self.standby_failed(now, standby, Request::Claim, error, actions),
                 }
             }
             State::Withdrawing { outcome, .. } => {
                 let outcome = outcome.clone();
-                match answer {
-                    Ok(Claim::Granted(grant)) => self.release(now, Some(grant.term), Then::End(outcome), WITHDRAWAL),
+                Some(match answer {
+                    Ok(Claim::Granted(grant)) => {
+                        State::Releasing(Releasing::begun(now, Some(grant.term), Then::End(outcome), WITHDRAWAL))
+                    }
                     Ok(Claim::Refused(_)) => self.end(outcome, actions),
                     Err(_) => self.leave_for_good(now, outcome, actions),
-                }
+                })
             }
             // Only a standby claims, and it stays one until the claim is answered or given up.
-            State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Leading(_) | State::Releasing(_) | State::Ended => None,
         }
     }
 
-    fn asked(&mut self, now: BootInstant, signal: i32, actions: &mut Vec<Action>) {
-        let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks);
-        match &mut self.state {
-            State::Standby(_) => self.leave(now, Outcome::Interrupted(signal), actions),
-            State::Withdrawing { until, .. } => *until = now,
-            State::Leading(leadership) => {
-                let again = leadership.asked.is_some();
-                leadership.asked = Some(signal);
-                match leadership.tree {
-                    Tree::Idle { .. } => {
-                        let outcome = leadership.runs.waiting.map_or(Outcome::Interrupted(signal), Outcome::Ended);
-                        self.ends_between_runs(now, Ended::Asked(signal), actions);
-                        self.give_back(now, Then::End(outcome), actions);
-                    }
-                    Tree::Alive { .. } if again => {
-                        actions.push(Action::Say(Notice::Killing));
-                        actions.push(Action::Stop(Stop::Kill));
-                        leadership.seize_after(now, hooks.lost);
-                    }
-                    Tree::Alive { .. } => {
-                        actions.push(Action::Say(Notice::Stopping { signal }));
-                        if let Some(drain) = drain {
-                            leadership.seize_after(now, drain.saturating_add(hooks.around_a_stop()));
-                        }
-                        if leadership.ending.is_none() {
-                            leadership.ending = Some(Ending::Asked);
-                            actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: drain }));
-                        }
-                    }
-                    Tree::Seized => {}
-                }
+    fn asked(&mut self, now: BootInstant, state: &mut State, signal: i32, actions: &mut Vec<Action>) -> Next {
+        match state {
+            State::Standby(standby) => Some(self.leave(now, standby, Outcome::Interrupted(signal), actions)),
+            State::Withdrawing { until, .. } => {
+                *until = now;
+                None
             }
+            State::Leading(leadership) => self.leader_asked(now, leadership, signal, actions),
             State::Releasing(Releasing { settling: Some(settling), then: Then::End(_), .. }) if !settling.asked => {
                 // What was done would be done again. That takes a moment, unless the store is away.
                 settling.asked = true;
+                None
             }
             State::Releasing(releasing) => match releasing.then.clone() {
                 // Somebody who asks while the lease is being given back does not want to wait for that.
                 Then::End(outcome) => {
                     not_released("asked to leave at once; the lease ends by itself".to_owned(), actions);
-                    self.end(outcome, actions);
+                    Some(self.end(outcome, actions))
                 }
-                Then::Standby { .. } | Then::Held(_) => releasing.then = Then::End(Outcome::Interrupted(signal)),
+                Then::Standby { .. } | Then::Held(_) => {
+                    releasing.then = Then::End(Outcome::Interrupted(signal));
+                    None
+                }
             },
-            State::Ended => {}
+            State::Ended => None,
         }
     }
 
-    fn go_on(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) {
+    fn leader_asked(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        signal: i32,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks);
+        let again = leadership.asked.replace(signal).is_some();
+        if let Some(Ending::Asked(last)) = &mut leadership.ending {
+            *last = signal;
+        }
+        match leadership.tree {
+            Tree::Idle { .. } => {
+                let outcome = leadership.runs.waiting.map_or(Outcome::Interrupted(signal), Outcome::Ended);
+                self.ends_between_runs(now, leadership, Ended::Asked(signal), actions);
+                return Some(self.give_back(now, leadership, Then::End(outcome), actions));
+            }
+            Tree::Alive { .. } if again => {
+                actions.push(Action::Say(Notice::Killing));
+                actions.push(Action::Stop(Stop::Kill));
+                leadership.seize_after(now, hooks.lost);
+            }
+            Tree::Alive { .. } => {
+                actions.push(Action::Say(Notice::Stopping { signal }));
+                if let Some(drain) = drain {
+                    leadership.seize_after(now, drain.saturating_add(hooks.around_a_stop()));
+                }
+                if leadership.ending.is_none() {
+                    leadership.ending = Some(Ending::Asked(signal));
+                    actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: drain }));
+                }
+            }
+            Tree::Seized => {}
+        }
+        None
+    }
+
+    fn go_on(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) -> State {
         match then {
             Then::End(outcome) => self.end(outcome, actions),
             Then::Standby { pause } => {
-                self.become_standby(now);
-                if let State::Standby(standby) = &mut self.state {
-                    standby.next = now.plus(pause);
-                }
+                self.begin_waiting(now);
+                State::Standby(Standby::about_to(Request::Claim, now.plus(pause)))
             }
             Then::Held(Hold::StandingBack { term, said, left }) => {
-                self.stand_back(now, Hold::StandingBack { term, said, left }, term, left, actions);
+                self.stand_back(now, Hold::StandingBack { term, said, left }, term, left, actions)
             }
-            Then::Held(hold) => {
-                self.state = State::Standby(Standby::about_to(Request::Orders, now));
-                self.barred(now, hold, actions);
-            }
+            Then::Held(hold) => self.barred(now, hold, actions),
         }
     }
 

@@ -4,8 +4,8 @@
 //! and fail for ever, while a host that is ready waits. So it stands back, longer each time: until somebody else leads,
 //! or nobody has for that long.
 
-use super::state::{Ending, State, Tree};
-use super::{Action, Election, Hold, Notice};
+use super::state::{Ending, Leadership, Tree};
+use super::{Action, Core, Hold, Notice};
 use crate::exit::StartError;
 use crate::lease::Term;
 use crate::time::BootInstant;
@@ -39,12 +39,11 @@ impl fmt::Display for HookEnd {
     }
 }
 
-impl Election {
+impl Core {
     /// COMMAND runs, so its hook did not fail; and how long it may run counts from now.
-    pub(super) fn command_started(&mut self, now: BootInstant) {
+    pub(super) fn command_started(&mut self, now: BootInstant, leadership: &mut Leadership) {
         self.unready = 0;
         let most = self.settings.max_run;
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
         leadership.runs.begin_run(now);
         if let Tree::Alive { overrun_at, .. } = &mut leadership.tree {
             *overrun_at = most.map_or(BootInstant::NEVER, |most| now.plus(most));
@@ -52,7 +51,13 @@ impl Election {
     }
 
     /// COMMAND will not be started.
-    pub(super) fn unready(&mut self, now: BootInstant, end: HookEnd, actions: &mut Vec<Action>) {
+    pub(super) fn unready(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        end: HookEnd,
+        actions: &mut Vec<Action>,
+    ) {
         let timing = self.settings.timing;
         let time = match end {
             // It was asked to stop, and has the rest of its box.
@@ -61,7 +66,6 @@ impl Election {
                 timing.stop_time()
             }
         };
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
         leadership.unready = true;
         leadership.seize_after(now, time);
         if leadership.ending.is_none() {

@@ -4,8 +4,8 @@
 //! next reads the ledger at once. So the entry is made *after* the grant and the orders and before the start, and it is
 //! settled, or withdrawn where nothing started, *before* the release.
 
-use super::state::{Leadership, State, Then, Tree};
-use super::{Action, Booking, Election, Notice, Outcome, TROUBLE_EVERY};
+use super::state::{Leadership, Releasing, State, Then, Tree};
+use super::{Action, Booking, Core, Next, Notice, Outcome, TROUBLE_EVERY};
 use crate::lease::Term;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
@@ -31,26 +31,30 @@ impl Entry {
     }
 }
 
-impl Election {
+impl Core {
     pub(super) fn booked(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         term: Term,
         answer: Result<Booking, StoreError>,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> Next {
         let timing = self.settings.timing;
-        match &mut self.state {
+        match state {
             State::Leading(leadership) if leadership.term == term && leadership.entry.in_flight => {
                 leadership.entry.in_flight = false;
                 match answer {
-                    Ok(Booking::Booked) => leadership.entry.stands = true,
+                    Ok(Booking::Booked) => {
+                        leadership.entry.stands = true;
+                        None
+                    }
                     Ok(Booking::Done(said)) => {
                         leadership.entry.begun = false;
-                        self.give_back(now, Then::End(Outcome::Done(said)), actions);
+                        Some(self.give_back(now, leadership, Then::End(Outcome::Done(said)), actions))
                     }
                     Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                        self.give_back(now, Then::End(Outcome::Refused(error)), actions);
+                        Some(self.give_back(now, leadership, Then::End(Outcome::Refused(error)), actions))
                     }
                     Err(error) => {
                         leadership.entry.failures += 1;
@@ -61,56 +65,67 @@ impl Election {
                             entry.said = Some(now);
                             actions.push(Action::Say(Notice::NotEntered(error.message)));
                         }
+                        None
                     }
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+                None
+            }
         }
     }
 
     pub(super) fn settled(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         term: Term,
         answer: Result<(), StoreError>,
         actions: &mut Vec<Action>,
-    ) {
-        match &mut self.state {
+    ) -> Next {
+        match state {
             State::Releasing(releasing) if releasing.term == Some(term) && releasing.settling.is_some() => {
                 releasing.in_flight = false;
                 match answer {
-                    Ok(()) => self.release_settled(now, actions),
+                    Ok(()) => self.release_settled(now, releasing, actions),
                     Err(error) => match error.kind {
                         ErrorKind::NotApplied | ErrorKind::Unknown => {
                             releasing.failures += 1;
                             let most = self.settings.timing.retry_interval;
                             releasing.next = now.plus(self.random.backoff(releasing.failures, most));
                             self.in_trouble(now, error.message, true, actions);
+                            None
                         }
-                        ErrorKind::Denied | ErrorKind::Misconfigured => self.unsettled(now, error.message, actions),
+                        ErrorKind::Denied | ErrorKind::Misconfigured => {
+                            self.unsettled(now, releasing, error.message, actions)
+                        }
                     },
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+                None
+            }
         }
     }
 
     /// The entry stays as it is.
-    pub(super) fn unsettled(&mut self, now: BootInstant, why: String, actions: &mut Vec<Action>) {
+    pub(super) fn unsettled(
+        &mut self,
+        now: BootInstant,
+        releasing: &mut Releasing,
+        why: String,
+        actions: &mut Vec<Action>,
+    ) -> Next {
         actions.push(Action::Say(Notice::NotSettled(why)));
-        self.release_settled(now, actions);
+        self.release_settled(now, releasing, actions)
     }
 
-    fn release_settled(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        let State::Releasing(releasing) = &mut self.state else { unreachable!("who settles goes on to release") };
+    fn release_settled(&mut self, now: BootInstant, releasing: &mut Releasing, actions: &mut Vec<Action>) -> Next {
         releasing.settling = None;
         releasing.in_flight = false;
         releasing.failures = 0;
         releasing.next = now;
-        if !releasing.ours {
-            let then = releasing.then.clone();
-            self.go_on(now, then, actions);
-        }
+        (!releasing.ours).then(|| self.go_on(now, releasing.then.clone(), actions))
     }
 }
 

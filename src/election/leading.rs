@@ -7,21 +7,24 @@
 use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Turn;
-use super::state::{Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, State, Then, Tree};
+use super::state::{Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, State, Then, Tree};
 use super::{
-    Action, CommandEnd, Election, Ended, Hold, Loss, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop, StopReason,
-    TreeEvent,
+    Action, CommandEnd, Core, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop,
+    StopReason, TreeEvent,
 };
-use crate::lease::Deadline;
 use crate::store::{Grant, Renewal, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
-impl Election {
-    pub(super) fn pass_leading(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+impl Core {
+    pub(super) fn pass_leading(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        actions: &mut Vec<Action>,
+    ) -> Next {
         let timing = self.settings.timing;
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader comes here") };
-        let deadline = if self.settings.expires { timing.deadline(leadership.valid_until) } else { Deadline::NONE };
+        let deadline = self.deadline(leadership);
         let lost = leadership.is_lost_for_certain();
         if let Tree::Idle { not_before } = &mut leadership.tree
             && not_before.is_some_and(|not_before| now >= not_before)
@@ -66,7 +69,7 @@ impl Election {
         match &mut leadership.tree {
             Tree::Idle { not_before } => {
                 if now >= deadline.kill_at {
-                    self.lost(now, Loss::DeadlinePassed, actions);
+                    return self.lost(now, leadership, Loss::DeadlinePassed, actions);
                 } else if not_before.is_none()
                     && leadership.reading.cleared
                     && leadership.entry.stands
@@ -87,16 +90,23 @@ impl Election {
                     actions.push(Action::Seize);
                 }
                 if now >= deadline.term_at && leadership.ending.is_none() {
-                    self.lost(now, Loss::DeadlinePassed, actions);
+                    return self.lost(now, leadership, Loss::DeadlinePassed, actions);
                 } else if overran && leadership.ending.is_none() {
-                    self.overran(now, actions);
+                    self.overran(now, leadership, actions);
                 }
             }
             Tree::Seized => {}
         }
+        None
     }
 
-    pub(super) fn lead(&mut self, now: BootInstant, sent: BootInstant, grant: &Grant, actions: &mut Vec<Action>) {
+    pub(super) fn lead(
+        &mut self,
+        now: BootInstant,
+        sent: BootInstant,
+        grant: &Grant,
+        actions: &mut Vec<Action>,
+    ) -> Leadership {
         let timing = self.settings.timing;
         let valid_until = if self.settings.expires { sent.plus(timing.lease) } else { BootInstant::NEVER };
         let not_before = grant.start_after.filter(|&not_before| now < not_before);
@@ -109,7 +119,7 @@ impl Election {
         if let Some(not_before) = not_before {
             actions.push(Action::Say(Notice::HoldingBack(not_before.since(now))));
         }
-        self.state = State::Leading(Leadership {
+        Leadership {
             term: grant.term,
             valid_until,
             next_renewal,
@@ -126,30 +136,20 @@ impl Election {
             asked: None,
             end: None,
             unready: false,
-        });
-    }
-
-    /// Only the store knows whether the lease was lost: the next renewal asks it, at once.
-    pub(super) fn doubted(&mut self, now: BootInstant) {
-        match &mut self.state {
-            State::Leading(leadership) => {
-                let soonest = now.max(leadership.last_sent.plus(LEAST_PAUSE));
-                leadership.next_renewal = leadership.next_renewal.min(soonest);
-            }
-            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
         }
     }
 
     pub(super) fn renewed(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         sent: BootInstant,
         answer: Result<Renewal, StoreError>,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> Next {
         let timing = self.settings.timing;
         let expires = self.settings.expires;
-        match &mut self.state {
+        match state {
             State::Leading(leadership) => {
                 leadership.in_flight = leadership.in_flight.saturating_sub(1);
                 match answer {
@@ -169,10 +169,11 @@ impl Election {
                             actions.push(Action::Extend(timing.deadline(leadership.valid_until)));
                         }
                         self.store_answered(actions);
+                        None
                     }
-                    Ok(Renewal::Overtaken) => {}
+                    Ok(Renewal::Overtaken) => None,
                     Ok(Renewal::Lost(holder)) => {
-                        self.lost(now, holder.map_or(Loss::RecordGone, Loss::TakenBy), actions);
+                        self.lost(now, leadership, holder.map_or(Loss::RecordGone, Loss::TakenBy), actions)
                     }
                     Err(error) => {
                         leadership.failures += 1;
@@ -181,120 +182,151 @@ impl Election {
                         leadership.next_renewal = leadership.next_renewal.min(now.plus(pause));
                         let say = leadership.failures > 1;
                         self.in_trouble(now, error.message, say, actions);
+                        None
                     }
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
+            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => None,
         }
     }
 
-    pub(super) fn tree(&mut self, now: BootInstant, event: &TreeEvent, actions: &mut Vec<Action>) {
-        let stop_time = self.settings.timing.stop_time();
-        match &mut self.state {
-            State::Leading(leadership) => match *event {
-                TreeEvent::NotStarted(error) => {
-                    leadership.ending.get_or_insert(Ending::NotStarted(error));
-                }
-                TreeEvent::Ended(end) => {
-                    leadership.end = Some(end);
-                    leadership.runs.end_of_run(now);
-                    leadership.seize_after(now, stop_time);
-                    leadership.ending.get_or_insert(Ending::ByItself(end));
-                }
-                TreeEvent::Started => self.command_started(now),
-                TreeEvent::Unready(end) => self.unready(now, end, actions),
-                TreeEvent::DeadlineReached => {
-                    if leadership.ending.is_none() {
-                        self.lost(now, Loss::DeadlinePassed, actions);
-                    }
-                }
-                TreeEvent::GuardFailed => {
-                    leadership.tree = Tree::Seized;
-                    if leadership.ending.is_none() {
-                        leadership.ending = Some(Ending::Lost(Loss::GuardFailed));
-                        actions.push(Action::Say(Notice::Lost(Loss::GuardFailed)));
-                    }
-                }
-                TreeEvent::Dead => self.tree_dead(now, actions),
-            },
+    pub(super) fn tree(
+        &mut self,
+        now: BootInstant,
+        state: &mut State,
+        event: &TreeEvent,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        match state {
+            State::Leading(leadership) => self.tree_of(now, leadership, event, actions),
             State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {
                 assert!(*event != TreeEvent::Dead, "only a leadership has a tree");
+                None
             }
         }
     }
 
-    pub(super) fn lost(&mut self, now: BootInstant, loss: Loss, actions: &mut Vec<Action>) {
-        let stop_time = self.settings.timing.stop_time();
-        let State::Leading(leadership) = &self.state else { unreachable!("only a leader loses") };
-        let restarts = matches!(leadership.ending, Some(Ending::ByItself(end)) if self.would_restart(end));
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader loses") };
-        let definite = loss.is_certain();
+    fn tree_of(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        event: &TreeEvent,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        match *event {
+            TreeEvent::NotStarted(error) => {
+                leadership.ending.get_or_insert(Ending::NotStarted(error));
+            }
+            TreeEvent::Ended(end) => {
+                leadership.end = Some(end);
+                leadership.runs.end_of_run(now);
+                leadership.seize_after(now, self.settings.timing.stop_time());
+                leadership.ending.get_or_insert(Ending::ByItself(end));
+            }
+            TreeEvent::Started => self.command_started(now, leadership),
+            TreeEvent::Unready(end) => self.unready(now, leadership, end, actions),
+            TreeEvent::DeadlineReached => {
+                if leadership.ending.is_none() {
+                    return self.lost(now, leadership, Loss::DeadlinePassed, actions);
+                }
+            }
+            TreeEvent::GuardFailed => {
+                leadership.tree = Tree::Seized;
+                if leadership.ending.is_none() {
+                    leadership.ending = Some(Ending::Lost(Loss::GuardFailed));
+                    actions.push(Action::Say(Notice::Lost(Loss::GuardFailed)));
+                }
+            }
+            TreeEvent::Dead => return self.tree_dead(now, leadership, actions),
+        }
+        None
+    }
+
+    fn lost(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss, actions: &mut Vec<Action>) -> Next {
         if leadership.is_lost_for_certain() {
-            return;
+            return None;
         }
         actions.push(Action::Say(Notice::Lost(loss.clone())));
         match leadership.tree {
-            Tree::Idle { .. } => {
-                self.ends_between_runs(now, Ended::Lost(loss.clone()), actions);
-                let State::Leading(leadership) = &self.state else { unreachable!("only a leader loses") };
-                let (term, left, entered) =
-                    (leadership.term, leadership.valid_until.since(now), leadership.entry.begun);
-                self.end_leadership(actions);
-                let then = self.after_loss(loss);
-                if entered {
-                    self.release(now, Some(term), then, left);
-                    self.settle_first(now, None, false);
-                } else {
-                    self.go_on(now, then, actions);
-                }
-            }
+            Tree::Idle { .. } => Some(self.lost_without_a_tree(now, leadership, loss, actions)),
             Tree::Alive { .. } | Tree::Seized => {
-                let first = leadership.ending.is_none();
-                // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
-                match &mut leadership.ending {
-                    None => leadership.ending = Some(Ending::Lost(loss)),
-                    // What is left of its tree dies, and then it would be started again.
-                    Some(Ending::ByItself(_)) if restarts && definite => leadership.ending = Some(Ending::Lost(loss)),
-                    Some(Ending::Lost(cause)) if definite => *cause = loss,
-                    Some(
-                        Ending::Lost(_)
-                        | Ending::ByItself(_)
-                        | Ending::NotStarted(_)
-                        | Ending::Unready(_)
-                        | Ending::Asked
-                        | Ending::Overran
-                        | Ending::Ordered(_)
-                        | Ending::GaveUp { .. }
-                        | Ending::Relinquished,
-                    ) => {}
-                }
-                if definite {
-                    leadership.next_renewal = BootInstant::NEVER;
-                }
-                // The guard sees the deadline by itself, unless it is late and first hears of a later one.
-                if definite || first {
-                    leadership.seize_after(now, stop_time);
-                    actions.push(Action::Stop(Stop::Losing { certain: definite }));
-                }
+                self.lost_with_a_tree(now, leadership, loss, actions);
+                None
             }
+        }
+    }
+
+    fn lost_without_a_tree(
+        &mut self,
+        now: BootInstant,
+        leadership: &Leadership,
+        loss: Loss,
+        actions: &mut Vec<Action>,
+    ) -> State {
+        self.ends_between_runs(now, leadership, Ended::Lost(loss.clone()), actions);
+        self.end_leadership(actions);
+        let then = self.after_loss(loss);
+        if leadership.entry.begun {
+            let left = leadership.valid_until.since(now);
+            let releasing = Releasing::begun(now, Some(leadership.term), then, left);
+            State::Releasing(releasing.settle_first(now, None, false, self.settings.timing.lease))
+        } else {
+            self.go_on(now, then, actions)
+        }
+    }
+
+    fn lost_with_a_tree(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        loss: Loss,
+        actions: &mut Vec<Action>,
+    ) {
+        let restarts = matches!(leadership.ending, Some(Ending::ByItself(end)) if self.would_restart(end));
+        let definite = loss.is_certain();
+        let first = leadership.ending.is_none();
+        // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
+        match &mut leadership.ending {
+            None => leadership.ending = Some(Ending::Lost(loss)),
+            // What is left of its tree dies, and then it would be started again.
+            Some(Ending::ByItself(_)) if restarts && definite => leadership.ending = Some(Ending::Lost(loss)),
+            Some(Ending::Lost(cause)) if definite => *cause = loss,
+            Some(
+                Ending::Lost(_)
+                | Ending::ByItself(_)
+                | Ending::NotStarted(_)
+                | Ending::Unready(_)
+                | Ending::Asked(_)
+                | Ending::Overran
+                | Ending::Ordered(_)
+                | Ending::GaveUp { .. }
+                | Ending::Relinquished,
+            ) => {}
+        }
+        if definite {
+            leadership.next_renewal = BootInstant::NEVER;
+        }
+        // The guard sees the deadline by itself, unless it is late and first hears of a later one.
+        if definite || first {
+            leadership.seize_after(now, self.settings.timing.stop_time());
+            actions.push(Action::Stop(Stop::Losing { certain: definite }));
         }
     }
 
     /// As timeout(1) does: the stop signal, and SIGKILL after the grace. The lease is renewed until COMMAND has ended.
-    pub(super) fn overran(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        let (grace, stop_time) = (self.settings.timing.stop_grace, self.settings.timing.stop_time());
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader runs a command") };
+    fn overran(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) {
+        let timing = self.settings.timing;
         actions.push(Action::Say(Notice::Overran(self.settings.max_run.unwrap_or_default())));
-        leadership.seize_after(now, stop_time);
+        leadership.seize_after(now, timing.stop_time());
         leadership.ending = Some(Ending::Overran);
-        actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Overran, kill_after: Some(grace) }));
+        let kill_after = Some(timing.stop_grace);
+        actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Overran, kill_after }));
     }
 
-    pub(super) fn tree_dead(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        if self.restarts(now, actions) {
-            return;
+    fn tree_dead(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) -> Next {
+        if self.restarts(now, leadership, actions) {
+            return None;
         }
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
         let (term, asked, mut end) = (leadership.term, leadership.asked, leadership.end);
         let entered = leadership.entry.begun;
@@ -306,18 +338,19 @@ impl Election {
         }
         let left = leadership.valid_until.since(now);
         let unready = leadership.unready;
-        let when_asked = asked.map(|signal| match end {
+        let left_on = |signal| match end {
             Some(end) => Outcome::Ended(end),
             None if unready => Outcome::Interrupted(signal),
             None => Outcome::Ended(CommandEnd::Signalled(signal)),
-        });
+        };
+        let when_asked = asked.map(left_on);
         self.end_leadership(actions);
-        let how = ending.told(asked);
+        let how = ending.told();
         actions.push(Action::Ended { term, how: how.clone() });
         let (then, ours) = match ending {
             Ending::ByItself(end) => (Then::End(Outcome::Ended(end)), true),
             Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
-            Ending::Asked => (Then::End(when_asked.expect("asked is set before the ending")), true),
+            Ending::Asked(signal) => (Then::End(left_on(signal)), true),
             Ending::Overran => (Then::End(Outcome::Overran), true),
             Ending::Unready(failed) => {
                 self.begin_waiting(now);
@@ -355,17 +388,18 @@ impl Election {
                 (then.unwrap_or_else(|| self.after_loss(loss)), ours)
             }
         };
-        if ours || entered {
-            self.release(now, Some(term), then, left);
-            if entered {
-                self.settle_first(now, has_run.then_some(Ran { how, end }), ours);
-            }
+        let releasing = Releasing::begun(now, Some(term), then, left);
+        Some(if entered {
+            let ran = has_run.then_some(Ran { how, end });
+            State::Releasing(releasing.settle_first(now, ran, ours, self.settings.timing.lease))
+        } else if ours {
+            State::Releasing(releasing)
         } else {
-            self.go_on(now, then, actions);
-        }
+            self.go_on(now, releasing.then, actions)
+        })
     }
 
-    pub(super) fn after_loss(&mut self, loss: Loss) -> Then {
+    fn after_loss(&mut self, loss: Loss) -> Then {
         match self.settings.on_loss {
             // Something here kills guards: somebody else shall try, and we not in a hot loop.
             OnLoss::Standby if loss == Loss::GuardFailed => {
@@ -377,18 +411,35 @@ impl Election {
     }
 
     /// A leadership without a tree ends before it has begun.
-    pub(super) fn give_back(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) {
-        let State::Leading(leadership) = &self.state else { unreachable!("only a leader can give it back") };
-        let (term, left, entered) = (leadership.term, leadership.valid_until.since(now), leadership.entry.begun);
+    pub(super) fn give_back(
+        &mut self,
+        now: BootInstant,
+        leadership: &Leadership,
+        then: Then,
+        actions: &mut Vec<Action>,
+    ) -> State {
         self.end_leadership(actions);
-        self.release(now, Some(term), then, left);
-        if entered {
-            self.settle_first(now, None, true);
-        }
+        let releasing = Releasing::begun(now, Some(leadership.term), then, leadership.valid_until.since(now));
+        State::Releasing(if leadership.entry.begun {
+            releasing.settle_first(now, None, true, self.settings.timing.lease)
+        } else {
+            releasing
+        })
     }
 
-    pub(super) fn end_leadership(&mut self, actions: &mut Vec<Action>) {
+    fn end_leadership(&mut self, actions: &mut Vec<Action>) {
         self.trouble = None;
         actions.push(Action::ForgetRenewals);
+    }
+}
+
+/// Only the store knows whether the lease was lost: the next renewal asks it, at once.
+pub(super) fn doubted(now: BootInstant, state: &mut State) {
+    match state {
+        State::Leading(leadership) => {
+            let soonest = now.max(leadership.last_sent.plus(LEAST_PAUSE));
+            leadership.next_renewal = leadership.next_renewal.min(soonest);
+        }
+        State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
     }
 }

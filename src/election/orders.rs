@@ -4,59 +4,67 @@
 //! leader therefore reads orders *after* its grant, before it starts COMMAND, and then with every renewal; a standby that
 //! orders bar from leading claims nothing, and reads them until they let it.
 
-use super::state::{Ending, LEAST_PAUSE, Request, Standby, State, Then, Tree, Waiting};
+use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
 use super::{
-    Action, Directives, Election, Ended, Handover, Hold, Notice, Obstacle, Outcome, Patience, Pause, Stop, StopReason,
-    TROUBLE_EVERY,
+    Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause, Stop,
+    StopReason, TROUBLE_EVERY,
 };
 use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
 
-impl Election {
+impl Core {
     pub(super) fn ordered(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         answer: Result<Directives, StoreError>,
         actions: &mut Vec<Action>,
-    ) {
-        match &mut self.state {
+    ) -> Next {
+        match state {
             State::Standby(standby) if standby.request == Some(Request::Orders) => {
                 standby.request = None;
                 match answer {
                     Ok(directives) => {
                         self.orders_worked = true;
                         self.store_answered(actions);
-                        if let Some(hold) = self.hold(now, &directives) {
-                            self.barred(now, hold, actions);
+                        Some(if let Some(hold) = self.hold(now, None, &directives) {
+                            self.barred(now, hold, actions)
                         } else {
                             self.waiting.hold = None;
-                            self.state = State::Standby(Standby::about_to(Request::Claim, now));
-                        }
+                            State::Standby(Standby::about_to(Request::Claim, now))
+                        })
                     }
-                    Err(error) => self.standby_failed(now, Request::Orders, error, actions),
+                    Err(error) => self.standby_failed(now, standby, Request::Orders, error, actions),
                 }
             }
             State::Leading(leadership) if leadership.reading.in_flight => {
                 leadership.reading.in_flight = false;
                 match answer {
-                    Ok(directives) => self.leader_ordered(now, &directives, actions),
-                    Err(error) => self.leader_without_orders(now, error, actions),
+                    Ok(directives) => self.leader_ordered(now, leadership, &directives, actions),
+                    Err(error) => self.leader_without_orders(now, leadership, error, actions),
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+                None
+            }
         }
     }
 
-    fn leader_ordered(&mut self, now: BootInstant, directives: &Directives, actions: &mut Vec<Action>) {
-        let hold = self.hold(now, directives);
+    fn leader_ordered(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        directives: &Directives,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let hold = self.hold(now, Some(leadership), directives);
         let (drain, around) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
-        let State::Leading(leadership) = &mut self.state else { unreachable!("a leader read them") };
         self.orders_worked = true;
         leadership.reading.failures = 0;
         match (hold, &leadership.tree) {
             (Some(hold), Tree::Idle { .. }) => {
-                self.ends_between_runs(now, Ending::Ordered(hold.clone()).told(None), actions);
-                self.give_back(now, Then::Held(hold), actions);
+                self.ends_between_runs(now, leadership, Ending::Ordered(hold.clone()).told(), actions);
+                return Some(self.give_back(now, leadership, Then::Held(hold), actions));
             }
             (Some(hold), Tree::Alive { .. } | Tree::Seized) => {
                 if leadership.ending.is_none() {
@@ -79,12 +87,18 @@ impl Election {
                 }
             }
         }
+        None
     }
 
     /// COMMAND goes on for as long as the lease does; it is not started without orders.
-    fn leader_without_orders(&mut self, now: BootInstant, error: StoreError, actions: &mut Vec<Action>) {
+    fn leader_without_orders(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        error: StoreError,
+        actions: &mut Vec<Action>,
+    ) -> Next {
         let timing = self.settings.timing;
-        let State::Leading(leadership) = &mut self.state else { unreachable!("a leader asked for them") };
         let final_word = matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured);
         let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
@@ -95,9 +109,9 @@ impl Election {
                 Then::End(Outcome::Refused(error))
             };
             if let Some(end) = waiting {
-                self.ends_between_runs(now, Ended::ByItself(end), actions);
+                self.ends_between_runs(now, leadership, Ended::ByItself(end), actions);
             }
-            return self.give_back(now, then, actions);
+            return Some(self.give_back(now, leadership, then, actions));
         }
         leadership.reading.stale = false;
         leadership.reading.failures += 1;
@@ -113,14 +127,13 @@ impl Election {
             let running = !matches!(leadership.tree, Tree::Idle { .. });
             actions.push(Action::Say(Notice::OrdersUnread { message: error.message, running }));
         }
+        None
     }
 
     /// What keeps us from leading, or from going on. One and the same handover bars us for its time only once.
-    fn hold(&mut self, now: BootInstant, directives: &Directives) -> Option<Hold> {
-        let (leads, runs) = match &self.state {
-            State::Leading(leadership) => (Some(leadership.term), leadership.has_begun()),
-            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => (None, false),
-        };
+    fn hold(&mut self, now: BootInstant, leadership: Option<&Leadership>, directives: &Directives) -> Option<Hold> {
+        let leads = leadership.map(|leadership| leadership.term);
+        let runs = leadership.is_some_and(Leadership::has_begun);
         if let Some(Pause { left, said, .. }) = directives.pause.as_ref().filter(|pause| !(runs && pause.keep)) {
             return Some(Hold::Paused { said: said.clone(), left: *left });
         }
@@ -137,9 +150,9 @@ impl Election {
     }
 
     /// A standby waits for orders to let it lead.
-    pub(super) fn barred(&mut self, now: BootInstant, hold: Hold, actions: &mut Vec<Action>) {
+    pub(super) fn barred(&mut self, now: BootInstant, hold: Hold, actions: &mut Vec<Action>) -> State {
         if self.settings.patience == Patience::Once {
-            return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
+            return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
         }
         let pause = self.random.about(self.settings.timing.retry_interval);
         let pause = match &hold {
@@ -148,7 +161,6 @@ impl Election {
                 pause.min(*left).max(LEAST_PAUSE)
             }
         };
-        self.state = State::Standby(Standby::about_to(Request::Orders, now.plus(pause)));
         let said = |hold: &Hold| match hold {
             Hold::Paused { said, .. } | Hold::HandedOver { said, .. } | Hold::StandingBack { said, .. } => said.clone(),
         };
@@ -156,6 +168,7 @@ impl Election {
             actions.push(Action::Say(Notice::Held(hold.clone())));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
+        State::Standby(Standby::about_to(Request::Orders, now.plus(pause)))
     }
 }
 

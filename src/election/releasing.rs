@@ -5,26 +5,52 @@
 //! then waits for its end.
 
 use super::state::{Releasing, Settling, State, Then};
-use super::{Action, Election, Notice, Ran, WITHDRAWAL};
+use super::{Action, Core, Next, Notice, Ran, WITHDRAWAL};
 use crate::lease::Term;
 use crate::store::{ErrorKind, Release, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
-impl Election {
-    pub(super) fn pass_releasing(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
-        if let State::Releasing(Releasing { settling: Some(settling), .. }) = &self.state
-            && now >= settling.give_up
-        {
-            self.unsettled(now, "the store did not answer in time".to_owned(), actions);
+impl Releasing {
+    pub(super) fn begun(now: BootInstant, term: Option<Term>, then: Then, at_most: Duration) -> Self {
+        Self {
+            term,
+            settling: None,
+            ours: true,
+            then,
+            give_up: now.plus(at_most.max(WITHDRAWAL)),
+            in_flight: false,
+            next: now,
+            failures: 0,
         }
-        let State::Releasing(releasing) = &mut self.state else { return };
+    }
+
+    /// The ledger is told before the release, or instead of it where the lease is not ours any more.
+    pub(super) fn settle_first(self, now: BootInstant, ran: Option<Ran>, ours: bool, lease: Duration) -> Self {
+        let half = self.give_up.since(now) / 2;
+        let give_up = now.plus(half.max(WITHDRAWAL).min(lease));
+        Self { settling: Some(Settling { ran, give_up, asked: false }), ours, ..self }
+    }
+}
+
+impl Core {
+    pub(super) fn pass_releasing(
+        &mut self,
+        now: BootInstant,
+        releasing: &mut Releasing,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        if releasing.settling.as_ref().is_some_and(|settling| now >= settling.give_up) {
+            let next = self.unsettled(now, releasing, "the store did not answer in time".to_owned(), actions);
+            if next.is_some() {
+                return next;
+            }
+        }
         if now >= releasing.give_up {
-            let then = releasing.then.clone();
-            let why = "the store did not answer; the lease ends by itself".to_owned();
-            not_released(why, actions);
-            self.go_on(now, then, actions);
-        } else if !releasing.in_flight && now >= releasing.next {
+            not_released("the store did not answer; the lease ends by itself".to_owned(), actions);
+            return Some(self.go_on(now, releasing.then.clone(), actions));
+        }
+        if !releasing.in_flight && now >= releasing.next {
             releasing.in_flight = true;
             let term = releasing.term.unwrap_or(Term(0));
             actions.push(match &releasing.settling {
@@ -32,41 +58,19 @@ impl Election {
                 None => Action::Release { term },
             });
         }
-    }
-
-    pub(super) fn release(&mut self, now: BootInstant, term: Option<Term>, then: Then, at_most: Duration) {
-        let give_up = now.plus(at_most.max(WITHDRAWAL));
-        self.state = State::Releasing(Releasing {
-            term,
-            settling: None,
-            ours: true,
-            then,
-            give_up,
-            in_flight: false,
-            next: now,
-            failures: 0,
-        });
-    }
-
-    /// Before the release that was just begun, or instead of it.
-    pub(super) fn settle_first(&mut self, now: BootInstant, ran: Option<Ran>, ours: bool) {
-        let State::Releasing(releasing) = &mut self.state else { unreachable!("a release was begun") };
-        let half = releasing.give_up.since(now) / 2;
-        let give_up = now.plus(half.max(WITHDRAWAL).min(self.settings.timing.lease));
-        releasing.settling = Some(Settling { ran, give_up, asked: false });
-        releasing.ours = ours;
+        None
     }
 
     pub(super) fn released(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         answer: Result<Release, StoreError>,
         actions: &mut Vec<Action>,
-    ) {
-        match &mut self.state {
+    ) -> Next {
+        match state {
             State::Releasing(releasing) if releasing.settling.is_none() => {
                 releasing.in_flight = false;
-                let then = releasing.then.clone();
                 match answer {
                     Ok(Release::Released | Release::NotHeld) => {
                         self.claim_in_doubt = false;
@@ -74,7 +78,7 @@ impl Election {
                             actions.push(Action::Say(Notice::Released(term)));
                             actions.push(Action::ReleaseOver { failed: None });
                         }
-                        self.go_on(now, then, actions);
+                        Some(self.go_on(now, releasing.then.clone(), actions))
                     }
                     Err(error) => match error.kind {
                         ErrorKind::NotApplied | ErrorKind::Unknown => {
@@ -82,15 +86,18 @@ impl Election {
                             let pause = self.random.backoff(releasing.failures, self.settings.timing.retry_interval);
                             releasing.next = now.plus(pause);
                             self.in_trouble(now, error.message, true, actions);
+                            None
                         }
                         ErrorKind::Denied | ErrorKind::Misconfigured => {
                             not_released(error.message, actions);
-                            self.go_on(now, then, actions);
+                            Some(self.go_on(now, releasing.then.clone(), actions))
                         }
                     },
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+                None
+            }
         }
     }
 }

@@ -11,8 +11,8 @@
 //!   lease is given up, and others go first.
 
 use super::RestartWhen;
-use super::state::{Ending, Leadership, State, Tree};
-use super::{Action, CommandEnd, Election, Ended, Notice, Restart};
+use super::state::{Ending, Leadership, Tree};
+use super::{Action, CommandEnd, Core, Ended, Notice, Restart};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -75,15 +75,20 @@ impl Leadership {
     }
 }
 
-impl Election {
+impl Core {
     /// COMMAND has ended by itself, and would be started again but for what has come since.
     pub(super) fn would_restart(&self, end: CommandEnd) -> bool {
         self.settings.restart.is_some_and(|restart| restart.wants(end))
     }
 
     /// A leadership without a tree is about to end. If COMMAND was started in it, that is told, and a new wait begins.
-    pub(super) fn ends_between_runs(&mut self, now: BootInstant, how: Ended, actions: &mut Vec<Action>) {
-        let State::Leading(leadership) = &self.state else { unreachable!("only a leadership has runs") };
+    pub(super) fn ends_between_runs(
+        &mut self,
+        now: BootInstant,
+        leadership: &Leadership,
+        how: Ended,
+        actions: &mut Vec<Action>,
+    ) {
         if leadership.runs.waiting.is_some() {
             actions.push(Action::Ended { term: leadership.term, how });
             self.begin_waiting(now);
@@ -91,8 +96,12 @@ impl Election {
     }
 
     /// The tree is dead. Whether the leadership goes on, with another run of COMMAND.
-    pub(super) fn restarts(&mut self, now: BootInstant, actions: &mut Vec<Action>) -> bool {
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leadership has a tree") };
+    pub(super) fn restarts(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        actions: &mut Vec<Action>,
+    ) -> bool {
         let (Some(restart), Some(Ending::ByItself(end)), None) =
             (self.settings.restart, &leadership.ending, leadership.asked)
         else {

@@ -10,7 +10,7 @@
 //! - What was given up may still be in the store, under our own name: only another term shows that somebody has led.
 
 use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
-use super::{Action, Election, Ended, Hold, Notice, Obstacle, Outcome, Patience, Stop, StopReason};
+use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience, Stop, StopReason};
 use crate::lease::Term;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::BootInstant;
@@ -71,26 +71,27 @@ impl Leadership {
     }
 }
 
-impl Election {
-    /// A time of the schedule has come.
-    pub(super) fn turn_over(&mut self, now: BootInstant) {
-        match &mut self.state {
-            State::Leading(leadership) => {
-                if now.since(leadership.turn.began) >= YOUNG {
-                    leadership.turn.next = now;
-                }
+/// A time of the schedule has come.
+pub(super) fn turn_over(now: BootInstant, state: &mut State) {
+    match state {
+        State::Leading(leadership) => {
+            if now.since(leadership.turn.began) >= YOUNG {
+                leadership.turn.next = now;
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
         }
+        State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
     }
+}
 
+impl Core {
     pub(super) fn counted(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         answer: Result<Option<usize>, StoreError>,
         actions: &mut Vec<Action>,
-    ) {
-        match &mut self.state {
+    ) -> Next {
+        match state {
             State::Leading(leadership) if leadership.turn.counting => {
                 leadership.turn.counting = false;
                 match answer {
@@ -99,6 +100,7 @@ impl Election {
                             leadership.turn.next = now.plus(self.random.about(COUNT_AGAIN));
                         }
                         actions.push(Action::Say(Notice::Staying("nobody else is there".to_owned())));
+                        None
                     }
                     // While the store denies everything, COMMAND goes on for as long as its lease lasts.
                     Err(error) if error.kind == ErrorKind::Denied && leadership.failures == 0 => {
@@ -106,34 +108,36 @@ impl Election {
                             self.counting = Counting::Denied;
                             actions.push(Action::Say(Notice::Uncounted(error.message)));
                         }
-                        self.relinquish(now, actions);
+                        self.relinquish(now, leadership, actions)
                     }
                     Err(error) => {
                         leadership.turn.next = now.plus(self.random.about(ASK_AGAIN));
                         actions.push(Action::Say(Notice::Staying(error.message)));
+                        None
                     }
-                    Ok(Some(_) | None) => self.relinquish(now, actions),
+                    Ok(Some(_) | None) => self.relinquish(now, leadership, actions),
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+                None
+            }
         }
     }
 
-    fn relinquish(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+    fn relinquish(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) -> Next {
         let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
-        let State::Leading(leadership) = &mut self.state else { unreachable!("only a leader can hand over") };
         if leadership.ending.is_some() || leadership.asked.is_some() {
             // COMMAND may be started again after this, and then it is still our turn to go.
             leadership.turn.next = now;
-            return;
+            return None;
         }
         let term = leadership.term;
         match leadership.tree {
             Tree::Idle { .. } => {
                 actions.push(Action::Say(Notice::Relinquishing));
                 let hold = self.after_turn(term);
-                self.ends_between_runs(now, Ended::Relinquished, actions);
-                self.give_back(now, Then::Held(hold), actions);
+                self.ends_between_runs(now, leadership, Ended::Relinquished, actions);
+                return Some(self.give_back(now, leadership, Then::Held(hold), actions));
             }
             Tree::Alive { .. } => {
                 actions.push(Action::Say(Notice::Relinquishing));
@@ -145,6 +149,7 @@ impl Election {
             }
             Tree::Seized => {}
         }
+        None
     }
 
     pub(super) fn after_turn(&self, term: Term) -> Hold {
@@ -167,15 +172,15 @@ impl Election {
         term: Term,
         left: Duration,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> State {
         self.standing_back = Some(StandingBack { term, until: now.plus(left) });
         let next = self.next_claim(now);
-        self.state = State::Standby(Standby::about_to(Request::Claim, next));
         if self.settings.patience == Patience::Once {
-            return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
+            return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
         }
         actions.push(Action::Say(Notice::Held(hold.clone())));
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
+        State::Standby(Standby::about_to(Request::Claim, next))
     }
 
     pub(super) fn stands_back(&self, now: BootInstant) -> bool {

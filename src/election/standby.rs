@@ -4,8 +4,8 @@
 //! older than they are, and a claim that nobody answers may have been granted. So news are kept until the answer is
 //! there, and whoever leaves after a claim in doubt gives back what it may hold.
 
-use super::state::{Request, Standby, State, Then, Waiting};
-use super::{Action, Election, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
+use super::state::{Releasing, Request, Standby, State, Then, Waiting};
+use super::{Action, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
 use crate::store::{Delivery, ErrorKind, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -14,39 +14,68 @@ use std::time::Duration;
 /// these. All standbys know the same end, and a thousand of them must not look at once.
 const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(820));
 
-impl Election {
+impl Core {
+    pub(super) fn pass_standby(&mut self, now: BootInstant, standby: &mut Standby, actions: &mut Vec<Action>) -> Next {
+        if now >= self.waiting.until {
+            let outcome = self.waiting_in_vain();
+            return Some(self.leave(now, standby, outcome, actions));
+        }
+        if standby.request.is_none() && now >= standby.next {
+            if standby.intent == Request::Claim && self.stands_back(now) {
+                standby.intent = Request::Look;
+            }
+            standby.request = Some(standby.intent);
+            actions.push(match standby.intent {
+                Request::Claim => Action::Claim,
+                Request::Look => Action::Observe,
+                Request::Orders => Action::ReadOrders,
+            });
+        }
+        None
+    }
+
     pub(super) fn observed(
         &mut self,
         now: BootInstant,
+        state: &mut State,
         answer: Result<Observation, StoreError>,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> Next {
         let next_claim = self.next_claim(now);
-        match &mut self.state {
+        match state {
             State::Standby(standby) => {
                 standby.request = None;
                 match answer {
                     Ok(Observation::Free) => {
-                        *standby = Standby::about_to(Request::Claim, next_claim);
                         self.store_answered(actions);
+                        Some(State::Standby(Standby::about_to(Request::Claim, next_claim)))
                     }
-                    Ok(Observation::Held(holder)) => self.held_by(now, holder, actions),
-                    Err(error) => self.standby_failed(now, Request::Look, error, actions),
+                    Ok(Observation::Held(holder)) => Some(self.held_by(now, standby, holder, actions)),
+                    Err(error) => self.standby_failed(now, standby, Request::Look, error, actions),
                 }
             }
-            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => None,
         }
     }
 
-    pub(super) fn changed(&mut self, now: BootInstant, news: Result<(), StoreError>, actions: &mut Vec<Action>) {
-        match &mut self.state {
+    pub(super) fn changed(
+        &mut self,
+        now: BootInstant,
+        state: &mut State,
+        news: Result<(), StoreError>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        match state {
             State::Standby(standby) => match news {
-                Ok(()) if standby.request.is_some() => standby.news = true,
-                Ok(()) if standby.intent == Request::Orders => {}
-                Ok(()) => *standby = Standby::about_to(Request::Claim, now),
-                Err(error) => self.standby_failed(now, Request::Look, error, actions),
+                Ok(()) if standby.request.is_some() => {
+                    standby.news = true;
+                    None
+                }
+                Ok(()) if standby.intent == Request::Orders => None,
+                Ok(()) => Some(State::Standby(Standby::about_to(Request::Claim, now))),
+                Err(error) => self.standby_failed(now, standby, Request::Look, error, actions),
             },
-            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {}
+            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => None,
         }
     }
 
@@ -59,26 +88,31 @@ impl Election {
         self.waiting = Waiting { until, error: None, holder: None, hold: None };
     }
 
-    pub(super) fn become_standby(&mut self, now: BootInstant) {
+    pub(super) fn become_standby(&mut self, now: BootInstant) -> State {
         self.begin_waiting(now);
-        self.state = State::Standby(Standby::about_to(Request::Claim, now));
+        State::Standby(Standby::about_to(Request::Claim, now))
     }
 
-    pub(super) fn held_by(&mut self, now: BootInstant, holder: Holder, actions: &mut Vec<Action>) {
+    pub(super) fn held_by(
+        &mut self,
+        now: BootInstant,
+        standby: &Standby,
+        holder: Holder,
+        actions: &mut Vec<Action>,
+    ) -> State {
         self.store_answered(actions);
         self.turn_taken(&holder);
         if self.settings.patience == Patience::Once {
-            return self.leave(now, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
+            return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
         }
         let after_expiry = self.after_expiry(&holder);
         let kernel = self.look_for_leader();
-        let State::Standby(standby) = &mut self.state else { unreachable!("only a standby is refused") };
         let pause = match self.settings.delivery {
             Delivery::Poll => Some(self.random.about(self.settings.timing.retry_interval)),
             Delivery::Push => Some(after_expiry),
             Delivery::Kernel => kernel,
         };
-        *standby = match pause {
+        let next = match pause {
             _ if standby.news => Standby::about_to(Request::Claim, now),
             Some(pause) => Standby::about_to(Request::Look, now.plus(pause)),
             None => Standby::about_to(Request::Look, BootInstant::NEVER),
@@ -88,6 +122,7 @@ impl Election {
             actions.push(Action::Say(Notice::Waiting(holder.clone())));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: Some(holder), hold: None };
+        State::Standby(next)
     }
 
     /// A crash is told by nobody, so a standby looks when the lease has ended that it saw: not much later, so that a
@@ -102,27 +137,28 @@ impl Election {
     pub(super) fn standby_failed(
         &mut self,
         now: BootInstant,
+        standby: &mut Standby,
         asked: Request,
         error: StoreError,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> Next {
         let final_word = match error.kind {
             ErrorKind::Denied | ErrorKind::Misconfigured => !self.worked,
             ErrorKind::NotApplied | ErrorKind::Unknown => false,
         };
         if final_word {
-            return self.leave(now, Outcome::Refused(error), actions);
+            return Some(self.leave(now, standby, Outcome::Refused(error), actions));
         }
         if self.settings.patience == Patience::Once {
-            return self.leave(now, Outcome::Unreachable(error.message), actions);
+            return Some(self.leave(now, standby, Outcome::Unreachable(error.message), actions));
         }
-        let State::Standby(standby) = &mut self.state else { unreachable!("only a standby asks this") };
         standby.failures += 1;
         standby.news = false;
         standby.intent = asked;
         standby.next = now.plus(self.random.backoff(standby.failures, self.settings.timing.retry_interval));
         self.waiting.error = Some(error.clone());
         self.in_trouble(now, error.message, true, actions);
+        None
     }
 
     pub(super) fn waiting_in_vain(&self) -> Outcome {
@@ -134,20 +170,25 @@ impl Election {
     }
 
     /// A standby leaves: at once, unless a claim of ours is under way or in doubt.
-    pub(super) fn leave(&mut self, now: BootInstant, outcome: Outcome, actions: &mut Vec<Action>) {
-        let State::Standby(standby) = &self.state else { unreachable!("only a standby just leaves") };
+    pub(super) fn leave(
+        &mut self,
+        now: BootInstant,
+        standby: &Standby,
+        outcome: Outcome,
+        actions: &mut Vec<Action>,
+    ) -> State {
         if standby.request == Some(Request::Claim) {
-            self.state = State::Withdrawing { outcome, until: now.plus(WITHDRAWAL) };
+            State::Withdrawing { outcome, until: now.plus(WITHDRAWAL) }
         } else {
-            self.leave_for_good(now, outcome, actions);
+            self.leave_for_good(now, outcome, actions)
         }
     }
 
-    pub(super) fn leave_for_good(&mut self, now: BootInstant, outcome: Outcome, actions: &mut Vec<Action>) {
+    pub(super) fn leave_for_good(&mut self, now: BootInstant, outcome: Outcome, actions: &mut Vec<Action>) -> State {
         if self.claim_in_doubt {
-            self.release(now, None, Then::End(outcome), WITHDRAWAL);
+            State::Releasing(Releasing::begun(now, None, Then::End(outcome), WITHDRAWAL))
         } else {
-            self.end(outcome, actions);
+            self.end(outcome, actions)
         }
     }
 }

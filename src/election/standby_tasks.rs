@@ -6,7 +6,7 @@
 
 use super::state::State;
 use super::{Action, Dismissal, Event, Hold, Outcome};
-use super::{Election, GUARD_PATIENCE};
+use super::{Core, GUARD_PATIENCE};
 use crate::lease::Term;
 use crate::store::Holder;
 use crate::time::BootInstant;
@@ -59,15 +59,21 @@ impl StandbyTasks {
     }
 }
 
-impl Election {
+impl Core {
     /// What an event means for them before it means anything for the election.
-    pub(super) fn standby_tasks_heard(&mut self, now: BootInstant, event: &Event, actions: &mut Vec<Action>) {
+    pub(super) fn standby_tasks_heard(
+        &mut self,
+        now: BootInstant,
+        state: &mut State,
+        event: &Event,
+        actions: &mut Vec<Action>,
+    ) {
         match event {
             Event::Dismissed => {
                 let leaving = matches!(self.standby_tasks.phase, Phase::Leaving { .. } | Phase::Seized);
                 assert!(leaving, "only who was dismissed is gone");
                 self.standby_tasks.phase = Phase::Away;
-                self.start_soon(now);
+                self.start_soon(now, state);
             }
             Event::Asked { .. } => {
                 if let Phase::Leaving { seize_at } = &mut self.standby_tasks.phase
@@ -95,9 +101,9 @@ impl Election {
     }
 
     /// They may have taken so long to die that too little of the lease is left, and that orders were read long ago.
-    fn start_soon(&mut self, now: BootInstant) {
+    fn start_soon(&self, now: BootInstant, state: &mut State) {
         let least = self.settings.timing.least_to_start();
-        if let State::Leading(leadership) = &mut self.state {
+        if let State::Leading(leadership) = state {
             leadership.reading.begin_anew(now);
             if leadership.valid_until.since(now) < least {
                 leadership.next_renewal = leadership.next_renewal.min(now);
@@ -106,11 +112,11 @@ impl Election {
     }
 
     /// Has them there while we are a standby that knows it does not lead, and away otherwise.
-    pub(super) fn attend(&mut self, now: BootInstant, actions: &mut Vec<Action>) {
+    pub(super) fn attend(&mut self, now: BootInstant, state: &State, actions: &mut Vec<Action>) {
         if !self.settings.standby_tasks {
             return;
         }
-        let standby = match &self.state {
+        let standby = match state {
             State::Standby(_) => true,
             State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => false,
         };
@@ -156,13 +162,13 @@ impl Election {
     }
 
     /// The election is over; it is told once they are dead as well.
-    pub(super) fn end(&mut self, outcome: Outcome, actions: &mut Vec<Action>) {
-        self.state = State::Ended;
+    pub(super) fn end(&mut self, outcome: Outcome, actions: &mut Vec<Action>) -> State {
         if self.standby_tasks.are_away() {
             actions.push(Action::End(outcome));
         } else {
             self.standby_tasks.farewell = Some(outcome);
         }
+        State::Ended
     }
 
     /// How long until somebody who must be told of a new leader looks, where nothing else would.

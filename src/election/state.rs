@@ -188,7 +188,8 @@ pub(super) enum Ending {
     NotStarted(StartError),
     /// The hook before COMMAND ended so.
     Unready(HookEnd),
-    Asked,
+    /// By this signal, the last of them.
+    Asked(i32),
     Overran,
     /// By operators, who bar us from leading again.
     Ordered(Hold),
@@ -203,12 +204,12 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    pub(super) fn told(&self, asked: Option<i32>) -> Ended {
+    pub(super) fn told(&self) -> Ended {
         match self {
             Self::ByItself(end) => Ended::ByItself(*end),
             Self::NotStarted(error) => Ended::NotStarted(*error),
             Self::Unready(end) => Ended::Unready(*end),
-            Self::Asked => Ended::Asked(asked.expect("asked is set before the ending")),
+            Self::Asked(signal) => Ended::Asked(*signal),
             Self::Overran => Ended::Overran,
             Self::Ordered(Hold::Paused { .. }) => Ended::Paused,
             Self::Ordered(Hold::HandedOver { .. } | Hold::StandingBack { .. }) => Ended::SteppedDown,
