@@ -324,7 +324,7 @@ mod tests {
 
     /// Tag and numbers, eight bytes each.
     fn hex(packet: &Packet) -> String {
-        let group = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let group = |bytes: &[u8]| format!("{:016x}", u64::from_be_bytes(bytes.try_into().expect("eight bytes")));
         packet.chunks_exact(8).map(group).collect::<Vec<_>>().join(" ")
     }
 
