@@ -27,7 +27,7 @@ pub fn settings<'a>(wishes: impl Iterator<Item = &'a str>) -> Settings {
     for wish in wishes {
         match wish {
             "a store that tells of changes" => settings.delivery = Delivery::Push,
-            "a drain of at most 60s" => settings.drain = Some(Duration::from_secs(60)),
+            "a drain of at most 60s" => settings.drain = Some(Duration::from_mins(1)),
             "a job" => settings.job_gate = true,
             "a standby task" => settings.standby_tasks = true,
             "one restart after a failure" => {
@@ -35,7 +35,7 @@ pub fn settings<'a>(wishes: impl Iterator<Item = &'a str>) -> Settings {
                     when: RestartWhen::OnFailure,
                     limit: 1,
                     delay: Duration::from_secs(1),
-                    healthy: Duration::from_secs(60),
+                    healthy: Duration::from_mins(1),
                     at_terminal: false,
                 });
             }
