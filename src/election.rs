@@ -3,18 +3,19 @@
 //!
 //! The hazards it is built around:
 //!
-//! - An answer may be lost after its request was applied. A claim or renewal without an answer is therefore
-//!   neither a leadership nor a loss: the machine asks again (the store recognises the session), and before it
-//!   leaves for good after a doubtful claim it releases, in case it had been granted.
-//! - An answer may be late. A renewal counts from when it was *sent*; a later answer never moves the end of the
-//!   lease backwards.
-//! - The lease may be granted to us while we are asked to stop. Then COMMAND is not started; the lease goes back.
-//! - Orders of operators are no part of the lease, and a read of them may be as old as the request for it. So they are
-//!   read *after* every grant and before COMMAND starts: a pause that was written while nobody led lets nobody lead.
-//! - A job's run is entered into a ledger before COMMAND starts, and how it ended before the release (`books`).
-//! - What runs beside a standby (`attendants`) must be dead before COMMAND starts, though the lease is granted before.
-//! - The lease may be released only when the tree is known to be dead. There is one place that goes to
-//!   `Releasing` from a leadership with a tree, and it handles [`TreeEvent::Dead`].
+//! - An answer may be lost after its request was applied. So a claim or renewal without an answer is neither a
+//!   leadership nor a loss: the machine asks again, and the store recognises the session. A candidate that leaves after
+//!   such a claim releases first, in case the claim was granted.
+//! - An answer may be late. A renewal counts from when it was *sent*, and an answer never moves the end of the lease
+//!   backwards.
+//! - The lease may be granted while the candidate is asked to stop. Then COMMAND is not started, and the lease is released.
+//! - Operators' orders are not part of the lease, and an answer may be as old as the request for it. So orders are read
+//!   *after* every grant and before COMMAND starts. A pause that was written while nobody led takes effect then.
+//! - A job's run is entered into a ledger before COMMAND starts. How it ended is written there before the release
+//!   (`job_gate`).
+//! - A standby task must be dead before COMMAND starts, but the lease is granted earlier (`standby_tasks`).
+//! - The lease may be released only when the tree is known to be dead. Only [`TreeEvent::Dead`] leads from a leadership
+//!   with a tree to a release.
 
 mod action;
 mod event;
@@ -54,11 +55,11 @@ use standby_tasks::StandbyTasks;
 use state::{Ending, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting};
 use std::time::Duration;
 
-/// How long somebody who wants to leave waits for the answer to a claim that is under way.
+/// How long a candidate that leaves waits for the answer to its claim.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
-/// Between two lines about the same trouble.
+/// The time between two log lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
-/// How COMMAND ended where operators had it stopped and nobody could say.
+/// How COMMAND ended, where operators had it stopped and its exit status is not known.
 const STOPPED: CommandEnd = CommandEnd::Signalled(15);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,24 +71,24 @@ pub struct Election {
 /// The state that follows; None while the present one goes on.
 type Next = Option<State>;
 
-/// What a candidate keeps from one state to the next. Its methods are given the state that they work on, and answer the
-/// state that follows.
+/// What a candidate keeps from one state to the next. Its methods get the state that they work on, and return the state
+/// that follows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Core {
     settings: Settings,
     random: Random,
-    /// True once the store has answered: from then on a denied permission is an outage like any other.
+    /// True once the store has answered. From then on a denied permission is handled as an outage.
     worked: bool,
-    /// True from a claim without an answer to the next answer: we may hold the lease without knowing it.
+    /// True from a claim without an answer to the next answer: the candidate may hold the lease without knowing it.
     claim_in_doubt: bool,
-    /// True once orders were read.
+    /// True once orders have been read.
     orders_worked: bool,
-    /// The last handover that barred us, and until when.
+    /// The last handover that held us back, and until when.
     yielding: Option<(Term, BootInstant)>,
-    /// Some once we gave a lease up of ourselves, until others have had their turn.
+    /// Some after we gave a lease up by ourselves, until another candidate has led.
     standing_back: Option<StandingBack>,
     counting: Counting,
-    /// How often in a row the hook before COMMAND has failed.
+    /// How many times in a row the hook before COMMAND has failed.
     unready: u32,
     waiting: Waiting,
     trouble: Option<Trouble>,
@@ -160,8 +161,8 @@ impl Election {
         }
     }
 
-    /// Whether to begin waiting for the store's news ([`Event::Changed`]), unless that has begun already: only once
-    /// a claim was refused, for until then there is nothing to wait for.
+    /// Whether to wait for a change in the store ([`Event::Changed`]). True only after a claim was refused: before that
+    /// there is nothing to wait for.
     #[must_use]
     pub fn wants_news(&self) -> bool {
         match &self.state {
@@ -169,7 +170,7 @@ impl Election {
                 self.core.settings.delivery != Delivery::Poll
                     && standby.request.is_none()
                     && standby.intent == Request::Look
-                    // A store that is away is asked by the looks, which pause in between.
+                    // While the store is away, looks ask it, with pauses in between.
                     && standby.failures == 0
                     && self.core.waiting.holder.is_some()
             }
@@ -182,7 +183,7 @@ impl Election {
         matches!(self.state, State::Standby(_))
     }
 
-    /// A standby that was heard not to be the first in line.
+    /// True for a standby that knows what it waits for.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.is_standby() && self.core.waiting.obstacle().is_some()
@@ -202,13 +203,13 @@ impl Election {
         View { role, trouble, hindrance }
     }
 
-    /// Whether [`Event::Doubted`] would be heard.
+    /// Whether [`Event::Doubted`] has an effect.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         matches!(self.state, State::Leading(_))
     }
 
-    /// Takes in one event at `now` and answers what is to be done, in this order.
+    /// Handles one event at `now`, and returns the actions to carry out, in this order.
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, event: Event) -> Vec<Action> {
         let Self { core, state } = self;
@@ -258,7 +259,10 @@ impl Core {
                 if now < *until {
                     return None;
                 }
-                not_released("a claim went unanswered; what it may have got ends by itself".to_owned(), actions);
+                not_released(
+                    "a claim was not answered; a lease that it may have got ends by itself".to_owned(),
+                    actions,
+                );
                 Some(self.end(outcome.clone(), actions))
             }
             State::Leading(leadership) => self.pass_leading(now, leadership, actions),
@@ -296,7 +300,7 @@ impl Core {
                     Err(_) => self.leave_for_good(now, outcome, actions),
                 })
             }
-            // Only a standby claims, and it stays one until the claim is answered or given up.
+            // Only a standby claims, and it stays a standby until the claim is answered or given up.
             State::Leading(_) | State::Releasing(_) | State::Ended => None,
         }
     }
@@ -310,12 +314,12 @@ impl Core {
             }
             State::Leading(leadership) => self.leader_asked(now, leadership, signal, actions),
             State::Releasing(Releasing { settling: Some(settling), then: Then::End(_), .. }) if !settling.asked => {
-                // What was done would be done again. That takes a moment, unless the store is away.
+                // Without this entry the job would be repeated. It takes a moment, unless the store is away.
                 settling.asked = true;
                 None
             }
             State::Releasing(releasing) => match releasing.then.clone() {
-                // Somebody who asks while the lease is being given back does not want to wait for that.
+                // A signal during the release means: do not wait for it.
                 Then::End(outcome) => {
                     not_released("asked to leave at once; the lease ends by itself".to_owned(), actions);
                     Some(self.end(outcome, actions))

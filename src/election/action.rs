@@ -5,11 +5,11 @@ use crate::lease::{Deadline, Term};
 use crate::store::Holder;
 use std::time::Duration;
 
-/// How a run went.
+/// How a run of COMMAND went.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ran {
     pub how: Ended,
-    /// Some where COMMAND itself was reaped.
+    /// Some if COMMAND itself was reaped.
     pub end: Option<CommandEnd>,
 }
 
@@ -24,73 +24,74 @@ pub enum Action {
     Release {
         term: Term,
     },
-    /// Read what operators want.
+    /// Read the operators' orders.
     ReadOrders,
-    /// Ask who else waits for the shard.
+    /// Ask how many other candidates wait for the shard.
     CountStandbys,
-    /// A leadership has begun that came after this handover: it is done.
+    /// Remove the order of this handover: a later leadership has begun.
     ForgetHandover {
         term: Term,
     },
-    /// Enter into the ledger that COMMAND is about to run.
+    /// Enter the run that is about to start into the ledger.
     Book {
         term: Term,
     },
-    /// Write down there how that went, or (None) that it was not started.
+    /// Write into the ledger how the run ended, or (None) that it was not started.
     Settle {
         term: Term,
         ran: Option<Ran>,
     },
-    /// Start the guard, and with it COMMAND.
+    /// Start the guard, which starts COMMAND.
     Start {
         term: Term,
         deadline: Deadline,
     },
-    /// Tell the guard that the lease was prolonged.
+    /// Tell the guard the deadline after a renewal.
     Extend(Deadline),
     /// Have the guard stop the tree.
     Stop(Stop),
-    /// The guard missed its deadline: kill it, and then the tree, by our own hand.
+    /// Kill the guard, which missed its deadline, and then the tree, from this process.
     Seize,
-    /// A leadership is over: answers to its renewals are of no interest any more.
+    /// Ignore answers to renewals: the leadership is over.
     ForgetRenewals,
-    /// We are a standby: what runs beside one may, from here on until it is dismissed.
+    /// Run the standby tasks, until they are dismissed.
     Attend,
-    /// Have that stopped, or stopped faster; [`Event::Dismissed`](super::Event::Dismissed) follows, also where nothing runs.
+    /// Stop the standby tasks, or stop them faster. [`Event::Dismissed`](super::Event::Dismissed) follows, even if none
+    /// runs.
     Dismiss(Dismissal),
-    /// Its guards took too long: kill them, and then what they guard, by our own hand.
+    /// Kill the guards of the standby tasks, which took too long, and then the tasks, from this process.
     SeizeStandbyTasks,
-    /// A standby sees somebody lead, or (None) knows that nobody does: once for each.
+    /// Report to the standby tasks who leads, or (None) that nobody does. Sent once for each leader.
     LeaderChanged(Option<Holder>),
-    /// A leadership whose COMMAND was started is over, and how that came.
+    /// Record how a leadership ended whose COMMAND was started.
     Ended {
         term: Term,
         how: Ended,
     },
-    /// A release is over: the lease was given back, or (why) it was not and ends by itself.
+    /// Report the end of a release: the lease was given back, or (why) it was not, and ends by itself.
     ReleaseOver {
         failed: Option<String>,
     },
-    /// A line for people. Nothing else reads it.
+    /// Log a line for people. Nothing decides by it.
     Say(Notice),
     End(Outcome),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Stop signal, and SIGKILL after `kill_after` where there is one.
+    /// Stop signal, and SIGKILL after `kill_after` if it is given.
     Orderly { reason: StopReason, kill_after: Option<Duration> },
-    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first. The loss is certain once the store
-    /// has said so; until then the lease only could not be renewed in time.
+    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first. A loss is certain if the store said
+    /// so. Otherwise the lease could not be renewed in time.
     Losing { certain: bool },
     /// SIGKILL now.
     Kill,
 }
 
-/// Why COMMAND is stopped in order.
+/// Why COMMAND gets an orderly stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// By a signal.
+    /// The candidate got a signal.
     Asked,
     /// An operator paused the shard.
     Paused,
@@ -102,7 +103,7 @@ pub enum StopReason {
     Overran,
 }
 
-/// How what runs beside a standby is stopped.
+/// How the standby tasks are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dismissal {
     /// Stop signal, and SIGKILL after `kill_after`.

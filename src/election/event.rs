@@ -9,7 +9,7 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Time has passed: the instant of [`wake_at`](super::Election::wake_at) was reached, or any other.
+    /// Time has passed, up to [`wake_at`](super::Election::wake_at) or any other instant.
     Tick,
     Claimed {
         sent: BootInstant,
@@ -18,9 +18,9 @@ pub enum Event {
     Observed {
         answer: Result<Observation, StoreError>,
     },
-    /// The store says that something changed (or that it could not go on watching).
+    /// The store reports a change, or that its watch failed.
     Changed(Result<(), StoreError>),
-    /// The store saw something that may have ended our lease.
+    /// The store saw something that may have ended the lease.
     Doubted,
     Renewed {
         sent: BootInstant,
@@ -29,98 +29,98 @@ pub enum Event {
     Released {
         answer: Result<Release, StoreError>,
     },
-    /// What operators want was read.
+    /// The operators' orders were read.
     Ordered {
         answer: Result<Directives, StoreError>,
     },
-    /// The run was entered into the ledger, or the job is done.
+    /// The run was entered into the ledger, or the job is done already.
     Booked {
         term: Term,
         answer: Result<Booking, StoreError>,
     },
-    /// How it ended was written down.
+    /// The end of the run was written into the ledger.
     Settled {
         term: Term,
         answer: Result<(), StoreError>,
     },
     Tree(TreeEvent),
-    /// A time has come at which a leader is to hand over.
+    /// A time of the schedule has come at which a leader hands over.
     TurnOver,
-    /// How many others wait for the shard; None where that cannot be known.
+    /// The number of other candidates that wait for the shard; None if it cannot be known.
     Counted {
         answer: Result<Option<usize>, StoreError>,
     },
-    /// Somebody asked us to stop, by this signal.
+    /// The candidate got this signal to stop.
     Asked {
         signal: i32,
     },
-    /// Shown, after [`Action::Dismiss`]: nothing that ran beside a standby is left.
+    /// After [`Action::Dismiss`](super::Action::Dismiss): the standby tasks are shown to be dead.
     Dismissed,
 }
 
-/// What the ledger says to a run that is about to start.
+/// What the ledger says about a run that is about to start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Booking {
-    /// It stands there.
+    /// The run is entered.
     Booked,
-    /// There is to be none.
+    /// The run is not needed.
     Done(Skipped),
 }
 
-/// Why a job is not run.
+/// Why a job does not run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Skipped {
-    /// By whom it was done, and when.
+    /// Who ran it, and when.
     pub said: String,
-    /// What to leave with: 0, or who goes on after us would take for done what has failed.
+    /// The exit status: 0 only if the job succeeded, for a caller goes by it.
     pub status: u8,
 }
 
-/// What operators' orders mean for one candidate.
+/// What the operators' orders mean for one candidate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Directives {
     pub pause: Option<Pause>,
     pub handover: Option<Handover>,
 }
 
-/// Nobody is to lead.
+/// An order that nobody leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pause {
-    /// But who leads goes on.
+    /// A leader that runs COMMAND goes on.
     pub keep: bool,
-    /// None: until somebody ends it.
+    /// None: until an operator ends it.
     pub left: Option<Duration>,
     /// Who ordered it, and why.
     pub said: String,
 }
 
-/// A term is to end, and others to lead.
+/// An order that a term ends and another candidate leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Handover {
     pub term: Term,
-    /// We may lead next. Whoever may not waits for `hold` at most.
+    /// This candidate may lead next. Another one waits, at most for `hold`.
     pub welcome: bool,
     pub hold: Duration,
     /// Who ordered it, and to whom.
     pub said: String,
 }
 
-/// What becomes of COMMAND and its descendants.
+/// What happens to COMMAND and its descendants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TreeEvent {
     /// COMMAND was not started; [`TreeEvent::Dead`] follows.
     NotStarted(StartError),
-    /// COMMAND will not be started, for the hook before it ended so; [`TreeEvent::Dead`] follows.
+    /// COMMAND will not be started, because its hook ended like this; [`TreeEvent::Dead`] follows.
     Unready(HookEnd),
     /// COMMAND was started.
     Started,
-    /// COMMAND itself ended. What descended from it may live on until [`TreeEvent::Dead`].
+    /// COMMAND itself ended. Its descendants may live until [`TreeEvent::Dead`].
     Ended(CommandEnd),
     /// The guard reached its `term_at` and sent the stop signal.
     DeadlineReached,
-    /// The guard did not do its work; the tree is being killed without it, and [`TreeEvent::Dead`] follows.
+    /// The guard failed. The tree is being killed without it, and [`TreeEvent::Dead`] follows.
     GuardFailed,
-    /// Shown: no process of the tree is left.
+    /// No process of the tree is left. This is shown, not assumed.
     Dead,
 }
 

@@ -1,8 +1,8 @@
-//! What a candidate does about the hook before COMMAND: a host that is not ready gives the lease back.
+//! The hook before COMMAND: a host that is not ready gives the lease back.
 //!
-//! The hazard: who gives a lease back is the first to know that it is free. Were it to claim again at once, it would win
-//! and fail for ever, while a host that is ready waits. So it stands back, longer each time: until somebody else leads,
-//! or nobody has for that long.
+//! The hazard: the candidate that gives a lease back is the first to know that it is free. If it claimed again at once, it
+//! would win and fail for ever, while a host that is ready waits. So it stands back, longer each time, until another
+//! candidate leads or the time is over.
 
 use super::state::{Ending, Leadership, Tree};
 use super::{Action, Core, Hold, Notice};
@@ -12,7 +12,7 @@ use crate::time::BootInstant;
 use std::fmt;
 use std::time::Duration;
 
-/// The longest that a candidate stands back, unless the others look more seldom.
+/// The longest time that a candidate stands back, unless the standbys' retry interval is longer.
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// How a hook ended.
@@ -23,7 +23,7 @@ pub enum HookEnd {
     /// The kernel's error number.
     NotStarted(i32),
     TimedOut,
-    /// A stop was faster.
+    /// A stop came before it ended.
     Cut,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for HookEnd {
 }
 
 impl Core {
-    /// COMMAND runs, so its hook did not fail; and how long it may run counts from now.
+    /// COMMAND runs, so its hook did not fail. Its longest run counts from now.
     pub(super) fn command_started(&mut self, now: BootInstant, leadership: &mut Leadership) {
         self.unready = 0;
         let most = self.settings.max_run;
@@ -60,7 +60,7 @@ impl Core {
     ) {
         let timing = self.settings.timing;
         let time = match end {
-            // It was asked to stop, and has the rest of its box.
+            // The hook got the stop signal, and has the rest of its time.
             HookEnd::Cut => timing.stop_time().saturating_add(timing.hooks.lead),
             HookEnd::Exited(_) | HookEnd::Signalled(_) | HookEnd::NotStarted(_) | HookEnd::TimedOut => {
                 timing.stop_time()
@@ -76,7 +76,7 @@ impl Core {
 
     pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Hold {
         self.unready += 1;
-        // All others have looked by then, also where the store tells them of nothing.
+        // All standbys have looked by then, even if the store reports no changes.
         let first = self.settings.timing.retry_interval.saturating_mul(2);
         let pause = first.saturating_mul(1 << (self.unready - 1).min(16)).min(LONGEST.max(first));
         let left = self.random.about(pause).max(first);

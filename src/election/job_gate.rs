@@ -1,8 +1,7 @@
-//! What a candidate does about the ledger of a job that is to run once.
+//! The ledger of a job that runs once.
 //!
-//! The hazard: COMMAND may run only when its run is entered, so that nobody repeats it who leads next; and whoever leads
-//! next reads the ledger at once. So the entry is made *after* the grant and the orders and before the start, and it is
-//! settled, or withdrawn where nothing started, *before* the release.
+//! The hazard: the next leader reads the ledger at once, and must not repeat the job. So the run is entered *after* the
+//! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the release.
 
 use super::state::{Leadership, Releasing, State, Then, Tree};
 use super::{Action, Booking, Core, Next, Notice, Outcome, TROUBLE_EVERY};
@@ -14,14 +13,14 @@ use crate::time::BootInstant;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub in_flight: bool,
-    /// When to make it, at the earliest.
+    /// The earliest time to make it.
     pub next: BootInstant,
     failures: u32,
-    /// When it was told last that it cannot be made.
+    /// When the log last said that it cannot be made.
     said: Option<BootInstant>,
-    /// It was asked for, so it may stand there.
+    /// It was requested, so the ledger may hold it.
     pub begun: bool,
-    /// It stands there, or none is needed.
+    /// The ledger holds it, or none is needed.
     pub stands: bool,
 }
 
@@ -108,7 +107,7 @@ impl Core {
         }
     }
 
-    /// The entry stays as it is.
+    /// The entry stays as it is, and the release goes on.
     pub(super) fn unsettled(
         &mut self,
         now: BootInstant,

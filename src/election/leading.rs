@@ -1,8 +1,8 @@
 //! A candidate that holds the lease.
 //!
-//! The hazard: what ends a leadership comes in any order and at once (COMMAND ends, somebody asks, operators order, the
-//! lease is lost, its deadline comes, the guard dies), and then the tree takes its time to die. The first of them says
-//! how it ended, a definite loss makes it hurry, and only [`TreeEvent::Dead`] ends it.
+//! The hazard: several things may end a leadership, in any order or at once: COMMAND ends, a signal comes, an operator
+//! orders it, the lease is lost, its deadline comes, the guard dies. Then the tree takes time to die. The first cause says
+//! how the leadership ended, a certain loss makes it hurry, and only [`TreeEvent::Dead`] ends it.
 
 use super::job_gate::Entry;
 use super::restart::Runs;
@@ -30,7 +30,7 @@ impl Core {
             && not_before.is_some_and(|not_before| now >= not_before)
         {
             *not_before = None;
-            leadership.reading.begin_anew(now);
+            leadership.reading.begin_again(now);
             if leadership.valid_until.since(now) < timing.least_to_start() {
                 leadership.next_renewal = now;
             }
@@ -63,7 +63,7 @@ impl Core {
             leadership.count_standbys(actions);
         }
         if now >= leadership.valid_until {
-            // Nothing is left to renew; and who waits for a tree that is hard to kill must not spin.
+            // Nothing is left to renew, and waiting for a tree that is hard to kill must not spin.
             leadership.next_renewal = BootInstant::NEVER;
         }
         match &mut leadership.tree {
@@ -110,7 +110,7 @@ impl Core {
         let timing = self.settings.timing;
         let valid_until = if self.settings.expires { sent.plus(timing.lease) } else { BootInstant::NEVER };
         let not_before = grant.start_after.filter(|&not_before| now < not_before);
-        // Too little may be left when the answer was slow: then renew at once, and start on that.
+        // After a slow answer too little of the lease may be left: then renew at once, and start after that.
         let next_renewal =
             if valid_until.since(now) < timing.least_to_start() { now } else { sent.plus(timing.renew_interval) };
         self.store_answered(actions);
@@ -158,7 +158,7 @@ impl Core {
                         if expires {
                             leadership.valid_until = leadership.valid_until.max(sent.plus(timing.lease));
                         }
-                        // While later renewals are under way the pace is theirs.
+                        // Later renewals that are under way set the pace.
                         let due = sent.plus(timing.renew_interval);
                         leadership.next_renewal = if leadership.in_flight > 0 {
                             due.max(leadership.last_sent.plus(leadership.pause(timing, now, 2)))
@@ -285,10 +285,10 @@ impl Core {
         let restarts = matches!(leadership.ending, Some(Ending::ByItself(end)) if self.would_restart(end));
         let definite = loss.is_certain();
         let first = leadership.ending.is_none();
-        // An orderly stop that is overtaken by a loss stays a stop for the exit status, but has to hurry.
+        // An orderly stop that is followed by a loss keeps its exit status, but has to hurry.
         match &mut leadership.ending {
             None => leadership.ending = Some(Ending::Lost(loss)),
-            // What is left of its tree dies, and then it would be started again.
+            // COMMAND would be started again after its tree is dead.
             Some(Ending::ByItself(_)) if restarts && definite => leadership.ending = Some(Ending::Lost(loss)),
             Some(Ending::Lost(cause)) if definite => *cause = loss,
             Some(
@@ -306,7 +306,7 @@ impl Core {
         if definite {
             leadership.next_renewal = BootInstant::NEVER;
         }
-        // The guard sees the deadline by itself, unless it is late and first hears of a later one.
+        // The guard sees the deadline by itself, unless it is late and hears of a later deadline first.
         if definite || first {
             leadership.seize_after(now, self.settings.timing.stop_time());
             actions.push(Action::Stop(Stop::Losing { certain: definite }));
@@ -330,10 +330,10 @@ impl Core {
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
         let (term, asked, mut end) = (leadership.term, leadership.asked, leadership.end);
         let entered = leadership.entry.begun;
-        // An entry without a run is withdrawn.
+        // An entry without a run is removed.
         let has_run = entered && !leadership.unready;
         if has_run && end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ending::ByItself(_)) {
-            // A COMMAND that was stopped in order may say 0: the work of a job is not done for that.
+            // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
             end = Some(asked.map_or(STOPPED, CommandEnd::Signalled));
         }
         let left = leadership.valid_until.since(now);
@@ -363,7 +363,7 @@ impl Core {
                 self.begin_waiting(now);
                 (Then::Held(self.after_restarts(term, restarts)), true)
             }
-            // Who does not wait has led, and leaves with what came of it.
+            // A candidate that does not wait has led, and leaves with COMMAND's status.
             Ending::Relinquished if self.settings.patience == Patience::Once => {
                 (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true)
             }
@@ -374,7 +374,7 @@ impl Core {
             Ending::Ordered(_) if has_run => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
             Ending::Ordered(hold) => {
                 if let Hold::HandedOver { term, left, .. } = hold {
-                    // Others have that long from now, however long COMMAND took to end.
+                    // Other candidates have this long from now, however long COMMAND took to end.
                     self.yielding = Some((term, now.plus(left)));
                 }
                 self.begin_waiting(now);
@@ -383,7 +383,7 @@ impl Core {
             Ending::Lost(loss) => {
                 let ours = matches!(loss, Loss::DeadlinePassed | Loss::GuardFailed);
                 let then = when_asked.map(Then::End);
-                // Its run is over, whoever may try again.
+                // The job's run is over, even if another candidate tries again.
                 let then = then.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
                 (then.unwrap_or_else(|| self.after_loss(loss)), ours)
             }
@@ -401,7 +401,7 @@ impl Core {
 
     fn after_loss(&mut self, loss: Loss) -> Then {
         match self.settings.on_loss {
-            // Something here kills guards: somebody else shall try, and we not in a hot loop.
+            // Something on this host kills guards: let another host try, and do not loop without a pause.
             OnLoss::Standby if loss == Loss::GuardFailed => {
                 Then::Standby { pause: self.random.about(self.settings.timing.retry_interval) }
             }
@@ -410,7 +410,7 @@ impl Core {
         }
     }
 
-    /// A leadership without a tree ends before it has begun.
+    /// Releases the lease of a leadership without a tree.
     pub(super) fn give_back(
         &mut self,
         now: BootInstant,
@@ -433,7 +433,7 @@ impl Core {
     }
 }
 
-/// Only the store knows whether the lease was lost: the next renewal asks it, at once.
+/// Makes the next renewal due at once: only the store knows whether the lease was lost.
 pub(super) fn doubted(now: BootInstant, state: &mut State) {
     match state {
         State::Leading(leadership) => {

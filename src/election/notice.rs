@@ -1,4 +1,4 @@
-//! What people read about an election. Nothing decides by it.
+//! Log lines about an election, for people. Nothing decides by them.
 
 use super::{CommandEnd, Hold, HookEnd, Loss};
 use crate::lease::{Term, show};
@@ -6,12 +6,12 @@ use crate::store::Holder;
 use std::fmt;
 use std::time::Duration;
 
-/// What people may want to read about.
+/// A log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     Waiting(Holder),
     Leading(Term),
-    /// The lease is ours, but a tree of an earlier leadership may be alive for so long.
+    /// The lease is held, but a tree of an earlier leadership may be alive for this long.
     HoldingBack(Duration),
     Trouble {
         message: String,
@@ -21,7 +21,7 @@ pub enum Notice {
     Stopping {
         signal: i32,
     },
-    /// Operators want it.
+    /// An operator ordered it.
     SteppingDown(Hold),
     Held(Hold),
     OrdersUnread {
@@ -29,33 +29,33 @@ pub enum Notice {
         /// COMMAND was started.
         running: bool,
     },
-    /// The ledger cannot be written, and COMMAND waits for that.
+    /// The run cannot be entered into the ledger, and COMMAND waits.
     NotEntered(String),
-    /// Nobody will know how this run ended.
+    /// The end of this run could not be written into the ledger.
     NotSettled(String),
     Killing,
-    /// The hook before COMMAND ended so.
+    /// The hook before COMMAND failed like this.
     Unready(HookEnd),
-    /// COMMAND has run for so long, and may not for longer.
+    /// COMMAND has run for its longest time, which is this.
     Overran(Duration),
-    /// COMMAND has ended by itself, and will be started again.
+    /// COMMAND ended by itself, and will be started again.
     Restarting {
         end: CommandEnd,
         pause: Duration,
-        /// How often it was, with this one.
+        /// The number of restarts in a row, with this one.
         restart: u32,
         limit: u32,
     },
-    /// It has too often.
+    /// COMMAND ended by itself after its last restart.
     GaveUp {
         end: CommandEnd,
         restarts: u32,
     },
-    /// It is others' turn.
+    /// It is another candidate's turn.
     Relinquishing,
-    /// It would be, but for this.
+    /// A handover is due, but the leader goes on for this reason.
     Staying(String),
-    /// Nobody may say who waits.
+    /// The standbys may not be counted.
     Uncounted(String),
     Lost(Loss),
     Released(Term),
@@ -69,7 +69,7 @@ impl fmt::Display for Notice {
             Self::Leading(_) => f.write_str("leading"),
             Self::HoldingBack(wait) => write!(
                 f,
-                "holding the lease and starting the command in {}: the store cannot show that the last one was stopped",
+                "holding the lease and starting the command in {}: the store cannot show that the previous one was stopped",
                 show(*wait)
             ),
             Self::Trouble { message, lasting } if lasting.is_zero() => write!(f, "{message}; retrying"),
@@ -79,10 +79,10 @@ impl fmt::Display for Notice {
             Self::SteppingDown(hold) => write!(f, "stopping: {hold}"),
             Self::Held(hold) => write!(f, "waiting: {hold}"),
             Self::OrdersUnread { message, running: true } => {
-                write!(f, "cannot read what operators have ordered: {message}; the command goes on")
+                write!(f, "cannot read the operators' orders: {message}; the command goes on")
             }
             Self::OrdersUnread { message, running: false } => {
-                write!(f, "cannot read what operators have ordered: {message}; the command waits for that")
+                write!(f, "cannot read the operators' orders: {message}; the command waits for them")
             }
             Self::Overran(most) => write!(f, "stopping: the command has run for {}", show(*most)),
             Self::Restarting { end, pause, restart, limit } => {
@@ -90,17 +90,20 @@ impl fmt::Display for Notice {
                 write!(f, "the command {end}; restarting in {pause} ({restart} of {limit})")
             }
             Self::GaveUp { end, restarts } => {
-                write!(f, "the command {end} after {restarts} restarts in a row; giving the lease up for others to try")
+                write!(
+                    f,
+                    "the command {end} after {restarts} restarts in a row; giving the lease up so that another host can try"
+                )
             }
-            Self::Relinquishing => f.write_str("stopping: it is others' turn"),
+            Self::Relinquishing => f.write_str("stopping: it is another candidate's turn"),
             Self::Staying(why) => write!(f, "not handing over: {why}"),
             Self::Uncounted(why) => {
-                write!(f, "handing over without knowing whether somebody waits, for they cannot be counted: {why}")
+                write!(f, "handing over although the standbys cannot be counted: {why}")
             }
             Self::NotEntered(why) => {
-                write!(f, "cannot enter this run into the ledger: {why}; the command waits for that")
+                write!(f, "cannot enter this run into the ledger: {why}; the command waits")
             }
-            Self::NotSettled(why) => write!(f, "how this run ended is not written down, so it counts as failed: {why}"),
+            Self::NotSettled(why) => write!(f, "cannot record how this run ended, so it counts as failed: {why}"),
             Self::Unready(end) => write!(f, "the --on-lead hook {end}: giving the lease back"),
             Self::Killing => f.write_str("asked again to stop: killing the command"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),

@@ -1,8 +1,8 @@
-//! What a candidate does about operators' orders.
+//! The operators' orders.
 //!
-//! The hazard: an answer tells what was ordered when it was asked, so a pause may be written between a look and a claim. A
-//! leader therefore reads orders *after* its grant, before it starts COMMAND, and then with every renewal; a standby that
-//! orders bar from leading claims nothing, and reads them until they let it.
+//! The hazard: an answer shows the orders as they were at the request, so a pause may be written between a look and a
+//! claim. A leader therefore reads the orders *after* its grant, before it starts COMMAND, and then with every renewal. A
+//! standby that orders keep from leading claims nothing, and reads them until they allow it.
 
 use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
 use super::{
@@ -90,7 +90,7 @@ impl Core {
         None
     }
 
-    /// COMMAND goes on for as long as the lease does; it is not started without orders.
+    /// COMMAND goes on for as long as the lease lasts. It is not started before the orders are read.
     fn leader_without_orders(
         &mut self,
         now: BootInstant,
@@ -103,7 +103,7 @@ impl Core {
         let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
             let then = if self.orders_worked {
-                // Somebody may have a role that can read them.
+                // Another candidate may have permission to read them.
                 Then::Standby { pause: self.random.about(timing.retry_interval) }
             } else {
                 Then::End(Outcome::Refused(error))
@@ -120,7 +120,7 @@ impl Core {
             let pause = self.random.backoff(failures, leadership.pause(timing, now, 4));
             leadership.reading.next = now.plus(pause);
         }
-        // Why nothing is heard of the store is told by the renewals, if that is what it is.
+        // If the store does not answer at all, the renewals report it.
         let due = leadership.reading.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY);
         if due && (final_word || failures > 1) {
             leadership.reading.said = Some(now);
@@ -130,7 +130,7 @@ impl Core {
         None
     }
 
-    /// What keeps us from leading, or from going on. One and the same handover bars us for its time only once.
+    /// What keeps us from leading, or from going on. A handover holds us back for its time only once.
     fn hold(&mut self, now: BootInstant, leadership: Option<&Leadership>, directives: &Directives) -> Option<Hold> {
         let leads = leadership.map(|leadership| leadership.term);
         let runs = leadership.is_some_and(Leadership::has_begun);
@@ -149,7 +149,7 @@ impl Core {
         (!left.is_zero()).then(|| Hold::HandedOver { term: *term, said: said.clone(), left })
     }
 
-    /// A standby waits for orders to let it lead.
+    /// Makes a standby that waits until the orders let it lead.
     pub(super) fn barred(&mut self, now: BootInstant, hold: Hold, actions: &mut Vec<Action>) -> State {
         if self.settings.patience == Patience::Once {
             return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);

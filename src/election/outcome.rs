@@ -10,20 +10,20 @@ use std::fmt;
 pub enum Ended {
     ByItself(CommandEnd),
     NotStarted(StartError),
-    /// COMMAND was not started, for the hook before it ended so.
+    /// COMMAND was not started, because the hook before it ended like this.
     Unready(HookEnd),
-    /// Somebody asked us to, by this signal.
+    /// The candidate got this signal.
     Asked(i32),
     Paused,
     SteppedDown,
-    /// It ran for as long as it may.
+    /// COMMAND ran for as long as it may.
     Overran,
-    /// COMMAND kept ending by itself, at last so.
+    /// COMMAND kept ending by itself, the last time like this.
     GaveUp {
         end: CommandEnd,
         restarts: u32,
     },
-    /// It was others' turn.
+    /// It was another candidate's turn.
     Relinquished,
     Lost(Loss),
 }
@@ -51,7 +51,7 @@ pub enum Outcome {
     Unreachable(String),
     Refused(StoreError),
     Lost(Loss),
-    /// The job of this slot, or of this name, is none any more.
+    /// The job, or its run for this period, is done already.
     Done(Skipped),
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Ended {
 }
 
 impl Loss {
-    /// The store has said so.
+    /// Whether the store has said so.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         matches!(self, Self::TakenBy(_) | Self::RecordGone)

@@ -1,4 +1,4 @@
-//! Random numbers from a seed, to spread requests: the same seed spreads them alike.
+//! Random numbers from a seed, to spread requests. The same seed gives the same numbers.
 
 use std::time::Duration;
 
@@ -18,23 +18,24 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Between the two, evenly.
+    /// A duration between the two, evenly distributed.
     pub fn between(&mut self, (least, most): (Duration, Duration)) -> Duration {
         least + (most - least).mul_f64(self.fraction())
     }
 
-    /// Between three and five quarters of `mean`, evenly.
+    /// A duration between three and five quarters of `mean`, evenly distributed.
     pub fn about(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(0.75 + 0.5 * self.fraction())
     }
 
-    /// The pause after so many failures in a row: doubling, between half of it and all of it, at most `most`.
+    /// The pause after this many failures in a row. It doubles up to `most`; a random part, up to half of it, is left out.
     pub fn backoff(&mut self, failures: u32, most: Duration) -> Duration {
         let doubled = FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16));
         doubled.min(most).mul_f64(0.5 + 0.5 * self.fraction())
     }
 
-    /// The pause before the `number`th attempt in a row: `first`, doubling up to `most`, or up to a quarter less.
+    /// The pause before attempt `number` in a row. It doubles from `first` up to `most`; a random part, up to a quarter, is
+    /// left out.
     pub fn grown(&mut self, first: Duration, number: u32, most: Duration) -> Duration {
         let doubled = first.max(FIRST_BACKOFF).saturating_mul(1 << number.saturating_sub(1).min(16));
         doubled.min(most.max(FIRST_BACKOFF)).mul_f64(0.75 + 0.25 * self.fraction())

@@ -1,8 +1,8 @@
 //! A candidate that gives its lease back, after its tree is dead.
 //!
-//! The hazard: the store may be away, and somebody waits for us to leave. So it is tried until the lease has ended by
-//! itself, or somebody who asks again does not want to wait; and a lease that was not released is told, for a standby
-//! then waits for its end.
+//! The hazard: the store may be away while an operator waits for the candidate to leave. So it tries until the lease has
+//! ended by itself, or until a second signal. It reports a lease that was not released, because a standby then has to wait
+//! for the end of the lease.
 
 use super::state::{Releasing, Settling, State, Then};
 use super::{Action, Core, Next, Notice, Ran, WITHDRAWAL};
@@ -25,7 +25,7 @@ impl Releasing {
         }
     }
 
-    /// The ledger is told before the release, or instead of it where the lease is not ours any more.
+    /// Writes into the ledger before the release, or instead of it if the lease is no longer ours.
     pub(super) fn settle_first(self, now: BootInstant, ran: Option<Ran>, ours: bool, lease: Duration) -> Self {
         let half = self.give_up.since(now) / 2;
         let give_up = now.plus(half.max(WITHDRAWAL).min(lease));
@@ -102,7 +102,7 @@ impl Core {
     }
 }
 
-/// The lease ends by itself.
+/// Reports that the lease was not released and ends by itself.
 pub(super) fn not_released(why: String, actions: &mut Vec<Action>) {
     actions.push(Action::Say(Notice::NotReleased(why.clone())));
     actions.push(Action::ReleaseOver { failed: Some(why) });

@@ -1,14 +1,13 @@
-//! COMMAND that ended by itself is started again, under the same lease.
+//! Restarts of a COMMAND that ended by itself, under the same lease.
 //!
 //! The hazards:
 //!
-//! - Between two runs there is a lease and no tree. Whatever would have stopped COMMAND ends the leadership then as well:
-//!   somebody asks, operators order, the lease is lost. A loss may also come after COMMAND has ended and before the rest of
-//!   its tree has.
-//! - Operators may have ordered a pause meanwhile, and rely on it that nothing starts. So orders are read anew before each
-//!   run, as after a grant.
-//! - A COMMAND that cannot work here would keep the lease from hosts where it can. So after so many restarts in a row the
-//!   lease is given up, and others go first.
+//! - Between two runs there is a lease and no tree. Anything that would have stopped COMMAND ends the leadership then too: a
+//!   signal, an order, the loss of the lease. A loss may also come after COMMAND has ended and before its tree is dead.
+//! - Operators may have ordered a pause meanwhile, and rely on it that nothing starts. So the orders are read again before
+//!   each run, as after a grant.
+//! - A COMMAND that cannot work on this host would keep the lease from hosts where it can. So after the restarts that are
+//!   allowed in a row the leader gives the lease up, and other candidates go first.
 
 use super::RestartWhen;
 use super::state::{Ending, Leadership, Tree};
@@ -28,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 pub(super) struct Runs {
     /// When the last one began.
     began: BootInstant,
-    /// When COMMAND ended in it, which what it left behind may outlive.
+    /// When COMMAND ended in it. Its descendants may live longer.
     ended: Option<BootInstant>,
     /// Restarts since a run that lasted long enough.
     restarts: u32,
@@ -41,7 +40,7 @@ impl Runs {
         Self { began: BootInstant::NEVER, ended: None, restarts: 0, waiting: None }
     }
 
-    /// Hooks before it do not count.
+    /// A run begins now: the time of its hook does not count.
     pub(super) fn begin_run(&mut self, now: BootInstant) {
         (self.began, self.ended) = (now, None);
     }
@@ -69,19 +68,19 @@ impl Leadership {
         self.end = None;
     }
 
-    /// Whether COMMAND was started: a leadership that goes on, for operators and in its history.
+    /// Whether COMMAND was started in this leadership. Then it counts as one for operators and in the history.
     pub(super) fn has_begun(&self) -> bool {
         !matches!(self.tree, Tree::Idle { .. }) || self.runs.waiting.is_some()
     }
 }
 
 impl Core {
-    /// COMMAND has ended by itself, and would be started again but for what has come since.
+    /// Whether a COMMAND that ended like this is started again, if nothing else has come since.
     pub(super) fn would_restart(&self, end: CommandEnd) -> bool {
         self.settings.restart.is_some_and(|restart| restart.wants(end))
     }
 
-    /// A leadership without a tree is about to end. If COMMAND was started in it, that is told, and a new wait begins.
+    /// A leadership without a tree is about to end. If COMMAND was started in it, records the end and begins a new wait.
     pub(super) fn ends_between_runs(
         &mut self,
         now: BootInstant,
@@ -95,7 +94,7 @@ impl Core {
         }
     }
 
-    /// The tree is dead. Whether the leadership goes on, with another run of COMMAND.
+    /// The tree is dead. Returns whether the leadership goes on with another run of COMMAND.
     pub(super) fn restarts(
         &mut self,
         now: BootInstant,

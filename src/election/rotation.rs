@@ -1,13 +1,14 @@
-//! A leader hands over of itself, and whoever gave the lease up of itself lets others go first.
+//! Rotation: a leader hands over by itself, and then lets other candidates go first.
 //!
 //! The hazards:
 //!
-//! - Where nobody else is there, a handover is an outage and nothing more. So those who wait are counted before, where
-//!   that can be known; who was counted may be gone by then, so whoever handed over leads again after a while. A candidate
-//!   that may not count would never hand over, so it does as where nobody can know.
-//! - The times of a schedule are the hosts' own, and their clocks differ. Whoever takes over at such a time must not take
-//!   it for due once more, so a leadership that has only begun passes it over.
-//! - What was given up may still be in the store, under our own name: only another term shows that somebody has led.
+//! - If no other candidate waits, a handover is only an outage. So the leader counts the standbys first, if it can. A
+//!   standby may be gone by the time of the handover, so the old leader leads again after a while. A leader without
+//!   permission to count would never hand over, so it hands over without counting.
+//! - Each host has its own clock for a schedule, and the clocks differ. The new leader may reach the scheduled time after it
+//!   has taken over, and must not hand over again. So a leadership that has just begun ignores it.
+//! - The record that was given up may still be in the store, under our own name. Only another term shows that another
+//!   candidate has led.
 
 use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
 use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience, Stop, StopReason};
@@ -16,23 +17,23 @@ use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// When nobody was there to take over: from one count to the next.
+/// The time between two counts when no standby was found.
 const COUNT_AGAIN: Duration = Duration::from_mins(1);
-/// When the store could not say who is there.
+/// The time to the next count when the store could not be asked.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// Of two clocks that a schedule goes by, none is this wrong.
+/// The clocks of two hosts differ by less than this.
 const YOUNG: Duration = Duration::from_secs(30);
-/// Whoever waits has claimed a free lease by then.
+/// A standby has claimed a free lease within this time.
 const LEAST_HOLD: Duration = Duration::from_secs(2);
 
 /// How long one leadership is to last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Turn {
     began: BootInstant,
-    /// When to count those who could take over.
+    /// When to count the standbys.
     next: BootInstant,
     counting: bool,
-    /// Whether to count again when there is nobody, or to wait for the next time of a schedule.
+    /// Whether to count again when no standby was found. Otherwise the leader waits for the next time of the schedule.
     insists: bool,
 }
 
@@ -43,17 +44,17 @@ impl Turn {
     }
 }
 
-/// Whether those who wait may be counted, as far as was said.
+/// Whether the store allows to count the standbys, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Counting {
     Allowed,
     Denied,
 }
 
-/// We gave the lease up, and others go first.
+/// We gave the lease up, and other candidates go first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StandingBack {
-    /// Ours: any other is somebody else's.
+    /// Our own term: any other belongs to another candidate.
     term: Term,
     until: BootInstant,
 }
@@ -102,7 +103,7 @@ impl Core {
                         actions.push(Action::Say(Notice::Staying("nobody else is there".to_owned())));
                         None
                     }
-                    // While the store denies everything, COMMAND goes on for as long as its lease lasts.
+                    // If the store denies renewals as well, COMMAND goes on for as long as its lease lasts.
                     Err(error) if error.kind == ErrorKind::Denied && leadership.failures == 0 => {
                         if self.counting == Counting::Allowed {
                             self.counting = Counting::Denied;
@@ -127,7 +128,7 @@ impl Core {
     fn relinquish(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) -> Next {
         let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
         if leadership.ending.is_some() || leadership.asked.is_some() {
-            // COMMAND may be started again after this, and then it is still our turn to go.
+            // COMMAND may be started again after this. Then the handover is still due.
             leadership.turn.next = now;
             return None;
         }
@@ -157,14 +158,14 @@ impl Core {
         Hold::StandingBack { term, said: "after this one's turn".to_owned(), left }
     }
 
-    /// Nobody else may be there, or COMMAND may fail everywhere: this is then the pause between two rows of restarts.
+    /// There may be no other candidate, or COMMAND may fail on every host. This is then the pause before more restarts.
     pub(super) fn after_restarts(&self, term: Term, restarts: u32) -> Hold {
         let timing = self.settings.timing;
         let left = (2 * timing.lease).max(4 * timing.retry_interval);
-        Hold::StandingBack { term, said: format!("after {restarts} restarts in vain"), left }
+        Hold::StandingBack { term, said: format!("after {restarts} restarts"), left }
     }
 
-    /// The lease was released, so others may have it from now on.
+    /// The lease was released, so other candidates can take it from now on.
     pub(super) fn stand_back(
         &mut self,
         now: BootInstant,
@@ -187,7 +188,7 @@ impl Core {
         self.standing_back.as_ref().is_some_and(|back| now < back.until)
     }
 
-    /// When to claim what was seen free. Before that it is looked whether somebody else has led.
+    /// When to claim a lease that was seen free. A candidate that stands back first looks whether another one has led.
     pub(super) fn next_claim(&mut self, now: BootInstant) -> BootInstant {
         match &self.standing_back {
             Some(back) if now < back.until => {
@@ -198,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Somebody else who leads has had the turn that we left.
+    /// Ends standing back once another candidate leads.
     pub(super) fn turn_taken(&mut self, holder: &Holder) {
         self.standing_back.take_if(|back| holder.term != Some(back.term));
     }

@@ -1,43 +1,43 @@
-//! What an election is asked to do.
+//! The settings of an election.
 
 use crate::lease::Timing;
 use crate::store::Delivery;
 use std::time::Duration;
 
-/// What an election is to do.
+/// The settings of an election. They do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub timing: Timing,
-    /// False where the lease lasts while it is held open (see `Store::expires`).
+    /// False if the lease lasts for as long as it is held open (see `Store::expires`).
     pub expires: bool,
     pub delivery: Delivery,
     pub patience: Patience,
     pub on_loss: OnLoss,
-    /// How long COMMAND may take in an orderly stop; None is for ever.
+    /// The longest time that COMMAND may take for an orderly stop; None is no limit.
     pub drain: Option<Duration>,
-    /// How long COMMAND may run; None is for ever.
+    /// The longest time that COMMAND may run; None is no limit.
     pub max_run: Option<Duration>,
-    /// COMMAND is a job: its run is entered into a ledger before it starts, and one process runs it once at the most.
+    /// COMMAND is a job: its run is entered into a ledger before it starts, and one process runs it at most once.
     pub job_gate: bool,
-    /// None: when COMMAND has ended, so has its leadership.
+    /// None: the leadership ends when COMMAND ends.
     pub restart: Option<Restart>,
-    /// A leader hands over after so long, if somebody else is there.
+    /// A leader hands over after this time, if another candidate waits.
     pub relinquish_after: Option<Duration>,
-    /// Something runs beside a standby, and must be dead before COMMAND starts.
+    /// There are standby tasks, which must be dead before COMMAND starts.
     pub standby_tasks: bool,
 }
 
-/// When COMMAND is started again that has ended by itself, under the same lease.
+/// When a COMMAND that ended by itself is started again under the same lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Restart {
     pub when: RestartWhen,
-    /// So often in a row; then the lease is given up.
+    /// The most restarts in a row; then the lease is given up.
     pub limit: u32,
-    /// Before the first of them. The pauses double.
+    /// The pause before the first restart. The pauses double.
     pub delay: Duration,
-    /// A run that lasted so long begins a new row.
+    /// A run of at least this long resets the number of restarts.
     pub healthy: Duration,
-    /// COMMAND has our terminal: whoever interrupts it there means all of us.
+    /// COMMAND has the terminal: an interrupt from there is meant for leaderrun too.
     pub at_terminal: bool,
 }
 
@@ -47,11 +47,11 @@ pub enum RestartWhen {
     Always,
 }
 
-/// How long a standby waits for its leadership.
+/// How long a standby waits to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Patience {
     Forever,
-    /// One answer decides.
+    /// It does not wait: one answer decides.
     Once,
     AtMost(Duration),
 }

@@ -1,8 +1,8 @@
-//! A candidate that waits for its turn.
+//! A candidate that waits to lead.
 //!
-//! The hazard: a standby knows what was so when somebody looked. News may come while a look is under way whose answer is
-//! older than they are, and a claim that nobody answers may have been granted. So news are kept until the answer is
-//! there, and whoever leaves after a claim in doubt gives back what it may hold.
+//! The hazard: what a standby knows may be out of date. The store may report a change while a look is under way whose answer
+//! is older than the change, and a claim without an answer may have been granted. So a change is kept until the answer has
+//! come, and a candidate that leaves after a claim in doubt releases the lease that it may hold.
 
 use super::state::{Releasing, Request, Standby, State, Then, Waiting};
 use super::{Action, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
@@ -10,14 +10,14 @@ use crate::store::{Delivery, ErrorKind, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// When, after the end of a lease, a standby looks whether it was renewed: at any time from the first to the second of
-/// these. All standbys know the same end, and a thousand of them must not look at once.
+/// How long after the end of a lease a standby looks whether it was renewed: a random time between these two. All standbys
+/// know the same end, and a thousand of them must not look at once.
 const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(820));
 
 impl Core {
     pub(super) fn pass_standby(&mut self, now: BootInstant, standby: &mut Standby, actions: &mut Vec<Action>) -> Next {
         if now >= self.waiting.until {
-            let outcome = self.waiting_in_vain();
+            let outcome = self.outcome_of_waiting();
             return Some(self.leave(now, standby, outcome, actions));
         }
         if standby.request.is_none() && now >= standby.next {
@@ -79,7 +79,7 @@ impl Core {
         }
     }
 
-    /// A leadership is over: what a standby waits for begins anew.
+    /// Begins a new wait.
     pub(super) fn begin_waiting(&mut self, now: BootInstant) {
         let until = match self.settings.patience {
             Patience::Forever | Patience::Once => BootInstant::NEVER,
@@ -125,9 +125,8 @@ impl Core {
         State::Standby(next)
     }
 
-    /// A crash is told by nobody, so a standby looks when the lease has ended that it saw: not much later, so that a
-    /// takeover is not, and not all standbys at once. A leader that lives has renewed by then, so this is one look a
-    /// lease where the lease is a multiple of the renewal interval, and never much more.
+    /// No event reports a crash, so a standby looks shortly after the end of the lease that it saw, and not all standbys at
+    /// once. A live leader has renewed by then, so this costs about one look per lease.
     pub(super) fn after_expiry(&mut self, holder: &Holder) -> Duration {
         let lease = self.settings.timing.lease;
         let left = holder.expires_in.unwrap_or(lease).min(lease);
@@ -161,7 +160,7 @@ impl Core {
         None
     }
 
-    pub(super) fn waiting_in_vain(&self) -> Outcome {
+    pub(super) fn outcome_of_waiting(&self) -> Outcome {
         match &self.waiting.error {
             Some(error) => Outcome::Unreachable(error.message.clone()),
             None if !self.worked => Outcome::Unreachable("the store did not answer in time".to_owned()),
@@ -169,7 +168,7 @@ impl Core {
         }
     }
 
-    /// A standby leaves: at once, unless a claim of ours is under way or in doubt.
+    /// A standby leaves: at once, unless its claim is under way or in doubt.
     pub(super) fn leave(
         &mut self,
         now: BootInstant,

@@ -1,8 +1,8 @@
-//! What runs beside a standby: the standby command, and the hook that is told who leads.
+//! Standby tasks: the standby command, and the hook that learns who leads.
 //!
-//! The hazard: the lease is granted while they run, and COMMAND may need what they hold (a port, a directory). So they
-//! are dismissed at the grant, the lease is renewed meanwhile, and COMMAND starts only once they are shown to be dead. A
-//! lease that is lost meanwhile leaves them dying as a standby: they come back when they are dead, and not before.
+//! The hazard: the lease is granted while they run, and COMMAND may need what they hold (a port, a directory). So they are
+//! stopped at the grant, the lease is renewed meanwhile, and COMMAND starts only after they are shown to be dead. If the
+//! lease is lost meanwhile, the candidate is a standby while they are still dying; they start again only after that.
 
 use super::state::State;
 use super::{Action, Dismissal, Event, Hold, Outcome};
@@ -16,27 +16,27 @@ use std::time::Duration;
 pub(super) struct StandbyTasks {
     phase: Phase,
     told: Told,
-    /// Somebody asked us to leave: who asks again does not want to wait for them.
+    /// A signal came: a second one means not to wait for them.
     asked: bool,
-    /// Some once nothing but they keep us from leaving.
+    /// Some if they are all that keeps the candidate from leaving.
     farewell: Option<Outcome>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Shown: none of them is alive.
+    /// None of them is alive. This is shown, not assumed.
     Away,
-    /// They run, or will.
+    /// They run, or are about to.
     Present,
     Leaving {
-        /// Guards that were told to stop them, and work, have done so before this.
+        /// A guard that works has stopped them by then.
         seize_at: BootInstant,
     },
-    /// They are being killed past their guards.
+    /// They are being killed without their guards.
     Seized,
 }
 
-/// What they were told last.
+/// The last report to them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Told {
     Nothing,
@@ -60,7 +60,7 @@ impl StandbyTasks {
 }
 
 impl Core {
-    /// What an event means for them before it means anything for the election.
+    /// Handles what an event means for them, before the election handles it.
     pub(super) fn standby_tasks_heard(
         &mut self,
         now: BootInstant,
@@ -71,7 +71,7 @@ impl Core {
         match event {
             Event::Dismissed => {
                 let leaving = matches!(self.standby_tasks.phase, Phase::Leaving { .. } | Phase::Seized);
-                assert!(leaving, "only who was dismissed is gone");
+                assert!(leaving, "they are gone only after they were dismissed");
                 self.standby_tasks.phase = Phase::Away;
                 self.start_soon(now, state);
             }
@@ -100,18 +100,18 @@ impl Core {
         }
     }
 
-    /// They may have taken so long to die that too little of the lease is left, and that orders were read long ago.
+    /// They may have taken long to die: too little of the lease may be left, and the orders may be out of date.
     fn start_soon(&self, now: BootInstant, state: &mut State) {
         let least = self.settings.timing.least_to_start();
         if let State::Leading(leadership) = state {
-            leadership.reading.begin_anew(now);
+            leadership.reading.begin_again(now);
             if leadership.valid_until.since(now) < least {
                 leadership.next_renewal = leadership.next_renewal.min(now);
             }
         }
     }
 
-    /// Has them there while we are a standby that knows it does not lead, and away otherwise.
+    /// Runs them while the candidate is a standby that knows that it does not lead, and stops them otherwise.
     pub(super) fn attend(&mut self, now: BootInstant, state: &State, actions: &mut Vec<Action>) {
         if !self.settings.standby_tasks {
             return;
@@ -148,9 +148,9 @@ impl Core {
     fn tell_who_leads(&mut self, actions: &mut Vec<Action>) {
         let leader = match (&self.waiting.hold, &self.waiting.holder) {
             (Some(Hold::Paused { .. }), _) => None,
-            // Some stores cannot name whoever was quicker.
+            // Some stores cannot name the leader.
             (None, Some(holder)) if !holder.owner.is_empty() => Some(holder.clone()),
-            // Others go first, and may have; or nothing was heard yet.
+            // Others go first, and may lead already; or nothing is known yet.
             (Some(Hold::HandedOver { .. } | Hold::StandingBack { .. }), _) | (None, Some(_) | None) => return,
         };
         let leads = |holder: &Holder| Told::Leads(holder.owner.clone(), holder.term);
@@ -161,7 +161,7 @@ impl Core {
         }
     }
 
-    /// The election is over; it is told once they are dead as well.
+    /// The election is over. [`Action::End`] follows once they are dead as well.
     pub(super) fn end(&mut self, outcome: Outcome, actions: &mut Vec<Action>) -> State {
         if self.standby_tasks.are_away() {
             actions.push(Action::End(outcome));
@@ -171,7 +171,7 @@ impl Core {
         State::Ended
     }
 
-    /// How long until somebody who must be told of a new leader looks, where nothing else would.
+    /// When to look for a new leader, in a store where a standby would not look otherwise.
     pub(super) fn look_for_leader(&mut self) -> Option<Duration> {
         self.settings.standby_tasks.then(|| self.random.about(self.settings.timing.retry_interval))
     }

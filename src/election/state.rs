@@ -1,7 +1,7 @@
-//! Where an election stands.
+//! The states of an election.
 //!
-//! The hazard: a leadership goes on while it is being ended, and its lease while its tree dies. So what ends it
-//! (`Ending`), what is left of the tree (`Tree`) and the lease's end are kept apart, and none follows from another.
+//! The hazard: a leadership lasts while it is being ended, and its lease while its tree dies. So the cause of the end
+//! (`Ending`), what is left of the tree (`Tree`) and the end of the lease are kept apart, and none follows from another.
 
 use super::hooks::HookEnd;
 use super::job_gate::Entry;
@@ -13,17 +13,17 @@ use crate::store::{Holder, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// At the most so many renewals are under way at once. Later ones overtake those that hang on a dead connection.
+/// The most renewals under way at once. Later ones overtake those that hang on a dead connection.
 pub(super) const MOST_RENEWALS_IN_FLIGHT: u32 = 16;
-/// Attempts get denser as the deadline comes nearer, but not denser than this.
+/// The least time between two attempts. They get denser as the deadline comes nearer.
 pub(super) const LEAST_PAUSE: Duration = Duration::from_millis(100);
-/// How much later than it should have a guard may do as it was told before it is passed over.
+/// How late a guard may be before the candidate acts without it.
 pub(crate) const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum State {
     Standby(Standby),
-    /// We are leaving, and a claim is under way that may yet be granted.
+    /// The candidate leaves, and its claim may still be granted.
     Withdrawing {
         outcome: Outcome,
         until: BootInstant,
@@ -41,7 +41,7 @@ pub(super) struct Standby {
     pub(super) intent: Request,
     pub(super) next: BootInstant,
     pub(super) failures: u32,
-    /// News came while a request was under way: its answer may be older than they are.
+    /// The store reported a change while a request was under way: the answer may be older than the change.
     pub(super) news: bool,
 }
 
@@ -55,11 +55,11 @@ impl Standby {
 pub(super) enum Request {
     Claim,
     Look,
-    /// What bars us.
+    /// What holds us back.
     Orders,
 }
 
-/// One wait for leadership, from becoming a standby to leading or leaving.
+/// One wait to lead, from becoming a standby to leading or leaving.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Waiting {
     /// When `-w` runs out.
@@ -67,7 +67,7 @@ pub(super) struct Waiting {
     /// The last answer, if it was an error.
     pub(super) error: Option<StoreError>,
     pub(super) holder: Option<Holder>,
-    /// Some while orders keep us from claiming.
+    /// Some while orders, or our own turn to stand back, keep us from claiming.
     pub(super) hold: Option<Hold>,
 }
 
@@ -85,11 +85,11 @@ pub(super) struct Reading {
     /// When to read them, unless the next renewal comes first.
     pub(super) next: BootInstant,
     pub(super) failures: u32,
-    /// When it was told last that they cannot be read.
+    /// When the log last said that they cannot be read.
     pub(super) said: Option<BootInstant>,
-    /// They were read after the grant, or before a later start, and let us lead.
+    /// They were read after the grant, or before a later start, and allow the start.
     pub(super) cleared: bool,
-    /// What is under way was asked too early to clear us.
+    /// The request under way was sent too early to allow the start.
     pub(super) stale: bool,
 }
 
@@ -98,8 +98,8 @@ impl Reading {
         Self { in_flight: false, next: now, failures: 0, said: None, cleared: false, stale: false }
     }
 
-    /// COMMAND was to wait, and may be started now: what was read meanwhile may be out of date.
-    pub(super) fn begin_anew(&mut self, now: BootInstant) {
+    /// COMMAND had to wait, and may be started now. What was read before may be out of date.
+    pub(super) fn begin_again(&mut self, now: BootInstant) {
         self.cleared = false;
         self.stale = self.in_flight;
         self.next = now;
@@ -121,26 +121,26 @@ pub(super) struct Leadership {
     pub(super) runs: Runs,
     pub(super) turn: Turn,
     pub(super) tree: Tree,
-    /// The first thing that ended it; None while it goes on.
+    /// The first cause of its end; None while it goes on.
     pub(super) ending: Option<Ending>,
-    /// Some once somebody asked us to stop: we leave when the tree is dead.
+    /// Some once a signal to stop has come: the candidate leaves when the tree is dead.
     pub(super) asked: Option<i32>,
     /// Some once COMMAND itself has been reaped.
     pub(super) end: Option<CommandEnd>,
-    /// COMMAND was not started and will not be: the guard said so.
+    /// The guard reported that COMMAND will not be started, because of its hook.
     pub(super) unready: bool,
 }
 
 impl Leadership {
-    /// The most between two attempts to renew: an outage may end shortly before the stop signal is due, so of the time
-    /// until then one attempt waits for one part.
+    /// The longest time between two attempts to renew. An outage may end shortly before the stop signal is due, so this is
+    /// at most one of `parts` of the time until then.
     pub(super) fn pause(&self, timing: Timing, now: BootInstant, parts: u32) -> Duration {
         let most = timing.renew_interval.min(timing.retry_interval);
         let left = timing.deadline(self.valid_until).term_at.since(now);
         if left.is_zero() { most } else { most.min((left / parts).max(LEAST_PAUSE)) }
     }
 
-    /// Nothing that the store may still answer changes it.
+    /// Whether the store has said that the lease is lost. No later answer changes that.
     pub(super) fn is_lost_for_certain(&self) -> bool {
         matches!(&self.ending, Some(Ending::Lost(loss)) if loss.is_certain())
     }
@@ -160,7 +160,7 @@ impl Leadership {
         if self.reading.in_flight { BootInstant::NEVER } else { self.reading.next }
     }
 
-    /// The guard has so long to show that the tree is dead.
+    /// Gives the guard this long, and some patience, to show that the tree is dead.
     pub(super) fn seize_after(&mut self, now: BootInstant, time: Duration) {
         if let Tree::Alive { seize_at, .. } = &mut self.tree {
             *seize_at = (*seize_at).min(now.plus(time).plus(GUARD_PATIENCE));
@@ -170,15 +170,15 @@ impl Leadership {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Tree {
-    /// COMMAND was not started, or waits to be started again; it may be from this instant on (None: it has passed).
+    /// COMMAND was not started, or waits for a restart. It may start from this instant on (None: it has passed).
     Idle { not_before: Option<BootInstant> },
     Alive {
-        /// A guard that was told to stop the tree, and works, has done so before this.
+        /// A guard that works has stopped the tree by then.
         seize_at: BootInstant,
-        /// When COMMAND has run for as long as it may.
+        /// When COMMAND will have run for as long as it may.
         overrun_at: BootInstant,
     },
-    /// The guard was told to kill, or passed over: nothing more can be asked for.
+    /// The tree is being killed without the guard: nothing more can be done.
     Seized,
 }
 
@@ -186,19 +186,19 @@ pub(super) enum Tree {
 pub(super) enum Ending {
     ByItself(CommandEnd),
     NotStarted(StartError),
-    /// The hook before COMMAND ended so.
+    /// The hook before COMMAND failed like this.
     Unready(HookEnd),
-    /// By this signal, the last of them.
+    /// By this signal, or by the last of several.
     Asked(i32),
     Overran,
-    /// By operators, who bar us from leading again.
+    /// By operators, whose order also keeps us from leading again.
     Ordered(Hold),
-    /// It ended by itself, once more than it is restarted in a row.
+    /// COMMAND ended by itself after its last restart.
     GaveUp {
         end: CommandEnd,
         restarts: u32,
     },
-    /// It was others' turn.
+    /// It was another candidate's turn.
     Relinquished,
     Lost(Loss),
 }
@@ -223,12 +223,12 @@ impl Ending {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Releasing {
     pub(super) term: Option<Term>,
-    /// Some while the ledger is to be told first.
+    /// Some while the ledger has to be written first.
     pub(super) settling: Option<Settling>,
-    /// False where the lease is somebody else's by now, and only the ledger is to be told.
+    /// False if another candidate has the lease by now, and only the ledger has to be written.
     pub(super) ours: bool,
     pub(super) then: Then,
-    /// The lease has ended by itself then.
+    /// When the lease has ended by itself.
     pub(super) give_up: BootInstant,
     pub(super) in_flight: bool,
     pub(super) next: BootInstant,
@@ -239,9 +239,9 @@ pub(super) struct Releasing {
 pub(super) struct Settling {
     /// None: COMMAND was not started.
     pub(super) ran: Option<Ran>,
-    /// The release must have its time as well.
+    /// When to go on to the release, which needs time as well.
     pub(super) give_up: BootInstant,
-    /// Somebody does not want to wait for this.
+    /// A signal came meanwhile. The next one means not to wait.
     pub(super) asked: bool,
 }
 
@@ -251,7 +251,7 @@ pub(super) enum Then {
     Standby {
         pause: Duration,
     },
-    /// We wait on as a standby for orders to let us lead, or for others to have their turn.
+    /// Become a standby that waits until orders let it lead, or until another candidate has led.
     Held(Hold),
 }
 

@@ -1,4 +1,4 @@
-//! How an election stands, for people.
+//! The state of an election as people see it.
 
 use super::CommandEnd;
 use crate::lease::{Term, show_seconds};
@@ -7,20 +7,20 @@ use crate::time::BootInstant;
 use std::fmt;
 use std::time::Duration;
 
-/// What orders keep a candidate from leading.
+/// What keeps a standby from claiming though nobody leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Hold {
     Paused {
         said: String,
         left: Option<Duration>,
     },
-    /// Others go first, for so long.
+    /// Other candidates go first, for the time that is left.
     HandedOver {
         term: Term,
         said: String,
         left: Duration,
     },
-    /// We gave this term up of ourselves. Others go first, until somebody has led or for so long.
+    /// We gave this term up by ourselves. Other candidates go first, until one has led or the time is over.
     StandingBack {
         term: Term,
         said: String,
@@ -28,29 +28,29 @@ pub enum Hold {
     },
 }
 
-/// How things stand, for people.
+/// The state of an election as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub role: Role,
-    /// The store's, and since when.
+    /// Trouble with the store, and since when.
     pub trouble: Option<(String, BootInstant)>,
-    /// What makes a takeover slow.
+    /// Why a takeover may be slow.
     pub hindrance: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Nobody was heard to be in the way yet, or somebody is.
+    /// It waits for this; None while that is not known yet.
     Standby(Option<Obstacle>),
-    /// It holds the lease; whether COMMAND runs its tree tells.
+    /// It holds the lease. COMMAND may not run yet.
     Leader(Term),
-    /// It holds the lease, and COMMAND, which has ended so, will be started again.
+    /// It holds the lease. COMMAND ended like this, and will be started again.
     Restarting { term: Term, end: CommandEnd },
-    /// It is about to leave, or to stand by again.
+    /// It is about to leave, or to become a standby again.
     Leaving,
 }
 
-/// What kept a candidate from leading.
+/// What keeps a candidate from leading.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Obstacle {
     Holder(Holder),
