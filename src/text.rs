@@ -1,8 +1,8 @@
 //! One line of text for people, without secrets.
 //!
-//! The hazard: a store URL that was given in the wrong place, such as a name, is repeated by the message that refuses it,
-//! and then everybody can read its password in the journal. So only [`quoted`] and [`shown`] repeat what people wrote. If a
-//! message is not ours, or if the text is kept and shown later, a text that [`looks_like_one`] is refused.
+//! The hazard: a store URL that was given in the wrong place, such as a name, is repeated by the message that refuses
+//! it, and then everybody can read its password in the journal. So only [`quoted`] and [`shown`] repeat what people
+//! wrote. If a message is not ours, or if the text is kept and shown later, a text that [`looks_like_one`] is refused.
 
 use percent_encoding::percent_decode_str;
 use std::io;
@@ -15,8 +15,8 @@ const NAMES: [&str; 8] = ["password=", "passwd=", "passphrase=", "passcode=", "p
 /// How many layers of percent-encoding are read.
 const DEPTH: usize = 3;
 
-/// Whether `text` contains the credentials of a URL or names a secret, also if it is percent-encoded. A user alone is not
-/// a secret, except with NATS, where it is a token.
+/// Whether `text` contains the credentials of a URL or names a secret, also if it is percent-encoded. A user alone is
+/// not a secret, except with NATS, where it is a token.
 #[must_use]
 pub fn looks_like_one(text: &str) -> bool {
     let mut text = text.to_owned();

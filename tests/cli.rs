@@ -105,6 +105,22 @@ fn wrong_settings_in_the_environment_are_usage_errors() {
 }
 
 #[test]
+fn options_that_exclude_each_other_are_named_as_they_were_given() {
+    for (variables, flags, words) in [
+        (&[("EVERY", "5m"), ("ONCE", "a")][..], &[][..], "LEADERRUN_EVERY and LEADERRUN_ONCE exclude each other"),
+        (&[("EVERY", "5m")], &["--restart", "always"], "LEADERRUN_EVERY and --restart exclude each other"),
+        (&[("EVERY", "5m"), ("RELINQUISH", "6h")], &[], "LEADERRUN_EVERY and LEADERRUN_RELINQUISH exclude each other"),
+        (&[("SLOTS", "2")], &["--on-leader-change", "true"], "LEADERRUN_SLOTS and --on-leader-change exclude"),
+        (&[("ONCE", "a")], &["--slots", "2"], "--slots and LEADERRUN_ONCE exclude each other"),
+    ] {
+        run_with(flags, "shard", |command| {
+            command.envs(variables.iter().map(|(name, value)| (format!("LEADERRUN_{name}"), value)));
+        })
+        .refused(64, words);
+    }
+}
+
+#[test]
 fn shards_that_are_no_names_are_usage_errors() {
     for (shard, words) in [
         ("", "empty"),

@@ -1,8 +1,8 @@
 //! The configuration file: the options that neither the command line nor the environment sets.
 //!
-//! The hazard: if a file is not read, or a key in it is unknown, a candidate may use another store than the other hosts,
-//! and two of them lead. So only the default file may be missing, and everything unknown is refused. And a file may hold
-//! a store URL with a password: no message here repeats a value.
+//! The hazard: if a file is not read, or a key in it is unknown, a candidate may use another store than the other
+//! hosts, and two of them lead. So only the default file may be missing, and everything unknown is refused. And a file
+//! may hold a store URL with a password: no message here repeats a value.
 //!
 //! The keys are the long names of those options of leaderrun that have a variable. The option's own parser checks a
 //! value, even if something else overrules it. The value then becomes the option's default, which clap uses last.

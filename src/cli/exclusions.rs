@@ -22,8 +22,8 @@ enum Mistake {
     OnOneLine,
     /// Where neither is nearer than the other.
     AtOnePlace,
-    /// Unless the first, which makes COMMAND a job, is the nearer one: what is set for services from further away is not
-    /// meant for a job.
+    /// Unless the first, which makes COMMAND a job, is the nearer one: what is set for services from further away is
+    /// not meant for a job.
     UnlessNearer,
     /// Always.
     Always,
@@ -109,13 +109,12 @@ pub fn is_off(name: &str, value: &str) -> bool {
 /// None where an option is off, or not one of this program.
 fn source_of(matches: &ArgMatches, name: &str) -> Option<ValueSource> {
     let id = &name.replace('-', "_");
-    let is_on = match matches.try_get_one::<bool>(id) {
+    let is_on = if let Ok(flag) = matches.try_get_one::<bool>(id) {
         // A variable may spell this in several ways.
-        Ok(flag) => flag == Some(&true),
-        Err(_) => {
-            let mut values = matches.try_get_raw(id).ok().flatten()?;
-            values.any(|value| !is_off(name, &value.to_string_lossy()))
-        }
+        flag == Some(&true)
+    } else {
+        let mut values = matches.try_get_raw(id).ok().flatten()?;
+        values.any(|value| !is_off(name, &value.to_string_lossy()))
     };
     if is_on { matches.value_source(id) } else { None }
 }

@@ -8,7 +8,7 @@ mod live;
 mod operator;
 mod pause;
 mod release;
-mod selftest;
+pub mod selftest;
 mod slots;
 mod status;
 mod step_down;
@@ -232,8 +232,8 @@ async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
     Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
 }
 
-/// Continues `watching` until nobody reads standard output any more. A pipe reports that only to a writer, and a watch may
-/// have nothing to write for days.
+/// Continues `watching` until nobody reads standard output any more. A pipe reports that only to a writer, and a watch
+/// may have nothing to write for days.
 async fn while_read<T: Default>(watching: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let reader_is_gone = async {
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;

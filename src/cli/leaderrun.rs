@@ -53,8 +53,8 @@ pub fn main() -> ExitCode {
     sys::keep_given_mask();
     // If it is inherited as ignored, the kernel reaps children before we do.
     sys::default_action(Signal::SIGCHLD);
-    // Until we handle these signals they end us at once, and nothing is acquired yet: also while a file or a name server
-    // that a store needs does not answer.
+    // Until we handle these signals they end us at once, and nothing is acquired yet: also while a file or a name
+    // server that a store needs does not answer.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
     start::main(PROGRAM, fail, begin)
 }
@@ -234,8 +234,8 @@ async fn open_store(
     }
 }
 
-/// Passes Ctrl-C on to our process group. The terminal sent it to its foreground group, which was COMMAND's alone. Without
-/// us, a script that runs COMMAND would have got it as well, and would see that COMMAND ended by it.
+/// Passes Ctrl-C on to our process group. The terminal sent it to its foreground group, which was COMMAND's alone.
+/// Without us, a script that runs COMMAND would have got it as well, and would see that COMMAND ended by it.
 fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     use crate::election::CommandEnd::Signalled;
     let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };

@@ -1,7 +1,7 @@
 //! How both programs start, and how they end if they cannot do their work.
 //!
-//! The hazard: what is missing (memory, descriptors, threads) must be found before a lease is held, and each way to fail
-//! must end in one line and one status.
+//! The hazard: what is missing (memory, descriptors, threads) must be found before a lease is held, and each way to
+//! fail must end in one line and one status.
 
 use super::flags;
 use crate::exit;
@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// A thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up all threads of
-/// our user, and tokio panics if it can start none and has none.
+/// A thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up all threads
+/// of our user, and tokio panics if it can start none and has none.
 const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 
 /// Why a program does not do its work.

@@ -1,10 +1,11 @@
 //! What the stamps of a story show: whether two trees were ever alive at once, how long none was, and who was left.
 //!
-//! A stamp is a sign of life, and between two of them a tree may be dead or not scheduled. So a life is taken for
-//! whole from its first stamp to its last one, and one stamp of another term between those is an overlap.
+//! The stamps are read, and overlaps found, as `leaderctl selftest` does it.
 
 use super::fleet::Life;
 use super::note::note;
+use leaderrun::internals::cli::leaderctl::selftest::evidence;
+pub use leaderrun::internals::cli::leaderctl::selftest::evidence::{common, millis};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -24,13 +25,8 @@ pub struct Evidence {
 impl Evidence {
     /// Of lives in the order of their beginnings. A handover after `until` is the end of the test, and no gap.
     pub fn of(lives: &[Life], until: u64, orphans: usize) -> Self {
-        let mut overlap = Duration::ZERO;
-        for (index, earlier) in lives.iter().enumerate() {
-            overlap += lives[index + 1..].iter().map(|later| common(earlier, later)).sum::<Duration>();
-        }
-        let pairs = lives.windows(2).filter(|pair| pair[1].first <= until);
-        let gaps = pairs.map(|pair| Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last))).collect();
-        let terms_rise = lives.windows(2).all(|pair| pair[0].term < pair[1].term);
+        let (overlap, gaps) = (evidence::overlap(lives), evidence::gaps(lives, until).collect());
+        let terms_rise = evidence::terms_rise(lives);
         Self { lives: lives.len(), overlap, orphans, gaps, terms_rise }
     }
 
@@ -70,13 +66,6 @@ impl Evidence {
     }
 }
 
-/// How long both were alive.
-pub fn common(one: &Life, other: &Life) -> Duration {
-    let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
-    // A single stamp inside another life is a moment, not nothing.
-    if begin <= end { Duration::from_nanos((end - begin).max(1)) } else { Duration::ZERO }
-}
-
 /// In milliseconds, and `-` where there is none.
 pub fn median_and_worst(gaps: &[Duration]) -> (String, String) {
     let mut gaps = gaps.to_vec();
@@ -84,9 +73,4 @@ pub fn median_and_worst(gaps: &[Duration]) -> (String, String) {
     let Some(worst) = gaps.last() else { return ("-".to_owned(), "-".to_owned()) };
     let median = (gaps[(gaps.len() - 1) / 2] + gaps[gaps.len() / 2]) / 2;
     (millis(median).to_string(), millis(*worst).to_string())
-}
-
-/// Rounded up: what is not nothing does not look like it.
-pub fn millis(duration: Duration) -> u128 {
-    duration.as_nanos().div_ceil(1_000_000)
 }

@@ -1,13 +1,14 @@
 //! Several candidates of one shard, as real processes, and what their COMMANDs wrote down.
 
 use super::evidence::Evidence;
+pub use leaderrun::internals::cli::leaderctl::selftest::evidence::Life;
+use leaderrun::internals::cli::leaderctl::selftest::evidence::Stamps;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read as _, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -22,23 +23,7 @@ pub struct Fleet {
     /// The store and the fault, where the story is to be told in the table of evidence.
     title: Option<(&'static str, &'static str)>,
     /// By the name of the file.
-    read: RefCell<BTreeMap<String, Read>>,
-}
-
-/// What was read of the stamps so far: there are five hundred a second, and whoever waits looks often.
-#[derive(Default)]
-struct Read {
-    bytes: u64,
-    lives: BTreeMap<(u64, String), Life>,
-}
-
-/// From the first to the last sign of life of one term's tree.
-#[derive(Clone, Debug)]
-pub struct Life {
-    pub owner: String,
-    pub term: u64,
-    pub first: u64,
-    pub last: u64,
+    stamps: RefCell<BTreeMap<String, Stamps>>,
 }
 
 impl Fleet {
@@ -47,7 +32,7 @@ impl Fleet {
             scratch: TempDir::new().expect("a scratch directory"),
             candidates: BTreeMap::new(),
             title: None,
-            read: RefCell::default(),
+            stamps: RefCell::default(),
         }
     }
 
@@ -143,26 +128,9 @@ impl Fleet {
     }
 
     fn lives_in(&self, name: &str) -> Vec<Life> {
-        let mut read = self.read.borrow_mut();
-        let Read { bytes, lives } = read.entry(name.to_owned()).or_default();
-        let mut text = String::new();
-        if let Ok(mut file) = fs::File::open(self.scratch.path().join(name)) {
-            file.seek(SeekFrom::Start(*bytes)).expect("a file can be sought");
-            file.read_to_string(&mut text).expect("stamps are text");
-        }
-        for line in text.split_inclusive('\n').take_while(|line| line.ends_with('\n')) {
-            *bytes += line.len() as u64;
-            let words: Vec<&str> = line.trim_end().split(' ').collect();
-            let [owner, term, _, at] = words[..] else { panic!("not a stamp: {line}") };
-            let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("not a stamp: {line}"));
-            let (owner, term, at) = (owner.to_owned(), number(term), number(at));
-            let life = lives.entry((term, owner.clone())).or_insert(Life { owner, term, first: at, last: at });
-            life.first = life.first.min(at);
-            life.last = life.last.max(at);
-        }
-        let mut lives: Vec<Life> = lives.values().cloned().collect();
-        lives.sort_by_key(|life| life.first);
-        lives
+        let mut stamps = self.stamps.borrow_mut();
+        let new = || Stamps::new(self.scratch.path().join(name)).expect("the file can be made");
+        stamps.entry(name.to_owned()).or_insert_with(new).lives().expect("only stamps are in it")
     }
 
     /// Waits until some tree is alive and answers whose.

@@ -1,9 +1,9 @@
 //! `leaderctl forget`: deletes all that a store keeps of a shard.
 //!
-//! The hazard: if a leader's record is deleted by hand, another leader starts beside it. So this first takes the lease of
-//! the shard and of each slot of it, as a candidate does. It leaves a shard that is led, or may still have a tree, as it
-//! is. While it has the leases, nobody else can lead. Then it deletes everything, the leases last. If it is stopped midway
-//! or gets no answer, its leases end by themselves: run again, it continues.
+//! The hazard: if a leader's record is deleted by hand, another leader starts beside it. So this first takes the lease
+//! of the shard and of each slot of it, as a candidate does. It leaves a shard that is led, or may still have a tree,
+//! as it is. While it has the leases, nobody else can lead. Then it deletes everything, the leases last. If it is
+//! stopped midway or gets no answer, its leases end by themselves: run again, it continues.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -123,8 +123,8 @@ impl ForgetFlags {
         }
     }
 
-    /// Checks that there are no more leases by now: a candidate may have taken a slot that was never led before, while we
-    /// did not have the others yet. The error says which.
+    /// Checks that there are no more leases by now: a candidate may have taken a slot that was never led before, while
+    /// we did not have the others yet. The error says which.
     async fn has_all(&self, operator: &Operator<'_>, names: &[Shard]) -> Result<(), Result<String, StoreError>> {
         let slots = Slots::of(operator.store, &self.shard, operator.patience).await.map_err(Err)?;
         let missing = slots.names().find(|name| !names.contains(name)).cloned();

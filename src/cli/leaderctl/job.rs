@@ -1,8 +1,8 @@
 //! `leaderctl status --once`: the state of a job that runs once.
 //!
 //! The hazard: a run without an end is still running, or ended without a record of that. Only the leader tells the two
-//! apart, which takes a second request, and the run may end between the two. So if nobody leads, the record is read again:
-//! the end of a run is recorded before its lease is released.
+//! apart, which takes a second request, and the run may end between the two. So if nobody leads, the record is read
+//! again: the end of a run is recorded before its lease is released.
 
 use super::{inspect, printed, rfc3339};
 use crate::lease::{JobId, Shard};

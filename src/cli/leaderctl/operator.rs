@@ -1,7 +1,7 @@
 //! What the verbs that change something share: a store, how long to wait for it, and how to report an outcome.
 //!
-//! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one note
-//! in one step, and then only waits and reports; if it is run again, it finds its work done.
+//! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one
+//! note in one step, and then only waits and reports; if it is run again, it finds its work done.
 
 use super::slots::{Kin, Slots};
 use super::status::{self, Shown};

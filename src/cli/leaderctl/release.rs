@@ -1,13 +1,13 @@
 //! `leaderctl release`: takes a lease away from its holder.
 //!
 //! The hazard: a host that does not answer may still run COMMAND, and nobody can know that from afar. So this takes the
-//! lease away and does nothing else: the next leader starts nothing before the old lease would have ended, and by then the
-//! old tree is dead. A takeover after a crash is not faster than the lease. This is for a lease that a candidate still
-//! renews although it does nothing else any more, and for records that another program left behind.
+//! lease away and does nothing else: the next leader starts nothing before the old lease would have ended, and by then
+//! the old tree is dead. A takeover after a crash is not faster than the lease. This is for a lease that a candidate
+//! still renews although it does nothing else any more, and for records that another program left behind.
 //!
-//! A leader that renews seldom looks dead between two renewals. So it is watched for as long as its lease had left at the
-//! first check. An outage of the store proves nothing: the lease is taken away only if a check at the end of the watch
-//! shows that it was not renewed.
+//! A leader that renews seldom looks dead between two renewals. So it is watched for as long as its lease had left at
+//! the first check. An outage of the store proves nothing: the lease is taken away only if a check at the end of the
+//! watch shows that it was not renewed.
 
 use super::PROGRAM;
 use super::operator::{LOOK_EVERY, Operator};

@@ -1,11 +1,11 @@
-//! `leaderctl selftest`: a short suite of faults against the user's own store, and a table of what came of each.
+//! `leaderctl selftest`: a short suite of faults against the user's own store, and a table of the results.
 //!
-//! The hazards: it runs where things matter. So it leads a scratch shard of a random name and touches no other lock;
-//! it begins with a claim, so that a store that cannot be used is said before anything starts; and however it ends, it
-//! ends everything that it started, releases the lease, and removes what it wrote where that can be removed. And a
-//! check that was not made must not look like one that was passed: what cannot be run here says so, and why.
+//! The hazards: it runs against a store that matters. So it leads a scratch shard of a random name and touches no other
+//! shard; it begins with a claim, to report a store that cannot be used before anything starts; and however it ends, it
+//! ends everything that it started, releases the lease, and removes what it wrote if that is possible. And a check that
+//! was not made must not look like one that passed: a fault that cannot be run here is reported, with the reason.
 
-mod evidence;
+pub mod evidence;
 mod faults;
 mod fleet;
 mod programs;
@@ -46,7 +46,7 @@ use std::time::Duration;
 use table::Row;
 use tokio::time::{sleep, timeout};
 
-/// From one claim to the next of a store that makes everybody wait.
+/// How often to claim from a store that makes every candidate wait.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
@@ -106,7 +106,7 @@ impl SelftestFlags {
         if let Err(why) = Containment::find(self.contain) {
             return fail(exit::OS_ERROR, &why);
         }
-        // On one thread: a candidate dies with the thread that started it.
+        // On one thread, because a candidate dies with the thread that started it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let status = runtime.and_then(|runtime| runtime.block_on(self.test(named, timing, request_timeout)));
         status.unwrap_or_else(|error| fail(exit::OS_ERROR, &format!("the operating system refused: {error}")))
@@ -153,7 +153,7 @@ impl SelftestFlags {
         };
         if let Some(mut fleet) = bench.fleet.take() {
             progress("");
-            // Whoever asks once more does not want to wait for the lease to be released.
+            // A second signal means not to wait for the release of the lease.
             let again = tokio::select! {
                 _ = fleet.end() => false,
                 _ = asked_to_end(&mut signals) => true,
@@ -183,15 +183,15 @@ impl SelftestFlags {
     }
 }
 
-/// Where the faults are tried, and what came of them so far.
+/// Where the faults are injected, and the results so far.
 struct Bench<'a> {
     json: bool,
     named: &'a NamedStore,
     setting: &'a Setting,
     request_timeout: Duration,
-    /// Some from the start of a fault's candidates to the end of all that they started.
+    /// Some from the start of a fault's candidates until all that they started has ended.
     fleet: Option<Fleet<'a>>,
-    /// The highest term that was seen.
+    /// The highest term so far.
     floor: u64,
     begun: BootInstant,
     held: usize,
@@ -205,7 +205,7 @@ impl<'a> Bench<'a> {
         Self { json, named, setting, request_timeout, fleet: None, floor: 0, begun, held: 0, failed: 0, not_run: 0 }
     }
 
-    /// When it is dropped half-way, `fleet` is what has to be ended.
+    /// If this is dropped half-way, `fleet` must be ended.
     async fn run(&mut self, faults: &[Fault]) -> io::Result<()> {
         if !self.json {
             writeln!(stdout(), "{}", table::header())?;
@@ -255,7 +255,7 @@ impl<'a> Bench<'a> {
         Ok(Row { fault: name, verdict, evidence: Some(evidence) })
     }
 
-    /// A way to the store for each candidate where the fault needs some, or why there is none.
+    /// A way to the store for each candidate if the fault needs one, or why there is none.
     async fn ways(&self, fault: Fault) -> io::Result<Result<Vec<(Secret, Proxy)>, String>> {
         if !fault.is_of_network() {
             return Ok(Ok(Vec::new()));
@@ -303,7 +303,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// On a terminal, what is going on, until the next such line.
+/// Shows on a terminal what is happening, until the next such line.
 fn progress(what: &str) {
     if stderr().is_terminal() {
         let dots = if what.is_empty() { "" } else { " ..." };
@@ -311,7 +311,7 @@ fn progress(what: &str) {
     }
 }
 
-/// Ours alone; removed when it is dropped.
+/// A directory of our own, removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -328,7 +328,7 @@ impl Drop for Scratch {
     }
 }
 
-/// An advisory lock of PostgreSQL has a number that some real shard has as well. None where there is none.
+/// The store without the advisory lock in its URL, whose number belongs to a real shard. None if it has no such lock.
 fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
     let Some(url) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
         return Ok(None);
@@ -337,7 +337,7 @@ fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String>
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
 }
 
-/// Opens the store, and shows that a lease can be had and given back.
+/// Opens the store, and shows that a lease can be claimed and released.
 async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let silent = |_| StoreError::unknown(format!("the store did not answer within {}", show(patience)));
     let store = named.location.open(patience).await?;
@@ -348,7 +348,7 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
                 timeout(patience, store.release(candidate, grant.term)).await.map_err(silent)??;
                 return Ok(store);
             }
-            // A store that is young may have forgotten a lease, and has everybody wait for as long as one may last.
+            // A young store may have forgotten a lease, and makes every candidate wait for as long as one lasts.
             Claim::Refused(holder) if BootInstant::now() < give_up => {
                 progress(&format!("waiting for {}", on_one_line(holder.to_string())));
                 sleep(LOOK_EVERY).await;
@@ -361,12 +361,12 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
     }
 }
 
-/// Settings for the one who runs this are none for the candidates.
+/// The environment without the settings of whoever runs this, which must not affect the candidates.
 fn environment_without_ours() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LEADERRUN_")).collect()
 }
 
-/// Returns when somebody wants this to end.
+/// Returns when a signal asks this to end.
 async fn asked_to_end(signals: &mut Signals) -> Signal {
     loop {
         let signal = signals.next().await;
@@ -380,9 +380,9 @@ fn ended_by(signal: Signal) -> ExitCode {
     ExitCode::from(exit::SIGNALLED + signal as u8)
 }
 
-/// Removes what can be removed, and says what cannot.
+/// Removes what can be removed, and reports what cannot.
 async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patience: Duration) -> String {
-    // What cannot be removed now vanishes by itself, or is a few lines.
+    // Notes that cannot be removed now expire, or are a few lines.
     let _ = within(patience * 4, remove_notes(store, shard)).await;
     match &named.location {
         Location::File { directory } => remove_files(directory, shard),
@@ -413,7 +413,7 @@ async fn remove_notes(store: &dyn Store, shard: &Shard) -> Result<(), StoreError
     Ok(())
 }
 
-/// No two shards share a file, and nobody else knows this one.
+/// No two shards share a file, and nobody else uses this shard.
 fn remove_files(directory: &std::path::Path, shard: &Shard) {
     let prefix = format!("{}.", shard.as_str().replace('/', "="));
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -1,8 +1,8 @@
 //! `leaderctl verify`: does a term still lead, and for long enough?
 //!
-//! The hazard: an answer is old when it arrives. The candidate counts the time until it would kill COMMAND, and the store
-//! counts before it answers; a step that must be safe after that needs a fencing token. And another process may answer in
-//! the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
+//! The hazard: an answer is old when it arrives. The candidate counts the time until it would kill COMMAND, and the
+//! store counts before it answers; a step that must be safe after that needs a fencing token. And another process may
+//! answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
 use super::{PROGRAM, inspect, printed};
 use crate::cli::flags::{self, NamedStore};

@@ -1,9 +1,10 @@
 //! `leaderctl watch`: a line for each change of a shard's leader, as it happens.
 //!
-//! The hazard: a notification of the store may be lost, and nobody reports a crash. So each shard is also checked every few
-//! seconds. An outage of the store is reported once, and the checks continue.
+//! The hazard: a notification of the store may be lost, and nobody reports a crash. So each shard is also checked every
+//! few seconds. An outage of the store is reported once, and the checks continue.
 //!
-//! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for all.
+//! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
+//! all.
 
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};

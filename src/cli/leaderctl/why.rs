@@ -1,7 +1,7 @@
 //! `leaderctl why`: why does this host not lead?
 //!
-//! The hazard: any process can listen on the name of a candidate's socket. So each answer is shown with the process and the
-//! user that the kernel reports, and sockets without an answer are counted.
+//! The hazard: any process can listen on the name of a candidate's socket. So each answer is shown with the process and
+//! the user that the kernel reports, and sockets without an answer are counted.
 
 use super::slots::{self, Slots, listed};
 use super::status;

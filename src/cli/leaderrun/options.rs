@@ -1,7 +1,7 @@
 //! The options of `leaderrun`, and the job that they describe.
 //!
-//! The hazard: a mistake that is found only after the lease was taken keeps another host from leading. So all that can be
-//! checked without the store is checked here.
+//! The hazard: a mistake that is found only after the lease was taken keeps another host from leading. So all that can
+//! be checked without the store is checked here.
 
 use super::super::exclusions::Overruled;
 use super::super::flags::{self, NamedStore};

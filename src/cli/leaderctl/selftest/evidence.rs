@@ -1,8 +1,8 @@
-//! What the stamps of a fault show: whether two trees were ever alive at once, how long none was, and what follows.
+//! What the stamps of a fault show: whether two trees were ever alive at once, and how long none was.
 //!
 //! The hazard: a check that sees too little passes. A stamp is a sign of life, and between two of them a tree may be
-//! alive and not scheduled: so a life counts as whole from its first stamp to its last one, and one stamp of another
-//! term in between is an overlap. And what was never measured is no evidence: where nobody led, nothing held.
+//! alive but not scheduled. So a life counts without gaps from its first stamp to its last, and one stamp of another
+//! term in between is an overlap. And if nobody led, nothing was measured, and the fault did not hold.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ pub struct Life {
     pub last: u64,
 }
 
-/// The file that every COMMAND writes to, read bit by bit: there are five hundred lines a second.
+/// The file that every COMMAND writes to. Only its new part is read each time: it grows by 500 lines a second.
 #[derive(Debug)]
 pub struct Stamps {
     pub path: PathBuf,
@@ -29,10 +29,12 @@ pub struct Stamps {
 }
 
 impl Stamps {
+    /// Makes the file unless a COMMAND has done that already.
+    ///
     /// # Errors
     /// When the file cannot be made.
     pub fn new(path: PathBuf) -> io::Result<Self> {
-        File::create_new(&path)?;
+        File::options().append(true).create(true).open(&path)?;
         Ok(Self { path, read: 0, lives: BTreeMap::new() })
     }
 
@@ -67,7 +69,7 @@ impl Stamps {
     }
 }
 
-/// What was seen of one fault.
+/// What one fault showed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// How many leaderships there were.
@@ -81,7 +83,7 @@ pub struct Evidence {
     pub handover: Option<Duration>,
 }
 
-/// What becomes of a row.
+/// The verdict on a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Held,
@@ -89,14 +91,14 @@ pub enum Verdict {
     NotRun(String),
 }
 
-/// Why a story did not go as it should.
+/// Why a fault did not go as it should.
 #[derive(Debug)]
 pub enum Trouble {
     /// Leaderrun did not do what it should.
     Failed(String),
-    /// The fault cannot be had here.
+    /// The fault is impossible here.
     Impossible(String),
-    /// Nothing can be said any more.
+    /// Nothing can be measured any more.
     System(io::Error),
 }
 
@@ -111,19 +113,15 @@ impl Evidence {
     /// handover nor one of its leaderships. Every term has to be above `floor`, the highest one of earlier faults.
     #[must_use]
     pub fn of(lives: &[Life], until: u64, orphans: usize, floor: u64) -> Self {
-        let mut overlap = Duration::ZERO;
-        for (index, earlier) in lives.iter().enumerate() {
-            overlap += lives[index + 1..].iter().map(|later| common(earlier, later)).sum::<Duration>();
-        }
-        let pairs = lives.windows(2).filter(|pair| pair[1].first <= until);
-        let handover = pairs.map(|pair| Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last))).max();
+        let overlap = overlap(lives);
+        let handover = gaps(lives, until).max();
         let above = lives.first().is_none_or(|life| life.term > floor);
-        let terms_rise = above && lives.windows(2).all(|pair| pair[0].term < pair[1].term);
+        let terms_rise = above && terms_rise(lives);
         let terms = lives.iter().filter(|life| life.first <= until).count();
         Self { terms, terms_rise, overlap, orphans, handover }
     }
 
-    /// What must hold whatever the fault. Says what does not.
+    /// What must hold after every fault, and does not.
     #[must_use]
     pub fn breach(&self) -> Option<String> {
         let mut breach = String::new();
@@ -142,10 +140,10 @@ impl Evidence {
         (!breach.is_empty()).then(|| breach.trim_end_matches("; ").to_owned())
     }
 
-    /// With how the story went. A breach outweighs everything else.
+    /// The verdict, given how the fault went. A breach outweighs everything else.
     ///
     /// # Errors
-    /// When nothing can be said.
+    /// When nothing could be measured.
     pub fn judge(&self, told: Result<(), Trouble>) -> io::Result<Verdict> {
         Ok(match (told, self.breach()) {
             (Err(Trouble::System(error)), _) => return Err(error),
@@ -158,14 +156,36 @@ impl Evidence {
     }
 }
 
+/// How long two were alive at once, of all pairs together.
+#[must_use]
+pub fn overlap(lives: &[Life]) -> Duration {
+    let pairs =
+        lives.iter().enumerate().flat_map(|(index, one)| lives[index + 1..].iter().map(move |other| (one, other)));
+    pairs.map(|(one, other)| common(one, other)).sum()
+}
+
+/// From the last stamp of each life to the first of the next, of lives in the order of their beginnings. What begins
+/// after `until` is the end of the test, and no handover.
+pub fn gaps(lives: &[Life], until: u64) -> impl Iterator<Item = Duration> {
+    let pairs = lives.windows(2).filter(move |pair| pair[1].first <= until);
+    pairs.map(|pair| Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last)))
+}
+
+/// Whether each term is higher than the one before, of lives in the order of their beginnings.
+#[must_use]
+pub fn terms_rise(lives: &[Life]) -> bool {
+    lives.windows(2).all(|pair| pair[0].term < pair[1].term)
+}
+
 /// How long both were alive.
-fn common(one: &Life, other: &Life) -> Duration {
+#[must_use]
+pub fn common(one: &Life, other: &Life) -> Duration {
     let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
-    // A single stamp inside another life is a moment, not nothing.
+    // A single stamp inside another life is a moment, and not nothing.
     if begin <= end { Duration::from_nanos((end - begin).max(1)) } else { Duration::ZERO }
 }
 
-/// Rounded up: what is not nothing does not look like it.
+/// Rounded up, so that only nothing is 0.
 #[must_use]
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)

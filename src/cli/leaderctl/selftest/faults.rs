@@ -1,7 +1,7 @@
-//! The faults, and what has to come of each.
+//! The faults, and what must happen after each.
 //!
-//! The hazard: a fault that does not reach leaderrun proves nothing. So every one of them ends with a look at what it
-//! was meant to bring about: another leader, or the same one undisturbed.
+//! The hazard: a fault that does not reach leaderrun proves nothing. So each of them ends with a check of what must
+//! follow: another leader, or the same one undisturbed.
 
 use super::evidence::Trouble;
 use super::fleet::Fleet;
@@ -44,7 +44,7 @@ impl Fault {
         self.to_possible_value().expect("none is skipped").get_name().to_owned()
     }
 
-    /// Of the COMMANDs.
+    /// What the COMMANDs are started with.
     #[must_use]
     pub fn flags(self) -> &'static [&'static str] {
         match self {
@@ -68,13 +68,13 @@ impl Fault {
         }
     }
 
-    /// Whether it cannot be had where leases last for as long as somebody holds them open.
+    /// Whether it is impossible if leases last while a process holds them open.
     #[must_use]
     pub fn needs_expiry(self) -> bool {
         self == Self::Stubborn
     }
 
-    /// Nothing of it takes longer.
+    /// The longest that it may take.
     #[must_use]
     pub fn limit(timing: &Timing) -> Duration {
         timing.lease * 15 + Duration::from_mins(1)
@@ -125,7 +125,7 @@ async fn leader_is_frozen(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
     let next = fleet.successor(&leader).await?;
     longer_than_the_lease(begun, fleet).await;
     fleet.signal(&leader.owner, Signal::SIGCONT);
-    // The one that woke up has to see that it lost, and to leave the other alone.
+    // The candidate that continues must notice that it lost, and not disturb the other one.
     sleep(fleet.setting.timing.lease / 3).await;
     fleet.still(&next).await
 }
@@ -150,7 +150,7 @@ async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Tro
     let timing = fleet.setting.timing;
     let leader = fleet.leader().await?;
     fleet.set(&leader.owner, NetworkFault::Partition);
-    // Half of what is left of a lease when a renewal is due that is the first one to be held.
+    // Half of what is left of the lease when the first renewal is due that the partition holds.
     sleep((timing.lease / 3).min((timing.term_after() - timing.renew_interval) / 2)).await;
     fleet.set(&leader.owner, NetworkFault::Fair);
     sleep(timing.lease).await;
@@ -162,7 +162,7 @@ async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
     let begun = BootInstant::now();
     fleet.set(&leader.owner, NetworkFault::Partition);
     let next = match fleet.successor(&leader).await {
-        // Had its tree outlived its lease, another one would have started, and be seen beside it.
+        // If its tree had outlived its lease, another one would have started beside it.
         Err(Trouble::Failed(_)) if fleet.undisturbed(&leader).await.is_ok() => {
             return Err(Trouble::Impossible("its renewals find a way to the store past the proxy".to_owned()));
         }

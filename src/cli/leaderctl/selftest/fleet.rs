@@ -1,8 +1,8 @@
-//! The candidates of one fault, as real processes, and what their COMMANDs wrote down.
+//! The candidates of one fault, as real processes, and the stamps of their COMMANDs.
 //!
-//! The hazards: a process number that is reaped may become a stranger's, so nothing here reaps but [`Fleet::reap`],
-//! which forgets a number as it does; and what a fault leaves behind must not outlive the self-test, so this process
-//! is the subreaper of all of it, and the end of a fault is that it has no descendant left.
+//! The hazards: the number of a reaped process may be given to another one, so only [`Fleet::reap`] reaps, and it
+//! forgets the number at once. And what a fault leaves behind must not outlive the self-test, so this process is the
+//! subreaper of all of it, and a fault is over when this process has no descendant left.
 
 use super::evidence::{Life, Stamps, Trouble};
 use super::programs;
@@ -29,7 +29,7 @@ const CANDIDATES: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What processes may take to start, to end and to be seen, on a slow machine.
 const SLACK: Duration = Duration::from_secs(10);
-/// Of a candidate's log, in messages and below a row that failed.
+/// How many lines of a candidate's log are shown below a row that failed.
 const LAST_LINES: usize = 15;
 
 /// What is the same for all faults.
@@ -38,9 +38,9 @@ pub struct Setting {
     pub timing: Timing,
     pub contain: Contain,
     pub shard: Shard,
-    /// False where a lease lasts for as long as somebody holds it open.
+    /// False if a lease lasts while a process holds it open.
     pub expires: bool,
-    /// Of the candidates, but for the store.
+    /// The environment of the candidates, without the store.
     pub environment: Vec<(OsString, OsString)>,
     pub scratch: PathBuf,
 }
@@ -48,13 +48,13 @@ pub struct Setting {
 pub struct Fleet<'a> {
     pub setting: &'a Setting,
     scratch: PathBuf,
-    /// Of those that have not been reaped.
+    /// Those that have not been reaped.
     candidates: BTreeMap<String, Pid>,
-    /// By candidate; empty where they go to the store directly.
+    /// By candidate; empty if they connect to the store directly.
     ways: BTreeMap<String, Proxy>,
     stamps: Stamps,
     tree: Tree,
-    /// COMMAND is told to end by itself then.
+    /// When COMMAND ends by itself.
     until: BootInstant,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Fleet<'a> {
             ("--renew", renew_interval),
             ("--retry", retry_interval),
             ("--grace", stop_grace),
-            // A stubborn COMMAND is not waited for at the end of the test.
+            // The end of the test does not wait for a stubborn COMMAND.
             ("--drain", stop_grace),
         ] {
             command.arg(flag).arg(humantime::format_duration(duration).to_string());
@@ -121,13 +121,13 @@ impl<'a> Fleet<'a> {
         command.args([self.setting.shard.as_str(), "--", programs::COMMAND, programs::COMMAND_NAME]);
         command.arg(&self.stamps.path).arg(self.until.as_nanos().to_string()).args(flags);
         command.env_clear().envs(self.setting.environment.iter().cloned());
-        // The environment, for a URL on the command line would be there for all to read.
+        // In the environment, because everybody can read a URL on the command line.
         command.envs(url.map(|url| ("LEADERRUN_STORE", url.expose())));
-        // What is configured for real shards is not what is tested.
+        // The configuration of real shards must not affect the test.
         command.env("LEADERRUN_CONFIG", "/dev/null");
         command.env(programs::PARENT_VARIABLE, std::process::id().to_string());
         command.env(programs::CLOCK_VARIABLE, self.clock_file(owner));
-        // In a process group of its own, so that Ctrl-C reaches us alone, who then end it in order.
+        // In a process group of its own, so that Ctrl-C reaches only us, and we end it in order.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
         self.candidates.insert(owner.to_owned(), Pid::from_raw(pid));
@@ -142,7 +142,7 @@ impl<'a> Fleet<'a> {
         self.scratch.join(format!("{owner}.clock"))
     }
 
-    /// Puts a candidate's wall clock so many seconds off.
+    /// Sets a candidate's wall clock this many seconds off.
     ///
     /// # Errors
     /// The kernel's.
@@ -162,7 +162,7 @@ impl<'a> Fleet<'a> {
         self.ways.values().for_each(|way| way.set(fault));
     }
 
-    /// To a candidate, or to none where it has ended.
+    /// Sends a signal to a candidate, unless it has ended.
     pub fn signal(&self, owner: &str, signal: Signal) {
         if let Some(&pid) = self.candidates.get(owner) {
             let _ = kill(pid, signal);
@@ -183,13 +183,13 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// How long whoever should lead may take: a lease that has to end by itself, and one more for which the first
-    /// leader of a store waits that cannot show that it has forgotten nothing.
+    /// How long the next leader may take: a lease that must end by itself, and one more for which the first leader of a
+    /// store waits if the store may have forgotten a lease.
     fn patience(&self) -> Duration {
         self.setting.timing.lease * 3 + self.setting.timing.retry_interval + SLACK
     }
 
-    /// Waits until some tree is alive and answers whose.
+    /// Waits until some tree is alive, and returns its life.
     ///
     /// # Errors
     /// When it takes too long.
@@ -246,7 +246,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Ends everything and answers how many processes of trees had outlived their candidates. Nothing is left then.
+    /// Ends everything, and returns how many processes of trees outlived their candidates. Nothing is left after this.
     pub async fn end(&mut self) -> usize {
         let grace = self.setting.timing.stop_grace;
         self.set_all(NetworkFault::Fair);
@@ -304,7 +304,7 @@ impl<'a> Fleet<'a> {
         self.stamps.lives()
     }
 
-    /// The last lines of each candidate's log. They hold no secrets.
+    /// The last lines of each candidate's log, which contains no secrets.
     #[must_use]
     pub fn log_ends(&self) -> Vec<String> {
         let mut ends = Vec::new();
@@ -323,7 +323,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// How many processes there are that write to these stamps.
+/// How many processes write to these stamps.
 fn commands_of(stamps: &Path) -> usize {
     let stamps = stamps.as_os_str().as_encoded_bytes();
     let is_one = |pid: &Pid| {

@@ -1,9 +1,9 @@
-//! What `leaderctl selftest` starts: candidates, and the COMMAND by which they are measured. Both are this very
-//! executable under other names, so that a self-test needs nothing that is not installed.
+//! What `leaderctl selftest` starts: candidates, and the COMMAND that measures them. Both are this executable under
+//! other names, so that a self-test needs nothing else to be installed.
 //!
 //! The hazard: a self-test that is killed must leave nothing running. A candidate dies with the process that started
-//! it, which its guard sees, and the tree goes as it would after any kill; and COMMAND ends by itself when it is far
-//! too late, should all of them be killed at once.
+//! it; its guard notices that and kills the tree, as after any kill. And if all of them are killed at once, COMMAND
+//! ends by itself some time later.
 
 use crate::cli::leaderrun;
 use crate::guard::orphan_release;
@@ -21,12 +21,12 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What a process finds as its name when it is to be a candidate.
+/// The name of a process that becomes a candidate.
 pub const CANDIDATE_NAME: &str = "lr-selftest";
-/// Its COMMAND. What a candidate starts finds its path as its name, so this is the first argument.
+/// The candidate's COMMAND. Its own name is its path, so the first argument tells it what it is.
 pub const COMMAND: &str = "/proc/self/exe";
 pub const COMMAND_NAME: &str = "lr-selftest-command";
-/// For COMMAND: to ignore SIGTERM, and to have a daemon, which does.
+/// Makes COMMAND ignore SIGTERM; gives it a daemon, which ignores it too.
 pub const STUBBORN: &str = "ignore-term";
 pub const DAEMON: &str = "daemon";
 
@@ -38,7 +38,7 @@ const STAMP_EVERY: Duration = Duration::from_millis(2);
 
 static CLOCK_FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Becomes one of them, or what a candidate among them needs, if this process was respawned for that.
+/// Becomes one of them, or a process that such a candidate needs, if this process was respawned for that.
 #[must_use]
 pub fn run_if_respawned() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
@@ -52,7 +52,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     guard::run_if_respawned().or_else(orphan_release::run_if_respawned)
 }
 
-/// The way of the real program, from its flags on.
+/// Does what the real program does, from its options on.
 fn be_candidate() -> ExitCode {
     let parent = std::env::var(PARENT_VARIABLE).ok().and_then(|number| number.parse().ok()).map(Pid::from_raw);
     let bound = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);

@@ -1,7 +1,7 @@
 //! A network that misbehaves on demand: a TCP proxy between one candidate and the store.
 //!
-//! The hazard: a partition that tells anybody of itself is none. Connections are accepted and stay open, and what was
-//! said in the dark arrives when it is over: a renewal too late, for a lease that is somebody else's.
+//! The hazard: neither side may notice a partition. Connections are accepted and stay open, and what was sent during
+//! the partition arrives after it: a renewal that is too late, for a lease that another candidate holds by then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
     Fair,
-    /// An answer comes so much later: each direction takes half of it.
+    /// Each answer comes this much later: each direction takes half of it.
     Slow(Duration),
-    /// Nothing passes in either direction, and nobody is told.
+    /// Nothing passes in either direction, and neither side notices.
     Partition,
 }
 
@@ -59,7 +59,7 @@ async fn accept(listener: TcpListener, target: (String, u16), fault: watch::Rece
             Ok((client, _)) => {
                 connections.spawn(serve(client, target.clone(), fault.clone()));
             }
-            // Out of descriptors, say.
+            // For example, out of descriptors.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
         while connections.try_join_next().is_some() {}
@@ -99,7 +99,7 @@ async fn pump(from: OwnedReadHalf, mut to: OwnedWriteHalf, mut fault: watch::Rec
     Ok(())
 }
 
-/// Goes on while a chunk is held, so that several chunks of one message are not held one after another.
+/// Continues while a chunk is held, so that several chunks of one message are not held one after another.
 async fn read(mut from: OwnedReadHalf, arrived: mpsc::Sender<(Instant, Vec<u8>)>) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {

@@ -1,7 +1,7 @@
-//! Where a store URL leads, and the same URL by way of a proxy on this machine.
+//! The server of a store URL, and the same URL through a proxy on this machine.
 //!
-//! The hazard: a URL may hold a password. What stands before and after the host is taken over letter by letter, and no
-//! message repeats any of it.
+//! The hazard: a URL may contain a password. The parts before and after the host are copied unchanged, and no message
+//! repeats them.
 
 use crate::store::Location;
 use crate::store::url::Secret;
@@ -10,7 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::net::SocketAddr;
 use url::form_urlencoded;
 
-/// The one server of a store, and its URL with a gap where that stands.
+/// The only server of a store, and the parts of the URL around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub host: String,
@@ -23,7 +23,7 @@ const OF_TLS: &str = "TLS asks for the server's own name, which a proxy on this 
 const OF_SOCKET: &str = "it is reached over a unix socket";
 
 impl Route {
-    /// Of a URL that was read as a store's location.
+    /// The route of a URL that was read as a store's location.
     ///
     /// # Errors
     /// Why there is no way through a proxy.
@@ -74,7 +74,7 @@ impl Route {
     }
 }
 
-/// The URL without the lock that it shares with other programs whatever the shard; None where it has none.
+/// The URL without the advisory lock that all its shards share with other programs. None if it has no such lock.
 #[must_use]
 pub fn without_shared_lock(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once(':')?;
@@ -98,7 +98,7 @@ fn demands_a_name(location: &Location) -> bool {
     }
 }
 
-/// A password file names the server, not the proxy before it. None where the URL says what there is to say.
+/// The login from a password file, which names the server and not the proxy. None if the URL has all that is needed.
 fn login_from_files(location: &Location) -> Option<String> {
     match location {
         #[cfg(feature = "postgres")]

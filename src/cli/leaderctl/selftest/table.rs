@@ -1,15 +1,15 @@
-//! The table of evidence: a row for each fault, printed as it is done.
+//! The table of the results: a row for each fault, printed when the fault is over.
 
 use super::evidence::{Evidence, Verdict, millis};
 use crate::text::on_one_line;
 use serde::Serialize;
 
-/// What became of a fault.
+/// The result of a fault.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub fault: String,
     pub verdict: Verdict,
-    /// None where it was not run.
+    /// None if it was not run.
     pub evidence: Option<Evidence>,
 }
 
@@ -19,14 +19,14 @@ struct Fields<'a> {
     fault: &'a str,
     /// `held`, `failed` or `not run`.
     verdict: &'static str,
-    /// None where it held.
+    /// None if it held.
     why: Option<&'a str>,
-    /// None, as all that follows, where it was not run.
+    /// None if it was not run, like all members below.
     overlap_ms: Option<u64>,
     orphans: Option<usize>,
     terms: Option<usize>,
     terms_rise: Option<bool>,
-    /// Also None where nobody took over.
+    /// Also None if nobody took over.
     handover_ms: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ pub fn header() -> String {
     line(["FAULT", "OVERLAP", "ORPHANS", "TERMS", "HANDOVER", "VERDICT"])
 }
 
-/// Rows are printed one by one, so the widths are known before what they hold.
+/// Rows are printed one by one, so the widths are fixed.
 fn line([fault, overlap, orphans, terms, handover, verdict]: [&str; 6]) -> String {
     format!("{fault:<15}  {overlap:<7}  {orphans:<7}  {terms:<5}  {handover:<8}  {verdict}")
 }
