@@ -4,3 +4,4 @@ pub mod history;
 pub mod jobs;
 pub mod orders;
 pub mod standbys;
+mod update;

@@ -4,6 +4,7 @@
 //! bounded time, and what could not be written is missing. A leadership without an end whose successor is there ended
 //! without a word: its host crashed, or was cut off.
 
+use super::update::{Edit, Start, update};
 use crate::election::Ended;
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Note, Notes, Page, StoreError, notes};
@@ -14,8 +15,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many leaderships are remembered, or fewer where their names are long.
 const MOST: usize = 16;
-/// Others may write at the same time: the leader before, and the one after.
-const MOST_ATTEMPTS: usize = 5;
 /// Letters of how it ended, at most.
 const LONGEST_END: usize = 200;
 
@@ -40,12 +39,10 @@ pub struct Entry {
 /// # Errors
 /// As [`Notes::read`]; misconfigured where something else wrote it.
 pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Vec<Entry>, StoreError> {
-    chapters(store.read(shard, &Page::History).await?.as_ref()).map_err(|error| {
-        StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
-    })
+    entries(store.read(shard, &Page::History).await?.as_ref()).map_err(|error| foreign(shard, &error))
 }
 
-fn chapters(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
+fn entries(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
     note.map_or(Ok(Vec::new()), |note| serde_json::from_str(&note.text))
 }
 
@@ -54,25 +51,21 @@ fn chapters(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
 /// # Errors
 /// As [`Notes::replace`].
 pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how: &str) -> Result<(), StoreError> {
-    for _ in 0..MOST_ATTEMPTS {
-        let Some(standing) = store.read(shard, &Page::History).await? else { return Ok(()) };
-        let Ok(history) = chapters(Some(&standing)) else { return Ok(()) };
-        let open = history.iter().find(|chapter| chapter.term == term && chapter.ended.is_none());
-        let Some(mut chapter) = open.cloned() else { return Ok(()) };
-        chapter.to_millis = Some(wall_clock_millis());
-        chapter.ended = Some(how.to_owned());
-        let draft = Note::for_ever(told(history, &chapter));
-        if store.replace(shard, &Page::History, Some(&standing.text), Some(&draft)).await? {
-            return Ok(());
-        }
-    }
-    Err(StoreError::not_applied(format!("others keep changing the history of shard {shard}")))
+    update(store, shard, &Page::History, "history", Start::Read, |standing| {
+        let Ok(history) = entries(standing) else { return Ok(Edit::Leave(())) };
+        let open = history.iter().find(|entry| entry.term == term && entry.ended.is_none());
+        let Some(mut entry) = open.cloned() else { return Ok(Edit::Leave(())) };
+        entry.to_millis = Some(wall_clock_millis());
+        entry.ended = Some(how.to_owned());
+        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), ()))
+    })
+    .await
 }
 
 /// Writes one candidate's part of the history.
 #[derive(Debug, Default)]
 pub struct History {
-    chapter: Mutex<Option<Entry>>,
+    entry: Mutex<Option<Entry>>,
     /// What we wrote last: likely to stand there still. Locked by whoever writes.
     written: tokio::sync::Mutex<Option<String>>,
 }
@@ -80,11 +73,11 @@ pub struct History {
 impl History {
     /// COMMAND is started. False where this is not the first time in this leadership.
     pub fn open(&self, candidate: &Candidate, term: Term) -> bool {
-        if self.chapter().as_ref().is_some_and(|chapter| chapter.term == term) {
+        if self.entry().as_ref().is_some_and(|entry| entry.term == term) {
             return false;
         }
         let Candidate { owner, host, pid, .. } = candidate;
-        *self.chapter() = Some(Entry {
+        *self.entry() = Some(Entry {
             term,
             owner: owner.clone(),
             host: host.clone(),
@@ -98,14 +91,14 @@ impl History {
 
     /// It is over.
     pub fn close(&self, term: Term, how: &Ended) {
-        if let Some(chapter) = self.chapter().as_mut().filter(|chapter| chapter.term == term) {
-            chapter.to_millis = Some(wall_clock_millis());
-            chapter.ended = Some(on_one_line(how.to_string()).chars().take(LONGEST_END).collect());
+        if let Some(entry) = self.entry().as_mut().filter(|entry| entry.term == term) {
+            entry.to_millis = Some(wall_clock_millis());
+            entry.ended = Some(on_one_line(how.to_string()).chars().take(LONGEST_END).collect());
         }
     }
 
-    fn chapter(&self) -> MutexGuard<'_, Option<Entry>> {
-        self.chapter.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entry(&self) -> MutexGuard<'_, Option<Entry>> {
+        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes down what is known of it by now.
@@ -114,33 +107,27 @@ impl History {
     /// As [`Notes::replace`].
     pub async fn save<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
         let mut written = self.written.lock().await;
-        let Some(chapter) = self.chapter().clone() else { return Ok(()) };
-        for _ in 0..MOST_ATTEMPTS {
-            let standing = match written.take() {
-                Some(written) => Some(written),
-                None => store.read(shard, &Page::History).await?.map(|note| note.text),
-            };
-            let history = chapters(standing.clone().map(Note::for_ever).as_ref());
-            let Ok(history) = history else {
-                return Err(StoreError::misconfigured(format!(
-                    "the history of shard {shard} was written by something else"
-                )));
-            };
-            let draft = Note::for_ever(told(history, &chapter));
-            if store.replace(shard, &Page::History, standing.as_deref(), Some(&draft)).await? {
-                *written = Some(draft.text);
-                return Ok(());
-            }
-        }
-        Err(StoreError::not_applied(format!("others keep changing the history of shard {shard}")))
+        let Some(entry) = self.entry().clone() else { return Ok(()) };
+        let start = written.take().map_or(Start::Read, |text| Start::Expect(Some(text)));
+        let text = update(store, shard, &Page::History, "history", start, |standing| {
+            let history = entries(standing).map_err(|error| foreign(shard, &error))?;
+            let text = with_entry(history, &entry);
+            Ok(Edit::Replace(Some(Note::for_ever(text.clone())), text))
+        });
+        *written = Some(text.await?);
+        Ok(())
     }
 }
 
-/// With `chapter` in it, in the order of terms, and no longer than may be.
-fn told(mut history: Vec<Entry>, chapter: &Entry) -> String {
-    history.retain(|known| known.term != chapter.term);
-    history.push(chapter.clone());
-    history.sort_by_key(|chapter| chapter.term);
+fn foreign(shard: &Shard, error: &serde_json::Error) -> StoreError {
+    StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
+}
+
+/// With `entry` in it, in the order of terms, and no longer than may be.
+fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
+    history.retain(|known| known.term != entry.term);
+    history.push(entry.clone());
+    history.sort_by_key(|entry| entry.term);
     loop {
         let text = serde_json::to_string(&history).expect("a history is plain data");
         if (history.len() <= MOST && text.len() <= notes::LONGEST) || history.len() <= 1 {
@@ -155,7 +142,7 @@ mod tests {
     use super::*;
     use crate::fuzz;
 
-    fn chapter(term: u64, owner: &str) -> Entry {
+    fn entry(term: u64, owner: &str) -> Entry {
         Entry {
             term: Term(term),
             owner: owner.to_owned(),
@@ -172,7 +159,7 @@ mod tests {
         for owner in ["short", &"é".repeat(120)] {
             let mut history = Vec::new();
             for term in 1..100 {
-                let text = told(history, &chapter(term, owner));
+                let text = with_entry(history, &entry(term, owner));
                 assert!(text.len() <= notes::LONGEST, "{}", text.len());
                 history = serde_json::from_str(&text).unwrap();
                 assert!(history.len() <= MOST && history.last().unwrap().term == Term(term));
@@ -183,21 +170,21 @@ mod tests {
 
     #[test]
     fn the_end_of_a_leadership_that_comes_after_its_successor_is_put_in_its_place() {
-        let history = vec![chapter(1, "a"), chapter(2, "b"), chapter(3, "c")];
-        let late = Entry { ended: Some("lost".to_owned()), ..chapter(2, "b") };
-        let history: Vec<Entry> = serde_json::from_str(&told(history, &late)).unwrap();
-        let ends: Vec<_> = history.iter().map(|chapter| chapter.ended.as_deref()).collect();
+        let history = vec![entry(1, "a"), entry(2, "b"), entry(3, "c")];
+        let late = Entry { ended: Some("lost".to_owned()), ..entry(2, "b") };
+        let history: Vec<Entry> = serde_json::from_str(&with_entry(history, &late)).unwrap();
+        let ends: Vec<_> = history.iter().map(|entry| entry.ended.as_deref()).collect();
         assert_eq!(ends, [None, Some("lost"), None]);
     }
 
     #[test]
     fn a_million_notes_are_a_history_or_refused() {
-        let ours = told(vec![chapter(1, "a"), chapter(u64::MAX, "b")], &chapter(7, "c"));
+        let ours = with_entry(vec![entry(1, "a"), entry(u64::MAX, "b")], &entry(7, "c"));
         fuzz::bent_text("history", &[&ours, "[]"], |text, _| {
-            let read = chapters(Some(&Note::for_ever(text)));
+            let read = entries(Some(&Note::for_ever(text)));
             if let Ok(history) = &read {
-                let again: Vec<Entry> = serde_json::from_str(&told(history.clone(), &chapter(7, "d"))).unwrap();
-                assert!(again.is_sorted_by_key(|chapter| chapter.term) && again.len() <= MOST);
+                let again: Vec<Entry> = serde_json::from_str(&with_entry(history.clone(), &entry(7, "d"))).unwrap();
+                assert!(again.is_sorted_by_key(|entry| entry.term) && again.len() <= MOST);
             }
             (&read).into()
         });

@@ -11,19 +11,18 @@
 //!   again knows its own; and an entry of which nothing came is withdrawn, or it would stand for a run that failed.
 //! - The lease is what keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
 
+use super::update::{Edit, Start, update};
 use crate::election::{Booking, CommandEnd, Ended, Ran, Skipped};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Session, Shard, Term, show};
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::text::on_one_line;
-use crate::time::{rfc3339, wall_clock_millis};
+use crate::time::{rfc3339, wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// Only who holds the lease enters runs, but a leader before may still be writing down how its own ended.
-const MOST_ATTEMPTS: usize = 5;
 /// Letters of how a run ended, at most.
 const LONGEST_END: usize = 100;
 /// Of two clocks that cron runs by, none is this wrong.
@@ -66,7 +65,7 @@ impl Slot {
         if !(SHORTEST_SLOT..=LONGEST_SLOT).contains(&every) || !every.subsec_nanos().is_multiple_of(1_000_000) {
             return Err("write a duration from 1s to 366 days, in whole milliseconds".to_owned());
         }
-        let every_millis = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
+        let every_millis = whole_millis(every);
         let number = now_millis.saturating_add(every_millis / 2) / every_millis;
         Ok(Self { every_millis, due_millis: number.saturating_mul(every_millis) })
     }
@@ -224,7 +223,7 @@ impl Ledger {
 /// As [`Notes::read`]; misconfigured where something else wrote it.
 pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
     let note = store.read(shard, &Page::Runs).await?;
-    Ledger::read(note.as_ref().map(|note| note.text.as_str()), shard)
+    Ledger::read(text_of(note.as_ref()), shard)
 }
 
 /// What there is of a job that runs once. None where it never ran.
@@ -233,7 +232,7 @@ pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<
 /// As [`last`].
 pub async fn of_job<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) -> Result<Option<Ledger>, StoreError> {
     let note = store.read(shard, &Page::Once(job.clone())).await?;
-    Ledger::read(note.as_ref().map(|note| note.text.as_str()), shard)
+    Ledger::read(text_of(note.as_ref()), shard)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -322,22 +321,21 @@ impl JobGate {
     ) -> Result<Booking, StoreError> {
         let (shard, page) = (&candidate.shard, self.job.turn.page());
         let mut entry = self.entry.lock().await;
-        for _ in 0..MOST_ATTEMPTS {
-            let standing = store.read(shard, &page).await?.map(|note| note.text);
-            let ledger = Ledger::read(standing.as_deref(), shard)?;
+        update(store, shard, &page, "ledger", Start::Read, |standing| {
+            let ledger = Ledger::read(text_of(standing), shard)?;
             if let Some(other) = ledger.as_ref().and_then(|ledger| self.job.other_length(ledger)) {
                 let last = show(Duration::from_millis(other));
                 tracing::warn!("the last run in {shard} was of a job every {last}: two jobs need two shards");
             }
             let (attempts, before) = match self.job.judge(ledger.as_ref(), &candidate.session) {
                 Verdict::Skip(Skipped { said, status }) => {
-                    return Ok(Booking::Done(Skipped { said: on_one_line(said), status }));
+                    return Ok(Edit::Leave(Booking::Done(Skipped { said: on_one_line(said), status })));
                 }
-                Verdict::Run(attempts) => (attempts, standing.clone()),
+                Verdict::Run(attempts) => (attempts, text_of(standing).map(str::to_owned)),
                 Verdict::Ours => {
                     let ours = ledger.expect("it was judged");
                     if ours.run.term == term && entry.is_some() {
-                        return Ok(Booking::Booked);
+                        return Ok(Edit::Leave(Booking::Booked));
                     }
                     (ours.attempts, entry.take().and_then(|entry| entry.before))
                 }
@@ -351,11 +349,9 @@ impl JobGate {
             let draft = Note::for_ever(ledger.text());
             // Known before it is sent: the answer may be lost.
             *entry = Some(Entry { ledger, before });
-            if store.replace(shard, &page, standing.as_deref(), Some(&draft)).await? {
-                return Ok(Booking::Booked);
-            }
-        }
-        Err(StoreError::not_applied(format!("others keep changing the ledger of shard {shard}")))
+            Ok(Edit::Replace(Some(draft), Booking::Booked))
+        })
+        .await
     }
 
     /// Writes down how the run ended, or (None) that it never began.
@@ -389,26 +385,24 @@ impl JobGate {
             }
             Some(Some(standing.text()))
         };
+        let is_settled =
+            |run: &Run| run.session == ours.run.session && run.term == ours.run.term && run.to_millis.is_some();
         // Most likely nobody wrote since.
-        let mut standing = Some(ours.text());
-        for _ in 0..MOST_ATTEMPTS {
-            let Some(ledger) = Ledger::read(standing.as_deref(), shard)? else { return Ok(()) };
-            let Some(text) = after(ledger) else { return Ok(()) };
-            let draft = text.map(Note::for_ever);
-            if store.replace(shard, &page, standing.as_deref(), draft.as_ref()).await? {
-                return Ok(());
+        let start = Start::Expect(Some(ours.text()));
+        update(store, shard, &page, "ledger", start, |standing| {
+            let Some(ledger) = Ledger::read(text_of(standing), shard)? else { return Ok(Edit::Leave(())) };
+            // By an attempt whose answer was lost.
+            if is_settled(&ledger.run) || ledger.succeeded.as_ref().is_some_and(is_settled) {
+                return Ok(Edit::Leave(()));
             }
-            standing = store.read(shard, &page).await?.map(|note| note.text);
-            // What was written by an attempt whose answer was lost.
-            let told = Ledger::read(standing.as_deref(), shard)?;
-            let settled =
-                |run: &Run| run.session == ours.run.session && run.term == ours.run.term && run.to_millis.is_some();
-            if told.is_some_and(|told| settled(&told.run) || told.succeeded.as_ref().is_some_and(settled)) {
-                return Ok(());
-            }
-        }
-        Err(StoreError::not_applied(format!("others keep changing the ledger of shard {shard}")))
+            Ok(after(ledger).map_or(Edit::Leave(()), |text| Edit::Replace(text.map(Note::for_ever), ())))
+        })
+        .await
     }
+}
+
+fn text_of(note: Option<&Note>) -> Option<&str> {
+    note.map(|note| note.text.as_str())
 }
 
 #[cfg(test)]

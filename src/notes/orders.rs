@@ -7,16 +7,15 @@
 //! Orders are not what keeps two trees from running: that is the lease's business. A store that forgets them forgets the
 //! pause with them.
 
+use super::update::{Edit, Start, update};
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
+use crate::store::{Note, Notes, Page, StoreError};
 use crate::text::on_one_line;
-use crate::time::wall_clock_millis;
+use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Two operators who write at once, each again and again, are told so.
-const MOST_ATTEMPTS: usize = 10;
 /// A handover that nobody completed is forgotten so long after it was ordered, at the latest.
 const HANDOVER_LASTS: Duration = Duration::from_mins(10);
 
@@ -141,24 +140,15 @@ pub async fn change<S: Notes + ?Sized>(
     shard: &Shard,
     mut edit: impl FnMut(&mut Orders) -> bool,
 ) -> Result<Orders, StoreError> {
-    let mut doubt = None;
-    for _ in 0..MOST_ATTEMPTS {
-        let standing = store.read(shard, &Page::Orders).await?;
-        let before = Orders::read(standing.as_ref(), shard)?;
+    update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
+        let before = Orders::read(standing, shard)?;
         let mut after = before.clone();
-        // After a write in doubt: if it was applied, there is nothing left to be changed.
         if !edit(&mut after) || after == before {
-            return Ok(before);
+            return Ok(Edit::Leave(before));
         }
-        let expected = standing.as_ref().map(|note| note.text.as_str());
-        match store.replace(shard, &Page::Orders, expected, after.note().as_ref()).await {
-            Ok(true) => return Ok(after),
-            Ok(false) => {}
-            Err(error) if error.kind == ErrorKind::Unknown => doubt = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(doubt.unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the orders of shard {shard}"))))
+        Ok(Edit::Replace(after.note(), after))
+    })
+    .await
 }
 
 /// Removes what stands there, whatever it is.
@@ -166,13 +156,7 @@ pub async fn change<S: Notes + ?Sized>(
 /// # Errors
 /// As [`Notes::replace`].
 pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), StoreError> {
-    for _ in 0..MOST_ATTEMPTS {
-        let Some(note) = store.read(shard, &Page::Orders).await? else { return Ok(()) };
-        if store.replace(shard, &Page::Orders, Some(&note.text), None).await? {
-            return Ok(());
-        }
-    }
-    Err(StoreError::not_applied(format!("others keep changing the orders of shard {shard}")))
+    update(store, shard, &Page::Orders, "orders", Start::Read, |_| Ok(Edit::Replace(None, ()))).await
 }
 
 /// A handover of `term` is done.
@@ -210,7 +194,7 @@ pub fn handover(
     to: Option<String>,
     hold: Duration,
 ) -> std::io::Result<HandoverOrder> {
-    let hold_millis = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+    let hold_millis = whole_millis(hold);
     Ok(HandoverOrder {
         id: Session::random()?,
         by: operator(),
@@ -226,6 +210,7 @@ pub fn handover(
 mod tests {
     use super::*;
     use crate::fuzz;
+    use crate::store::ErrorKind;
     use crate::store::memory::Memory;
 
     fn candidate(owner: &str, host: &str, session: &str) -> Candidate {

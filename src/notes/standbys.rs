@@ -4,6 +4,7 @@
 //! counts sees a standby for up to [`LASTS`] after it has crashed. Where each request costs money nobody announces
 //! itself unasked.
 
+use super::update::{Edit, Start, update};
 use crate::lease::{Candidate, Session, Shard};
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::wall_clock_millis;
@@ -33,14 +34,10 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
     loop {
         let draft = Note::lasting(text.clone(), Some(LASTS));
         let page = Page::Standby(candidate.session.clone());
-        let announced = async {
-            if !store.replace(&candidate.shard, &page, standing.as_deref(), Some(&draft)).await? {
-                // It was written and not heard of, or has ended meanwhile.
-                let found = store.read(&candidate.shard, &page).await?.map(|note| note.text);
-                store.replace(&candidate.shard, &page, found.as_deref(), Some(&draft)).await?;
-            }
-            Ok::<_, StoreError>(())
-        };
+        let start = Start::Expect(standing.clone());
+        let announced = update(store, &candidate.shard, &page, "announcement of a standby", start, |_| {
+            Ok(Edit::Replace(Some(draft.clone()), ()))
+        });
         match tokio::time::timeout(timeout, announced).await {
             Ok(Ok(())) => standing = Some(text.clone()),
             Ok(Err(error)) => told(&error.message),
@@ -56,8 +53,8 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
 /// As [`Notes::replace`].
 pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<(), StoreError> {
     let page = Page::Standby(candidate.session.clone());
-    let Some(note) = store.read(&candidate.shard, &page).await? else { return Ok(()) };
-    store.replace(&candidate.shard, &page, Some(&note.text), None).await.map(drop)
+    let gone = |_: Option<&Note>| Ok(Edit::Replace(None, ()));
+    update(store, &candidate.shard, &page, "announcement of a standby", Start::Read, gone).await
 }
 
 /// Who waits for shards whose names begin with `prefix`. What something else wrote is left out.
