@@ -1,4 +1,4 @@
-//! Where leases live: one trait, one file a store.
+//! What a lease store is: its three traits, and what they answer.
 //!
 //! The hazard: an answer can be lost after the request was applied. So a refusal is a value and not an error;
 //! an error says what may be concluded from it ([`ErrorKind`]); and every method that writes is written so that
@@ -48,7 +48,7 @@ pub(crate) use round_trip::within;
 /// Cancelling any of these (dropping its future) may leave the request applied, as a lost answer does.
 #[async_trait::async_trait]
 pub trait Leases: Send + Sync {
-    /// Takes the lease if nobody holds it, or if the candidate's own session does.
+    /// Takes the lease if it is free, or if the candidate's own session holds it.
     ///
     /// A grant counts from the instant before this call.
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError>;
@@ -56,7 +56,7 @@ pub trait Leases: Send + Sync {
     /// Whether a claim is worth making. Never writes. May be a little behind.
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError>;
 
-    /// Prolongs the lease to a whole one, counted from the instant before this call.
+    /// Extends the lease to its whole duration, counted from the instant before this call.
     ///
     /// `sequence` rises with every renewal of a leadership. A renewal that is overtaken by a later one changes nothing.
     async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError>;
@@ -131,10 +131,10 @@ pub trait Administration: Send + Sync {
 
 /// A lease store: leases, the [notes](Notes) beside them, their administration, and what the store is like.
 pub trait Store: Leases + Notes + Administration {
-    /// How a standby hears of a change.
+    /// How a standby learns of a change.
     fn delivery(&self) -> Delivery;
 
-    /// False where a lease lasts for as long as somebody holds it open.
+    /// False where a lease lasts for as long as a process holds it open.
     fn expires(&self) -> bool {
         true
     }
@@ -149,21 +149,21 @@ pub trait Store: Leases + Notes + Administration {
         None
     }
 
-    /// So many looks may be under way at once without a connection for each.
+    /// How many observations may run at once without a connection for each.
     fn lanes(&self) -> usize {
         16
     }
 }
 
-/// How a standby hears that the lease may be free.
+/// How a standby learns that the lease may be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// It has to look every retry interval.
+    /// It polls at the retry interval.
     Poll,
-    /// The store tells of a release. A crash nobody tells of, and a message may be lost, so the standby looks as well
-    /// when the lease would end that it saw.
+    /// The store announces a release. It does not announce a crash, and a message may be lost, so the standby also looks
+    /// when the lease that it saw would end.
     Push,
-    /// The kernel tells, without fail.
+    /// The kernel wakes it, without fail.
     Kernel,
 }
 
@@ -193,7 +193,7 @@ pub enum Renewal {
     Renewed,
     /// A later renewal of the same leadership was applied before: this one changed nothing.
     Overtaken,
-    /// Definite: the lease is somebody else's (`Some`), or the record is gone.
+    /// Definite: another session holds the lease (`Some`), or the record is gone.
     Lost(Option<Holder>),
 }
 
@@ -204,7 +204,7 @@ pub enum Release {
     NotHeld,
 }
 
-/// Who holds a lease, as far as the record tells. Other programs' records tell little.
+/// Who holds a lease, as far as its record says. Records of other programs say little.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
     pub owner: String,
@@ -214,7 +214,7 @@ pub struct Holder {
     pub term: Option<Term>,
     /// Milliseconds since 1970: when this leadership began.
     pub since_millis: Option<u64>,
-    /// Until the store may give it to somebody else. None where it does not expire.
+    /// Until the store may grant it to another session. None where it does not expire.
     pub expires_in: Option<Duration>,
     /// Since the lease was granted or last renewed, as [`Administration::inspect`] and [`Administration::list`] tell. None where leases do
     /// not expire, and where the record does not tell.
@@ -232,7 +232,7 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
-    /// Of a record that something else wrote.
+    /// For a record that another program wrote.
     pub(crate) fn stranger() -> Self {
         Self { owner: "something that writes other records".to_owned(), ..Self::default() }
     }

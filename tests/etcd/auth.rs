@@ -131,7 +131,7 @@ async fn a_wrong_password_and_a_missing_one_are_denials() {
         denied(open(&url(&server, user)).await.claim(&one).await, &format!("denied user {name} the login"));
     }
     let anonymous = open(&format!("etcd://{}", server.host())).await;
-    denied(anonymous.claim(&one).await, "wants to know who asks");
+    denied(anonymous.claim(&one).await, "requires a login");
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn authentication_may_be_turned_on_and_off_under_a_leader_with_a_password(
     let store = open(&url(&server, "app:hunter2")).await;
     let one = candidate("one");
     let term = granted(store.claim(&one).await.unwrap()).term;
-    assert!(shown(&store.check().await.unwrap()).contains("etcd asks nobody who they are"));
+    assert!(shown(&store.check().await.unwrap()).contains("authentication is off in etcd"));
     server.etcdctl(&["auth", "enable"]);
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());

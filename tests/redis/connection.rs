@@ -240,7 +240,7 @@ async fn a_server_that_is_busy_turns_claims_away() {
         _ => false,
     };
     eventually("it is busy", claims).await;
-    assert!(message.ends_with("is busy with somebody's script"), "{message}");
+    assert!(message.ends_with("is busy running a script"), "{message}");
     server.cli(&["SCRIPT", "KILL"]);
     endless.join().unwrap();
 }

@@ -167,7 +167,7 @@ async fn check(etcd: &Etcd) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     check_members(etcd, &mut findings).await?;
     if etcd.client.user_is_of_no_use() {
-        findings.push(Finding::doubtful("a user is named, but etcd asks nobody who they are: etcdctl auth enable"));
+        findings.push(Finding::doubtful("a user is named, but authentication is off in etcd: etcdctl auth enable"));
     }
     if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
         return Ok(findings);

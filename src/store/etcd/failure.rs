@@ -67,9 +67,7 @@ pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Statu
             method.name
         ))
     } else if said.contains("user name is empty") {
-        StoreError::denied(format!(
-            "etcd at {server} wants to know who asks: write {{etcd,etcds}}://USER:PASSWORD@HOST"
-        ))
+        StoreError::denied(format!("etcd at {server} requires a login: write {{etcd,etcds}}://USER:PASSWORD@HOST"))
     } else if said.contains("invalid user ID or password") {
         StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
     } else if status.code() == Code::Unauthenticated {

@@ -1,8 +1,8 @@
-//! Etcd leases that nobody shall have.
+//! Revokes leases left over from failed claims.
 //!
-//! The hazard: a claim that was given up may still put the lock, as long as its etcd lease is there. And whoever revokes
-//! a lease that a leadership hangs on ends it. So a number is here from the beginning of its claim, leaves when the claim
-//! ends in a leadership, and no other claim ever uses it.
+//! The hazard: the transaction of a claim that was given up may still put the lock while its etcd lease exists. But to
+//! revoke the lease of a leadership ends that leadership. So each claim has a lease id of its own, which is listed here from
+//! its beginning until it has become a leadership.
 
 use super::connection::{Client, Connection};
 use super::failure::Failure;

@@ -1,4 +1,4 @@
-//! How one hears of what happens to a lock.
+//! Watches a lock: for its release, and for changes that end a lease.
 
 use super::Etcd;
 use super::proto::{NO_PUT, WatchCreateRequest};

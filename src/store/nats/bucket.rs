@@ -347,6 +347,6 @@ impl Bucket {
     }
 
     fn senseless(&self, what: &str) -> StoreError {
-        StoreError::unknown(format!("{} answered to {what} what makes no sense", self.address().server()))
+        StoreError::unknown(format!("cannot understand the answer of {} to {what}", self.address().server()))
     }
 }

@@ -341,8 +341,8 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
     }
     if !numbers_are_unique(info) {
         findings.push(Finding::doubtful(format!(
-            "the revisions of bucket {name} begin with a low number, so they come again if it is dropped and made anew: \
-             do neither while anything leads, or have leaderctl store init make it (in clusters from version 2.10 on)"
+            "the revisions of bucket {name} begin with a low number, so they repeat if it is dropped and made again: do \
+             not do that while anything leads, or have leaderctl store init make it (in clusters from version 2.10 on)"
         )));
     }
     if findings.len() == before {

@@ -134,7 +134,7 @@ async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
     });
     prepare_notes(server, &connection, &mut lines).await?;
     for table in [&server.site.table, &server.notes.table] {
-        lines.push(format!("whoever is to use it needs: {}", table.grant("...")));
+        lines.push(format!("each candidate needs: {}", table.grant("...")));
     }
     Ok(lines)
 }
@@ -310,8 +310,8 @@ async fn check_server(server: &Server, connection: &Connection, findings: &mut V
     let replicas = row.try_get::<_, i64>(6).unwrap_or(0);
     if replicas > 0 && setting(5).is_empty() {
         findings.push(Finding::doubtful(
-            "the replicas are asynchronous, so a failover may forget leases: after one, whoever is granted a lease waits \
-             for as long as it lasts; that covers it, unless the old primary still serves somebody",
+            "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for one \
+             lease duration; that is enough unless the old primary still serves clients",
         ));
     }
     let encrypted: bool = row.try_get(7).unwrap_or(false);
@@ -330,7 +330,7 @@ async fn check_server(server: &Server, connection: &Connection, findings: &mut V
         findings.push(match (encrypted, checked) {
             (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
             (true, false) => Finding::doubtful(
-                "the connection is encrypted, but anybody may stand between: sslmode=verify-full and sslrootcert=FILE \
+                "the connection is encrypted, but the server is not verified: sslmode=verify-full and sslrootcert=FILE \
                  would prevent that",
             ),
             (false, _) => Finding::doubtful("the connection is not encrypted: sslmode=verify-full would have it so"),

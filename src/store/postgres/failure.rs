@@ -124,7 +124,7 @@ impl Site {
                 StoreError::not_applied(format!("{server} does not accept writes: {message}"))
             }
             SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED => StoreError::not_applied(format!(
-                "{server} gave up, for somebody's open transaction has locked table {table} or a row of it ({message})"
+                "{server} gave up: an open transaction holds a lock on table {table} or on a row of it ({message})"
             )),
             // Out of room, shutting down, deadlocked, overtaken in a serializable transaction: another day it works.
             _ if ["40", "53", "54", "55", "57", "58", "XX"].iter().any(|class| code.code().starts_with(class)) => {

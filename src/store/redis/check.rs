@@ -73,9 +73,7 @@ async fn prepare(store: &Redis) -> Result<Vec<String>, StoreError> {
     Ok(vec![
         format!("{} needs no preparation", reply.place),
         if known.is_zero() {
-            format!(
-                "wrote down in {marker} that it remembers from now on: for one lease nobody becomes the leader anew"
-            )
+            format!("wrote down in {marker} that it remembers from now on: no new leader for one lease duration")
         } else {
             format!("{marker} says that it has remembered for {}", show(known))
         },
@@ -149,8 +147,8 @@ fn check_persistence(info: &Info, findings: &mut Vec<Finding>) {
     let Some(enabled) = info.field("aof_enabled") else { return };
     findings.push(if enabled != "1" {
         Finding::doubtful(
-            "no append-only file: a restart forgets leases; leaders keep theirs, but for one lease nobody becomes the \
-             leader anew, and terms go on from the clock: set appendonly yes",
+            "no append-only file: a restart forgets leases; leaders keep theirs, but there is no new leader for one lease \
+             duration, and terms continue from the clock: set appendonly yes",
         )
     } else if info.field("aof_last_write_status").is_some_and(|status| status != "ok") {
         Finding::bad("the append-only file cannot be written: see the server's log")
@@ -276,8 +274,8 @@ async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> R
     findings.push(match reply.number(4).map(Duration::from_millis) {
         Some(known) => Finding::good(format!("the server is known to have forgotten nothing for {}", show(known))),
         None => Finding::doubtful(
-            "the server was started, promoted or wiped since leaderrun last used it: for one lease nobody becomes the \
-             leader anew; leaderctl store init makes that time begin",
+            "the server was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration; \
+             leaderctl store init starts that time",
         ),
     });
     findings.push(Finding::good(format!("a round trip takes {time:.1?}")));

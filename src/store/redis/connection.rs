@@ -178,10 +178,10 @@ impl Client {
         let stream = Counted::new(stream, &allowance);
         let Some(tls) = &self.tls else { return Ok(Stream { bytes: Box::pin(stream), allowance }) };
         let name = ServerName::try_from(host.name.clone());
-        let name = name.map_err(|_| StoreError::misconfigured(format!("{} is no name for TLS", host.name)))?;
+        let name = name.map_err(|_| StoreError::misconfigured(format!("{} is not a valid name for TLS", host.name)))?;
         // A Redis that speaks none waits for the rest of a command.
         let secured = timeout_at(deadline, tls.connect(name, stream)).await;
-        let secured = secured.map_err(|_| too_late("TLS, if it speaks any there,"))?;
+        let secured = secured.map_err(|_| too_late("TLS handshake"))?;
         let secured = secured.map_err(|error| {
             if allowance.is_exceeded() {
                 StoreError::not_applied(allowance.complaint(&server.place, "redis"))
@@ -246,7 +246,7 @@ fn distrusted(place: &str, error: &io::Error) -> StoreError {
         Some(rustls::Error::InvalidCertificate(_)) => StoreError::misconfigured(format!(
             "the certificate of {place} is not trusted: {why}; name the authority that signed it with ca=FILE"
         )),
-        Some(_) => StoreError::misconfigured(format!("{place} and we do not agree on TLS: {why}")),
+        Some(_) => StoreError::misconfigured(format!("TLS handshake with {place} failed: {why}")),
         None => StoreError::not_applied(format!("cannot reach {place}: {why}")),
     }
 }

@@ -126,7 +126,7 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
         }
         "LOADING" => StoreError::not_applied(format!("{place} is still loading its data")),
         "MASTERDOWN" => StoreError::not_applied(format!("{place} is a replica that has lost its master")),
-        "BUSY" => StoreError::not_applied(format!("{place} is busy with somebody's script")),
+        "BUSY" => StoreError::not_applied(format!("{place} is busy running a script")),
         "OOM" => StoreError::not_applied(format!("{place} has used all memory that its maxmemory allows")),
         "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN" | "TRYAGAIN" => {
             StoreError::not_applied(format!("{place} takes no writes now: {said}"))

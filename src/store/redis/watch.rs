@@ -1,4 +1,4 @@
-//! A standby's ear: a subscription to the channels on which releases of its shards are published.
+//! A standby's subscription to the channels on which releases of its shards are published.
 //!
 //! The hazard: messages that nobody takes pile up. So a subscription lives only while somebody waits for news, and
 //! from one wait to the next; a leader has none. And where more come than its allowance has room for, it ends.
