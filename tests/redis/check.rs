@@ -14,7 +14,7 @@ async fn init_makes_nothing_but_begins_the_time_of_waiting() {
     let store = store(&server).await;
     let doubts = store.check().await.unwrap();
     assert_eq!(texts(&doubts, Verdict::Bad), [""; 0]);
-    assert!(texts(&doubts, Verdict::Doubtful)[0].contains("leaderctl store init makes that time begin"), "{doubts:?}");
+    assert!(texts(&doubts, Verdict::Doubtful)[0].contains("leaderctl store init starts that time"), "{doubts:?}");
     assert_eq!(server.cli(&["KEYS", "*"]), "", "a check leaves nothing behind");
     let lines = store.prepare().await.unwrap();
     assert_eq!(lines[0], format!("redis at 127.0.0.1:{} needs no preparation", server.port()));
