@@ -49,13 +49,13 @@ pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
     Some((parent.parse().ok()?, slot))
 }
 
-/// The reports of [`Store::inspect`] on the slots of `shard`, without empty ones.
+/// The reports of [`Administration::inspect`](crate::store::Administration::inspect) on the slots of `shard`, without empty ones.
 ///
 /// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
 /// possible slot by name.
 ///
 /// # Errors
-/// As [`Store::inspect`].
+/// As [`Administration::inspect`](crate::store::Administration::inspect).
 pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Report)>, StoreError> {
     if !store.is_metered() {
         match store.list(&format!("{shard}/")).await {

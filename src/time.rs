@@ -110,6 +110,7 @@ pub(crate) fn whole_millis(duration: Duration) -> u64 {
 }
 
 /// Milliseconds, rounded up: what somebody else has to wait for never gets shorter on its way.
+#[cfg(any(test, feature = "dynamodb", feature = "tls"))]
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

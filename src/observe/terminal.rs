@@ -1,7 +1,7 @@
 //! What a program writes to standard error: log lines, and on a terminal at most one status line below them, which is
 //! redrawn in place.
 //!
-//! The hazard: standard error may accept nothing for a while, or for ever (see [`stderr`](crate::observe::stderr)).
+//! The hazard: standard error may accept nothing for a while, or for ever (see `stderr.rs`).
 //! Nothing here waits for it. Lines that it does not accept are kept up to a limit and written later in the same order.
 //! Lines beyond the limit are dropped and counted, and a log line reports the count. Only a process that is ending
 //! waits, for a moment. The status line is never kept: by then something else may stand in its place.

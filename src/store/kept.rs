@@ -10,6 +10,11 @@
 //!   may have been applied, whatever becomes of the second.
 //! - The machine may be suspended. Peers give up meanwhile, so silence counts on CLOCK_BOOTTIME.
 
+#![cfg_attr(
+    not(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")),
+    allow(dead_code, reason = "each store uses a part of it")
+)]
+
 use super::{ErrorKind, StoreError};
 use crate::time::BootInstant;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -209,6 +209,7 @@ fn answered<T>(answer: &Result<T, StoreError>, words: impl Fn(&T) -> String) -> 
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as the words of other answers")]
 fn done((): &()) -> String {
     "done".to_owned()
 }
