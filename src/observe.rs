@@ -9,3 +9,46 @@ pub mod status_line;
 mod stderr;
 pub mod systemd;
 pub mod terminal;
+
+use crate::election::{Action, Event, View};
+use crate::lease::{Deadline, Shard, Term};
+
+/// What follows a candidate and shows it to others. Each takes what it can use.
+pub trait Observer {
+    /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
+    fn began(&mut self, shard: &Shard, slot: Option<u32>, term: Term, deadline: Deadline) {
+        let _ = (shard, slot, term, deadline);
+    }
+
+    /// COMMAND was started.
+    fn started(&mut self) {}
+
+    /// The lease was renewed.
+    fn extended(&mut self, deadline: Deadline) {
+        let _ = deadline;
+    }
+
+    /// The lease is lost, and the tree is being stopped.
+    fn lost(&mut self) {}
+
+    /// The tree is dead.
+    fn ended(&mut self) {}
+
+    /// The candidate was asked to stop.
+    fn asked(&mut self) {}
+
+    /// Sees an event before the election does.
+    fn saw(&mut self, event: &Event) {
+        let _ = event;
+    }
+
+    /// Sees an action before it is carried out.
+    fn did(&mut self, action: &Action) {
+        let _ = action;
+    }
+
+    /// Sees the state after a step of the election.
+    fn show(&mut self, view: &View) {
+        let _ = view;
+    }
+}

@@ -36,19 +36,7 @@ struct Play {
 
 impl Play {
     fn new(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings {
-            timing: Timing::new(TimingRequest::default()).unwrap(),
-            expires: true,
-            delivery: Delivery::Poll,
-            patience: Patience::Forever,
-            on_loss: OnLoss::Standby,
-            drain: None,
-            max_run: None,
-            job_gate: false,
-            restart: None,
-            relinquish_after: None,
-            standby_tasks: false,
-        };
+        let mut settings = Settings::new(Timing::new(TimingRequest::default()).unwrap(), true, Delivery::Poll);
         change(&mut settings);
         let election = Election::new(settings, BootInstant::from_nanos(0), 42);
         Self { election, now: Duration::ZERO, orders: Some(Ok(Directives::default())) }

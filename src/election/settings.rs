@@ -27,6 +27,26 @@ pub struct Settings {
     pub standby_tasks: bool,
 }
 
+impl Settings {
+    /// A candidate that waits for ever, and starts COMMAND once in each leadership, for as long as it runs.
+    #[must_use]
+    pub fn new(timing: Timing, expires: bool, delivery: Delivery) -> Self {
+        Self {
+            timing,
+            expires,
+            delivery,
+            patience: Patience::Forever,
+            on_loss: OnLoss::Standby,
+            drain: None,
+            max_run: None,
+            job_gate: false,
+            restart: None,
+            relinquish_after: None,
+            standby_tasks: false,
+        }
+    }
+}
+
 /// When a COMMAND that ended by itself is started again under the same lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Restart {

@@ -5,7 +5,7 @@
 
 use super::leadership::{Inquiries, Shared};
 use super::words::{Error, farewell};
-use crate::election::{Event, OnLoss, Outcome, Patience, Settings, StartError, Stop, View};
+use crate::election::{Event, Outcome, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
 use crate::runner::driver::{self, Host, Options};
 use crate::runner::processes::Timer;
@@ -68,19 +68,7 @@ impl WorkSpec {
         getrandom::fill(&mut seed)?;
         let host =
             InProcess { shared: Arc::clone(&shared), store: Arc::clone(&store), events, timer: Timer::new()?, led };
-        let settings = Settings {
-            timing,
-            expires: store.expires(),
-            delivery: store.delivery(),
-            patience: Patience::Forever,
-            on_loss: OnLoss::Standby,
-            drain: None,
-            max_run: None,
-            job_gate: false,
-            restart: None,
-            relinquish_after: None,
-            standby_tasks: false,
-        };
+        let settings = Settings::new(timing, store.expires(), store.delivery());
         let options = Options { announces: !store.is_metered(), job: None, schedule: None };
         if joined.send(Ok(())).is_err() {
             shared.ask();

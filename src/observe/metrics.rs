@@ -4,6 +4,7 @@
 //! metrics see each event before the election does, and each action before it is carried out. Every question checks the
 //! deadline against the clock.
 
+use super::Observer;
 use crate::election::{Action, Ended, Event, Loss, Obstacle, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
 use crate::store::{ErrorKind, StoreError};
@@ -15,7 +16,7 @@ use prometheus::{
     TextEncoder,
 };
 use serde::Serialize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The causes of a transition: COMMAND was started, or why its leadership ended.
@@ -286,6 +287,29 @@ impl Metrics {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Others read the same metrics over HTTP.
+impl Observer for Arc<Metrics> {
+    fn began(&mut self, shard: &Shard, slot: Option<u32>, _: Term, _: Deadline) {
+        Metrics::began(self, shard, slot);
+    }
+
+    fn started(&mut self) {
+        Metrics::started(self);
+    }
+
+    fn saw(&mut self, event: &Event) {
+        Metrics::saw(self, BootInstant::now(), event);
+    }
+
+    fn did(&mut self, action: &Action) {
+        Metrics::did(self, action);
+    }
+
+    fn show(&mut self, view: &View) {
+        Metrics::show(self, view.clone());
     }
 }
 

@@ -17,6 +17,7 @@ mod key;
 pub use client::{Answer, Survey, ask_all, ask_own};
 pub use key::Key;
 
+use super::Observer;
 use crate::election::{Role, View};
 use crate::lease::{Candidate, Deadline, Session, Shard, Term};
 use crate::text::on_one_line;
@@ -151,32 +152,6 @@ impl QuerySocket {
         [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.told())]
     }
 
-    pub fn show(&mut self, view: View) {
-        self.view = view;
-    }
-
-    pub fn began(&mut self, shard: &Shard, term: Term, deadline: Deadline) {
-        self.leadership = Some(Leadership { shard: shard.clone(), term, deadline, lost: false });
-    }
-
-    pub fn extended(&mut self, deadline: Deadline) {
-        if let Some(leadership) = &mut self.leadership {
-            leadership.deadline = deadline;
-        }
-    }
-
-    /// The lease is lost, and the tree is being stopped.
-    pub fn lost(&mut self) {
-        if let Some(leadership) = &mut self.leadership {
-            leadership.lost = true;
-        }
-    }
-
-    /// The tree is dead.
-    pub fn ended(&mut self) {
-        self.leadership = None;
-    }
-
     /// Answers every question, without end. Cancel-safe.
     pub async fn testify(&self) {
         loop {
@@ -215,6 +190,32 @@ impl QuerySocket {
             standing: Standing::of(&self.view, now),
             containment: self.containment.clone(),
         }
+    }
+}
+
+impl Observer for QuerySocket {
+    fn began(&mut self, shard: &Shard, _: Option<u32>, term: Term, deadline: Deadline) {
+        self.leadership = Some(Leadership { shard: shard.clone(), term, deadline, lost: false });
+    }
+
+    fn extended(&mut self, deadline: Deadline) {
+        if let Some(leadership) = &mut self.leadership {
+            leadership.deadline = deadline;
+        }
+    }
+
+    fn lost(&mut self) {
+        if let Some(leadership) = &mut self.leadership {
+            leadership.lost = true;
+        }
+    }
+
+    fn ended(&mut self) {
+        self.leadership = None;
+    }
+
+    fn show(&mut self, view: &View) {
+        self.view.clone_from(view);
     }
 }
 

@@ -4,7 +4,8 @@
 //! changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
 
 use crate::election::{Event, Hold, Obstacle, Role, View};
-use crate::lease::{Candidate, show, show_seconds};
+use crate::lease::{Candidate, Deadline, Shard, Term, show, show_seconds};
+use crate::observe::Observer;
 use crate::observe::terminal;
 use crate::store::{Claim, Observation};
 use crate::text::on_one_line;
@@ -44,28 +45,7 @@ impl StatusLine {
         }
     }
 
-    pub(crate) fn saw(&mut self, event: &Event) {
-        match event {
-            Event::Claimed { answer: Ok(Claim::Refused(_)), .. }
-            | Event::Observed { answer: Ok(Observation::Held(_)) } => self.heard.holder = BootInstant::now(),
-            Event::Ordered { answer: Ok(_) } => self.heard.orders = BootInstant::now(),
-            _ => {}
-        }
-    }
-
-    pub(crate) fn show(&mut self, view: &View) {
-        match (&view.role, &mut self.waits) {
-            (Role::Standby(_), Some((shown, _))) => shown.clone_from(view),
-            (Role::Standby(_), None) => {
-                self.waits = Some((view.clone(), BootInstant::now()));
-                // Somebody who does not have to wait should not see it flash.
-                self.next = Instant::now() + EVERY;
-            }
-            (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
-        }
-    }
-
-    pub(crate) fn hide(&mut self) {
+    fn hide(&mut self) {
         if self.waits.take().is_some() {
             terminal::erase();
         }
@@ -84,6 +64,34 @@ impl StatusLine {
         self.next = Instant::now() + EVERY;
         if let Some((view, since)) = &self.waits {
             terminal::draw(&format!("{}: {}: {}", self.program, self.shard, line(view, *since, self.heard, now)));
+        }
+    }
+}
+
+impl Observer for StatusLine {
+    /// From here on the terminal may be COMMAND's.
+    fn began(&mut self, _: &Shard, _: Option<u32>, _: Term, _: Deadline) {
+        self.hide();
+    }
+
+    fn saw(&mut self, event: &Event) {
+        match event {
+            Event::Claimed { answer: Ok(Claim::Refused(_)), .. }
+            | Event::Observed { answer: Ok(Observation::Held(_)) } => self.heard.holder = BootInstant::now(),
+            Event::Ordered { answer: Ok(_) } => self.heard.orders = BootInstant::now(),
+            _ => {}
+        }
+    }
+
+    fn show(&mut self, view: &View) {
+        match (&view.role, &mut self.waits) {
+            (Role::Standby(_), Some((shown, _))) => shown.clone_from(view),
+            (Role::Standby(_), None) => {
+                self.waits = Some((view.clone(), BootInstant::now()));
+                // Somebody who does not have to wait should not see it flash.
+                self.next = Instant::now() + EVERY;
+            }
+            (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
         }
     }
 }

@@ -12,7 +12,10 @@
 //! - A service manager that does not read must not hold up the election. Nothing here waits: what cannot be sent now is
 //!   sent later.
 
-use crate::election::{Role, View};
+use super::Observer;
+use crate::election::{Event, Role, View};
+use crate::lease::{Deadline, Shard, Term};
+use crate::store::{Claim, Renewal};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use clap::ValueEnum;
@@ -128,37 +131,6 @@ impl Notifier {
         self.readiness == Readiness::Command
     }
 
-    /// Shows the state after a step of the election.
-    pub fn show(&mut self, view: &View) {
-        self.leads = matches!(view.role, Role::Leader(_) | Role::Restarting { .. });
-        let heard = self.leads || matches!(view.role, Role::Standby(Some(_)));
-        self.wanted.ready |= heard && self.readiness == Readiness::Candidate;
-        self.slot = self.slot.filter(|_| self.leads);
-        self.wanted.status = status(view, self.slot, self.wanted.stopping);
-        self.attend();
-    }
-
-    /// COMMAND is about to start, in this slot if the shard has slots.
-    pub fn began(&mut self, slot: Option<u32>) {
-        self.slot = slot;
-    }
-
-    pub fn started(&mut self) {
-        self.wanted.ready |= self.readiness == Readiness::Leader;
-        self.attend();
-    }
-
-    /// The candidate was asked to stop.
-    pub fn asked(&mut self) {
-        self.wanted.stopping = true;
-    }
-
-    /// The store granted a request that was sent at `sent`.
-    pub fn granted(&mut self, sent: BootInstant) {
-        let until = self.lease.map_or(BootInstant::NEVER, |lease| sent.plus(lease));
-        self.valid_until = self.valid_until.max(until);
-    }
-
     /// Waits until [`Self::attend`] has something to do without a step of the election. Cancel-safe.
     pub async fn due(&self) {
         match self.wake {
@@ -202,6 +174,39 @@ impl Notifier {
     /// True when the lease has ended and the leadership has not: the tree cannot be killed.
     fn has_overstayed(&self, now: BootInstant) -> bool {
         self.leads && now >= self.valid_until
+    }
+}
+
+impl Observer for Notifier {
+    fn began(&mut self, _: &Shard, slot: Option<u32>, _: Term, _: Deadline) {
+        self.slot = slot;
+    }
+
+    fn started(&mut self) {
+        self.wanted.ready |= self.readiness == Readiness::Leader;
+        self.attend();
+    }
+
+    fn asked(&mut self) {
+        self.wanted.stopping = true;
+    }
+
+    fn saw(&mut self, event: &Event) {
+        if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
+        | Event::Renewed { sent, answer: Ok(Renewal::Renewed) } = event
+        {
+            let until = self.lease.map_or(BootInstant::NEVER, |lease| sent.plus(lease));
+            self.valid_until = self.valid_until.max(until);
+        }
+    }
+
+    fn show(&mut self, view: &View) {
+        self.leads = matches!(view.role, Role::Leader(_) | Role::Restarting { .. });
+        let heard = self.leads || matches!(view.role, Role::Standby(Some(_)));
+        self.wanted.ready |= heard && self.readiness == Readiness::Candidate;
+        self.slot = self.slot.filter(|_| self.leads);
+        self.wanted.status = status(view, self.slot, self.wanted.stopping);
+        self.attend();
     }
 }
 
@@ -312,7 +317,7 @@ mod tests {
     #[test]
     fn the_status_names_the_slot_from_its_start_to_the_end_of_its_leadership() {
         let (mut notifier, manager, _scratch) = notifier_to(Readiness::Command, None);
-        notifier.began(Some(2));
+        notifier.began(&"shard".parse().unwrap(), Some(2), Term(4), Deadline::NONE);
         notifier.show(&view(Role::Leader(Term(4))));
         assert_eq!(heard(&manager), ["STATUS=leading in term 4 (slot 2)"]);
         notifier.show(&view(Role::Leaving));
@@ -362,12 +367,12 @@ mod tests {
         let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, Some(LEASE));
         notifier.show(&behind("somebody"));
         assert!(!notifier.has_overstayed(at(10)));
-        notifier.granted(at(100));
+        notifier.saw(&Event::Renewed { sent: at(100), answer: Ok(Renewal::Renewed) });
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!notifier.has_overstayed(at(114)) && notifier.has_overstayed(at(115)));
         // An older answer does not shorten the lease.
-        notifier.granted(at(105));
-        notifier.granted(at(101));
+        notifier.saw(&Event::Renewed { sent: at(105), answer: Ok(Renewal::Renewed) });
+        notifier.saw(&Event::Renewed { sent: at(101), answer: Ok(Renewal::Renewed) });
         assert!(!notifier.has_overstayed(at(119)));
         notifier.show(&view(Role::Leaving));
         assert!(!notifier.has_overstayed(at(500)));
@@ -388,7 +393,7 @@ mod tests {
     #[test]
     fn leases_that_do_not_expire_do_not_starve_a_watchdog() {
         let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, None);
-        notifier.granted(at(100));
+        notifier.saw(&Event::Renewed { sent: at(100), answer: Ok(Renewal::Renewed) });
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!notifier.has_overstayed(at(1_000_000)));
     }

@@ -6,6 +6,7 @@
 use crate::election::{Action, Dismissal, Event, Role, StartError, Stop, TreeEvent, View};
 use crate::guard::priority;
 use crate::lease::{Candidate, Deadline, Term};
+use crate::observe::Observer;
 use crate::observe::metrics::Metrics;
 use crate::observe::query_socket::QuerySocket;
 use crate::observe::status_line::StatusLine;
@@ -16,7 +17,7 @@ use crate::runner::guard_handle::{self, Command, GuardHandle, News};
 use crate::runner::signals::Signals;
 use crate::runner::standby_tasks::{Happening, StandbyTasks};
 use crate::slots::Campaign;
-use crate::store::{Claim, Holder, Renewal};
+use crate::store::Holder;
 use crate::sys::{self, Owned};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use nix::sys::signal::{Signal, kill};
@@ -88,20 +89,15 @@ impl Processes {
         }
     }
 
-    fn with_query_socket(&mut self, tell: impl FnOnce(&mut QuerySocket)) {
-        if let Some(query_socket) = &mut self.query_socket {
-            tell(query_socket);
-        }
-    }
-
-    fn with_notifier(&mut self, tell: impl FnOnce(&mut Notifier)) {
-        if let Some(notifier) = &mut self.notifier {
-            tell(notifier);
-        }
+    fn tell(&mut self, mut news: impl FnMut(&mut dyn Observer)) {
+        self.line.iter_mut().for_each(|line| news(line));
+        self.query_socket.iter_mut().for_each(|query_socket| news(query_socket));
+        self.notifier.iter_mut().for_each(|notifier| news(notifier));
+        self.metrics.iter_mut().for_each(|metrics| news(metrics));
     }
 
     fn asked(&mut self, signal: Signal) -> Event {
-        self.with_notifier(Notifier::asked);
+        self.tell(|observer| observer.asked());
         Event::Asked { signal: signal as i32 }
     }
 
@@ -137,10 +133,7 @@ impl Processes {
         match news {
             News::Started { pid } => {
                 tracing::debug!(command_pid = pid, "started the command");
-                self.with_notifier(Notifier::started);
-                if let Some(metrics) = &self.metrics {
-                    metrics.started();
-                }
+                self.tell(|observer| observer.started());
                 return Some(Event::Tree(TreeEvent::Started));
             }
             News::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
@@ -155,7 +148,7 @@ impl Processes {
                     self.guard = None;
                     priority::lower(self.command.containment.scheduling());
                     sys::unlock_memory();
-                    self.with_query_socket(QuerySocket::ended);
+                    self.tell(|observer| observer.ended());
                     self.reap();
                 }
                 return Some(Event::Tree(event));
@@ -185,7 +178,7 @@ impl Host for Processes {
                     None
                 }
                 () = due(self.notifier.as_ref()) => {
-                    self.with_notifier(Notifier::attend);
+                    self.notifier.as_mut().expect("it was due").attend();
                     None
                 }
             };
@@ -203,25 +196,17 @@ impl Host for Processes {
         campaign: &Campaign,
     ) -> Result<(), StartError> {
         assert!(self.standby_tasks.handles().next().is_none(), "what runs beside a standby outlived it");
-        // From here on the terminal may be COMMAND's.
-        if let Some(line) = &mut self.line {
-            line.hide();
-        }
         let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
         let slot = campaign.place().map(|place| place.slot);
         self.command.set_leadership(candidate, term, self.query_socket.as_ref(), notifies, slot);
-        self.with_query_socket(|query_socket| query_socket.began(&candidate.shard, term, deadline));
-        self.with_notifier(|notifier| notifier.began(slot));
-        if let Some(metrics) = &self.metrics {
-            metrics.began(&candidate.shard, slot);
-        }
+        self.tell(|observer| observer.began(&candidate.shard, slot, term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
         campaign.leases().with_lease_files(&candidate.shard, &mut |lease_files| {
             started = GuardHandle::start(command, candidate, term, deadline, lease_files);
         });
         let guard = started.map_err(|error| {
-            self.with_query_socket(QuerySocket::ended);
+            self.tell(|observer| observer.ended());
             // What the program says at its end tells it to everybody.
             tracing::debug!("cannot start the guard: {error}");
             StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
@@ -236,7 +221,7 @@ impl Host for Processes {
     }
 
     fn extend(&mut self, deadline: Deadline) {
-        self.with_query_socket(|query_socket| query_socket.extended(deadline));
+        self.tell(|observer| observer.extended(deadline));
         self.with_guard(|guard| guard.extend(deadline));
     }
 
@@ -244,13 +229,13 @@ impl Host for Processes {
         match stop {
             // The lease is renewed while COMMAND drains.
             Stop::Orderly { .. } => {}
-            Stop::Losing { .. } | Stop::Kill => self.with_query_socket(QuerySocket::lost),
+            Stop::Losing { .. } | Stop::Kill => self.tell(|observer| observer.lost()),
         }
         self.with_guard(|guard| guard.stop(stop));
     }
 
     fn seize(&mut self) {
-        self.with_query_socket(QuerySocket::lost);
+        self.tell(|observer| observer.lost());
         self.with_guard(GuardHandle::seize);
     }
 
@@ -271,23 +256,11 @@ impl Host for Processes {
     }
 
     fn saw(&mut self, event: &Event) {
-        if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
-        | Event::Renewed { sent, answer: Ok(Renewal::Renewed) } = event
-        {
-            self.with_notifier(|notifier| notifier.granted(*sent));
-        }
-        if let Some(metrics) = &self.metrics {
-            metrics.saw(BootInstant::now(), event);
-        }
-        if let Some(line) = &mut self.line {
-            line.saw(event);
-        }
+        self.tell(|observer| observer.saw(event));
     }
 
     fn did(&mut self, action: &Action) {
-        if let Some(metrics) = &self.metrics {
-            metrics.did(action);
-        }
+        self.tell(|observer| observer.did(action));
     }
 
     fn show(&mut self, view: View) {
@@ -296,14 +269,7 @@ impl Host for Processes {
             tokio::spawn(settle_down());
         }
         self.waits = waits;
-        if let Some(line) = &mut self.line {
-            line.show(&view);
-        }
-        self.with_notifier(|notifier| notifier.show(&view));
-        if let Some(metrics) = &self.metrics {
-            metrics.show(view.clone());
-        }
-        self.with_query_socket(|query_socket| query_socket.show(view));
+        self.tell(|observer| observer.show(&view));
     }
 }
 

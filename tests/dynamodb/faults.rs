@@ -404,8 +404,8 @@ async fn an_operator_is_told_what_was_ordered_before_the_store_went_away() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(69) && output.stdout.is_empty(), "{words:?}: {said}");
         let told =
-            if words[0] == "pause" { "paused until it is resumed; but then: " } else { "resumed; it was paused by " };
-        assert!(said.contains(told) && said.contains("; but then: ") && said.lines().count() == 1, "{said}");
+            if words[0] == "pause" { "paused until it is resumed, but then: " } else { "resumed; it was paused by " };
+        assert!(said.contains(told) && said.contains(", but then: ") && said.lines().count() == 1, "{said}");
         let output = ctl(&server.url(&table), &["status", "--json", "db/main"]);
         let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(status["paused"], words[0] == "pause", "{status}");

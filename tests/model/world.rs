@@ -11,7 +11,7 @@ use crate::network::{Answer, Message, Place, Request, Way};
 use crate::orders::Orders;
 use crate::steps::Step;
 use crate::store::{Id, Kind, Seen, Store, Taken};
-use leaderrun::internals::election::{Event, OnLoss, Patience, Settings};
+use leaderrun::internals::election::{Event, Settings};
 use leaderrun::internals::lease::{Term, Timing};
 use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError};
 use stateright::{Model, Property};
@@ -243,19 +243,7 @@ impl World {
     }
 
     pub fn settings(&self) -> Settings {
-        Settings {
-            timing: self.timing(),
-            expires: true,
-            delivery: Delivery::Push,
-            patience: Patience::Forever,
-            on_loss: OnLoss::Standby,
-            drain: None,
-            max_run: None,
-            job_gate: false,
-            restart: None,
-            relinquish_after: None,
-            standby_tasks: self.attended,
-        }
+        Settings { standby_tasks: self.attended, ..Settings::new(self.timing(), true, Delivery::Push) }
     }
 
     pub fn meet(&self, met: Met) {

@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::story::{Backend, Kind};
 use crate::tree::Temper;
 use crate::world::World;
-use leaderrun::internals::election::{OnLoss, Patience, Settings};
+use leaderrun::internals::election::Settings;
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,19 +40,7 @@ impl Fleet {
         if let Backend::DynamoDb(table) = &backend {
             table.mark(EPOCH_MILLIS - 3_600_000);
         }
-        let settings = Settings {
-            timing,
-            expires: true,
-            delivery: backend.delivery(),
-            patience: Patience::Forever,
-            on_loss: OnLoss::Standby,
-            drain: None,
-            max_run: None,
-            job_gate: false,
-            restart: None,
-            relinquish_after: None,
-            standby_tasks: false,
-        };
+        let settings = Settings::new(timing, true, backend.delivery());
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
         let mut clients = Vec::new();
         for host in 0..(shards * candidates).div_ceil(TO_A_CLIENT) {

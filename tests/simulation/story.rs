@@ -10,7 +10,7 @@ use crate::table::{self, Table};
 use crate::trace::Trace;
 use crate::world::World;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use leaderrun::internals::election::{OnLoss, Patience, Restart, RestartWhen, Settings};
+use leaderrun::internals::election::{OnLoss, Restart, RestartWhen, Settings};
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
 use leaderrun::internals::store::dynamodb::{Address, DynamoDb};
 use leaderrun::internals::store::{Delivery, Store};
@@ -143,14 +143,8 @@ impl Story {
             table.mark(EPOCH_MILLIS - 3_600_000);
         }
         let settings = Settings {
-            timing,
-            expires: true,
-            delivery: backend.delivery(),
-            patience: Patience::Forever,
             on_loss: random.one_of(&[OnLoss::Standby, OnLoss::Exit]),
             drain: random.one_of(&[None, Some(Duration::from_secs(3))]),
-            max_run: None,
-            job_gate: false,
             restart: random.per_mille(600).then(|| Restart {
                 when: RestartWhen::Always,
                 limit: random.one_of(&[0, 1, 3]),
@@ -159,7 +153,7 @@ impl Story {
                 at_terminal: false,
             }),
             relinquish_after: random.per_mille(300).then(|| random.millis(500, 30_000)),
-            standby_tasks: false,
+            ..Settings::new(timing, true, backend.delivery())
         };
         let open = {
             let (backend, network, world) = (backend.clone(), network.clone(), world.clone());

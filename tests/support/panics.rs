@@ -77,17 +77,9 @@ async fn lead(store: &str, file: &str) {
         store_url: None,
     };
     let settings = Settings {
-        timing,
-        expires: store.expires(),
-        delivery: store.delivery(),
         patience: Patience::Once,
         on_loss: OnLoss::Exit,
-        drain: None,
-        max_run: None,
-        job_gate: false,
-        restart: None,
-        relinquish_after: None,
-        standby_tasks: false,
+        ..Settings::new(timing, store.expires(), store.delivery())
     };
     let duties = Duties {
         standby: None,

@@ -1,8 +1,7 @@
 //! The events of a story, read from its words.
 
 use leaderrun::internals::election::{
-    Booking, CommandEnd, Directives, Event, Handover, OnLoss, Patience, Pause, Restart, RestartWhen, Settings, Skipped,
-    TreeEvent,
+    Booking, CommandEnd, Directives, Event, Handover, Pause, Restart, RestartWhen, Settings, Skipped, TreeEvent,
 };
 use leaderrun::internals::lease::{Term, Timing, TimingRequest};
 use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
@@ -11,19 +10,7 @@ use std::time::Duration;
 
 /// Those of `leaderrun` without options on a store that is polled, changed by `wishes`.
 pub fn settings<'a>(wishes: impl Iterator<Item = &'a str>) -> Settings {
-    let mut settings = Settings {
-        timing: Timing::new(TimingRequest::default()).unwrap(),
-        expires: true,
-        delivery: Delivery::Poll,
-        patience: Patience::Forever,
-        on_loss: OnLoss::Standby,
-        drain: None,
-        max_run: None,
-        job_gate: false,
-        restart: None,
-        relinquish_after: None,
-        standby_tasks: false,
-    };
+    let mut settings = Settings::new(Timing::new(TimingRequest::default()).unwrap(), true, Delivery::Poll);
     for wish in wishes {
         match wish {
             "a store that tells of changes" => settings.delivery = Delivery::Push,
