@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_record_or_a_server_says_stays_on_one_line() {
+    fn text_from_a_record_or_a_server_stays_on_one_line() {
         let holder = Holder { owner: "me\n\u{1b}[2Jyou".to_owned(), ..Holder::default() };
         assert_eq!(holder.to_string(), "me  [2Jyou");
         assert_eq!(StoreError::unknown("a\r\nb\u{9b}c").message, "a  b c");

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_no_use_are_refused() {
+    fn useless_slot_lengths_are_refused() {
         for bad in [0, 1, 999, 1000 * 86_400 * 367] {
             assert!(Slot::at(7, Duration::from_millis(bad)).is_err(), "{bad}");
         }
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_run_until_it_succeeds_or_has_failed_as_often_as_it_may() {
+    fn a_slot_runs_again_until_it_succeeds_or_reaches_its_limit_of_failures() {
         let due = 100 * 5 * MINUTE;
         let job = |retry_failed| Job { turn: Turn::Slot(slot(due)), retry_failed };
         let judge = |job: Job, ledger: &Ledger| job.judge(Some(ledger), &Session::from_record("b"));
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_entry_of_which_nothing_came_leaves_what_stood_there_before() {
+    async fn an_entry_whose_run_never_began_restores_the_earlier_text() {
         let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
         let job_gate = |retry_failed| JobGate::new(Job { turn: Turn::Slot(slot(0)), retry_failed });
         let (first, second) = (job_gate(0), job_gate(1));
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_that_was_given_up_and_succeeds_is_the_one_that_counts() {
+    async fn a_run_that_counted_as_failed_and_then_succeeds_is_the_one_that_counts() {
         let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
         let job_gate = || JobGate::new(Job { turn: Turn::Once("a".parse().unwrap()), retry_failed: 1 });
         for withdrawn in [false, true] {

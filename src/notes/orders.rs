@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handover_welcomes_whom_it_names_or_anybody_but_who_led() {
+    fn a_handover_welcomes_the_named_candidate_or_any_but_the_old_leader() {
         let mut orders = all();
         let welcome = |orders: &Orders, who: &Candidate| orders.directives(who).handover.unwrap().welcome;
         let (leader, other) = (candidate("a", "h1", "s-1"), candidate("b", "h2", "s-2"));

@@ -309,8 +309,8 @@ impl Host for Processes {
     }
 }
 
-/// Drops the code that only the start needed from memory, for the wait uses a small part of it. Not at once, because
-/// the rest of the start is still to come.
+/// Drops the code that only the start needed from memory, because the wait uses a small part of it. Not at once,
+/// because the rest of the start is still to come.
 async fn settle_down() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     sys::forget_instructions();

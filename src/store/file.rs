@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_shard_tell_its_name_and_drafts_and_strangers_none() {
+    fn a_file_of_a_shard_shows_its_name_and_drafts_and_other_files_do_not() {
         let store = FileStore::open(Path::new("/d")).unwrap();
         let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
         for shard in ["a/b:c", "a.lock", "x.json", "x.json/y", "/", "_-"] {

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_attempt_that_fails_leaves_in_doubt_what_the_first_one_did() {
+    async fn a_failed_second_attempt_leaves_the_first_one_in_doubt() {
         let attempt = async |first: StoreError, ended: bool| {
             let again = async { Err::<(), _>(StoreError::denied("no")) };
             once_more(async { Err(first) }, |_| ended, again).await.unwrap_err().kind

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none() {
+    fn missing_parts_of_a_url_are_none() {
         let read = StoreUrl::read("redis", "//h", &[]).unwrap();
         assert_eq!((read.user, read.password, read.path.as_str()), (None, None, ""));
         let read = StoreUrl::read("redis", "//:secret@h/", &[]).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_delays_takeovers_is_told_of_and_a_usual_one_is_not() {
+    fn an_interval_that_delays_takeovers_is_reported_and_a_usual_one_is_not() {
         let mut clock = Clock::default();
         assert_eq!(clock.hindrance(at(5)), None);
         clock.sample(date_at(10_300), at(10_300), at(11_300));

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_was_never_connected_and_what_was_reset_was() {
+    fn a_refused_connection_was_never_made_and_a_reset_one_was() {
         assert!(never_connected(&io::Error::from_raw_os_error(111)));
         assert!(!never_connected(&io::Error::from(io::ErrorKind::ConnectionReset)));
     }

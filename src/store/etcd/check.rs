@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_lock_that_is_taken_away_speaks_of_it() {
+    fn the_record_beside_a_revoked_lock_names_its_leadership() {
         let hold = |etcd_lease| Hold { etcd_lease, lease_ms: 15_000 };
         let lock = Lock {
             owner: "o".to_owned(),

@@ -1,15 +1,15 @@
-//! Which key holds what.
+//! The keys, and what each one holds.
 //!
 //! | key | what |
 //! | --- | --- |
 //! | `PREFIX/base` | since when this prefix remembers; the terms count from it |
-//! | `PREFIX/young` | there for a day from then on, or longer: an etcd lease ends it |
+//! | `PREFIX/young` | exists for at least a day from then on: an etcd lease ends it |
 //! | `PREFIX/lock/SHARD` | who leads, attached to the leader's etcd lease |
 //! | `PREFIX/last/SHARD` | who led last, and how that ended; attached to nothing |
 //! | `PREFIX/led/HASH` | a copy of the last one while it has the lock, attached to its etcd lease |
-//! | `PREFIX/note/orders/SHARD` | what operators want of its candidates; a note's etcd lease ends it |
-//! | `PREFIX/note/history/SHARD` | how its last leaderships went |
-//! | `PREFIX/note/standby/SHARD=SESSION` | that a candidate waits for it |
+//! | `PREFIX/note/orders/SHARD` | operators' orders for its candidates; a note's etcd lease ends it |
+//! | `PREFIX/note/history/SHARD` | the history of its last leaderships |
+//! | `PREFIX/note/standby/SHARD=SESSION` | the announcement of a standby |
 
 use crate::lease::{Session, Shard};
 use crate::store::Page;

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_ends_after_all_that_begin_alike() {
+    fn a_range_ends_after_the_last_key_with_the_prefix() {
         let end = after_all(b"p/lock/db.");
         assert_eq!(end, b"p/lock/db/");
         for inside in ["p/lock/db.", "p/lock/db.a", "p/lock/db.zzz"] {

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_answers_of_transactions_are_views_or_told_to_be_none() {
+    fn a_million_answers_of_transactions_are_views_or_refused() {
         let (base, lock, last) = ours();
         let range = |value: Vec<u8>| {
             let kvs = vec![KeyValue { key: b"p/x".to_vec(), create_revision: 5, mod_revision: 9, value, lease: 7 }];

@@ -161,8 +161,8 @@ pub(super) fn refuse_network(directory: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The type of the file system on `device`, from proc_pid_mountinfo(5): `36 35 98:0 /root /mount options shared:1 -
-/// TYPE source super-options`.
+/// The type of the file system on `device`, from proc_pid_mountinfo(5):
+/// `36 35 98:0 /root /mount options shared:1 - TYPE source super-options`.
 fn file_system(mounts: &str, device: u64) -> Option<&str> {
     let wanted = format!("{}:{}", libc::major(device), libc::minor(device));
     mounts.lines().find_map(|line| {

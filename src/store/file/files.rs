@@ -3,8 +3,8 @@
 //! The hazards:
 //!
 //! - *A lock needs no permission to write.* Every user who may open a file for reading may keep others from locking it
-//!   (fcntl(2)). So no user may open our files who may not write the directory. The directory decides on their modes;
-//!   the umask does not, nor does the version that made them.
+//!   (fcntl(2)). So a user who may not write the directory must not be able to open our files. The directory decides on
+//!   their modes; the umask does not, nor does the version that made them.
 //! - *Something else is in the place of a file of ours.* Opening a pipe waits for its other end, a symbolic link leads
 //!   anywhere, and a file may be longer than the memory. So this module opens only regular files, without waiting, and
 //!   reads up to a limit.

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_of_a_listener_is_known_also_where_it_has_no_room_left() {
+    fn the_user_of_a_listener_with_a_full_queue_is_known() {
         let us = nix::unistd::geteuid().as_raw();
         let name = format!("leaderrun-test-{}", std::process::id());
         assert_eq!(listeners_on(&name), []);

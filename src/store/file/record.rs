@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_with_the_last_of_all_terms_is_refused_and_not_followed_by_a_lower_one() {
+    async fn a_record_with_the_highest_possible_term_is_refused_and_no_lower_one_follows() {
         let scratch = tempfile::TempDir::new().unwrap();
         let store = FileStore::open(scratch.path()).unwrap();
         let text = serde_json::to_vec(&record(u64::MAX)).unwrap();

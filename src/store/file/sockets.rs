@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_at_one_place_on_its_disk_whatever_is_mounted_where() {
+    fn a_directory_has_one_path_on_its_disk_under_every_mount() {
         let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                       40 22 8:1 /srv/my\\040data /mnt/a\\040b rw shared:9 - ext4 /dev/sda1 rw\n";
         let expected = Some(PathBuf::from("/srv/my data/store"));

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_an_authority_or_a_certificate_wants_tls() {
+    fn naming_an_authority_or_a_certificate_turns_tls_on() {
         for url in ["nats+tls://h/b", "nats://h/b?ca=/ca.pem", "nats://h/b?cert=/c.pem&key=/k.pem"] {
             assert!(read(url).demand_tls, "{url}");
         }
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_no_shard_has_is_nobodys() {
+    fn a_key_that_no_shard_can_have_names_no_shard() {
         for key in [
             MARKER,
             SCRATCH,

@@ -294,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_foreign() {
+    fn a_value_of_another_program_is_foreign() {
         for value in ["", "x", "7", "null", "{}", "[]", r#"{"session":7}"#, "\u{0}"] {
             assert_eq!(Content::read(Some(value.as_bytes())), Content::Foreign, "{value}");
         }
     }
 
     #[test]
-    fn a_record_with_the_last_of_all_terms_is_foreign_for_none_could_follow() {
+    fn a_record_with_the_highest_possible_term_is_foreign() {
         let last = Record { term: Some(u64::MAX), ..record() };
         assert_eq!(Content::read(Some(&last.encoded())), Content::Foreign);
         let before = Record { term: Some(u64::MAX - 1), ..record() };
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_wrote_is_known_again_and_not_mixed_up_with_the_same_number_in_another_bucket() {
+    fn our_own_write_is_recognised_and_the_same_number_in_another_bucket_is_not() {
         let ours = Snapshot::ours(4, Record { ledger_ms: 7, ..record() }, START, None);
         let read = snapshot(record());
         assert!(ours.is_same(&read) && read.is_same(&ours) && read.is_same(&read));

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_the_rest_is_filled_in() {
+    fn options_that_are_left_out_have_defaults() {
         let address = Address::read("//h/db").unwrap();
         assert_eq!((address.schema.as_str(), address.table.as_str()), ("public", "leaderrun"));
         assert_eq!((address.tls_mode, address.advisory_lock), (TlsMode::Prefer, None));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_work_another_day_was_not_applied() {
+    fn a_failure_that_may_pass_was_not_applied() {
         for code in ["40001", "40P01", "53300", "53100", "55P03", "57014", "57P03", "25006", "XX000"] {
             assert_eq!(rolled_back(code).kind, ErrorKind::NotApplied, "{code}");
         }

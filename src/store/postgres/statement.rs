@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_says_of_a_time_may_be_anything() {
+    fn a_time_in_a_row_may_be_any_number() {
         assert_eq!(seconds(f64::NAN), Duration::ZERO);
         assert_eq!(seconds(-1.0), Duration::ZERO);
         assert!(seconds(f64::INFINITY) > Duration::from_hours(24));

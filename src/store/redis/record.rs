@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_has_no_holder() {
+    fn a_lock_that_another_program_wrote_has_no_holder() {
         for text in ["", "x", "true", "{\"a\":1}", "s 1 2 3", "s 1 2 3 4 h o more", "s x 2 3 4 h o", " 1 2 3 4 h o"] {
             assert_eq!(holder(text), None, "{text}");
         }
