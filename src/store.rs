@@ -1,9 +1,9 @@
-//! What a lease store is: its three traits, and what they answer.
+//! What a lease store is: its three traits, and their answers.
 //!
-//! The hazard: an answer can be lost after the request was applied. So a refusal is a value and not an error;
-//! an error says what may be concluded from it ([`ErrorKind`]); and every method that writes is written so that
-//! asking again with the same session does no harm: a claim of a lease that is already mine is granted, a
-//! renewal is recognised however late it arrives, a release of what is not mine does nothing.
+//! The hazard: an answer can be lost after the request was applied. So a refusal is a value and not an error, and an
+//! error says what the caller may conclude from it ([`ErrorKind`]). Every method that writes can safely be called again
+//! with the same session: a claim of a lease that the session already holds is granted, a renewal is recognised however
+//! late it arrives, and a release of a lease that the session does not hold does nothing.
 
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::text::on_one_line;
@@ -43,9 +43,9 @@ pub use location::{Location, SCHEMES};
 pub use notes::{Note, Notes, Page};
 pub(crate) use round_trip::within;
 
-/// The leases of a store, on behalf of one [`Candidate`]: what an election needs.
+/// The leases of a store, as an election needs them, on behalf of one [`Candidate`].
 ///
-/// Cancelling any of these (dropping its future) may leave the request applied, as a lost answer does.
+/// To cancel any of these methods (to drop its future) may leave the request applied, just as a lost answer does.
 #[async_trait::async_trait]
 pub trait Leases: Send + Sync {
     /// Takes the lease if it is free, or if the candidate's own session holds it.
@@ -53,22 +53,22 @@ pub trait Leases: Send + Sync {
     /// A grant counts from the instant before this call.
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError>;
 
-    /// Whether a claim is worth making. Never writes. May be a little behind.
+    /// Shows whether a claim is worth making. Never writes. May be a little behind.
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError>;
 
     /// Extends the lease to its whole duration, counted from the instant before this call.
     ///
-    /// `sequence` rises with every renewal of a leadership. A renewal that is overtaken by a later one changes nothing.
+    /// `sequence` rises with every renewal of a leadership. A renewal that a later one has overtaken changes nothing.
     async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError>;
 
     /// Gives the lease back if the candidate's session holds it. The tree must be dead.
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError>;
 
-    /// Returns when [`Leases::observe`] may answer differently than before; early for no reason is allowed.
-    /// Where [`Store::delivery`] is [`Delivery::Poll`] it never returns.
+    /// Returns when [`Leases::observe`] may have another answer than before. It may return early for no reason. It
+    /// never returns where [`Store::delivery`] is [`Delivery::Poll`].
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError>;
 
-    /// As [`Leases::changed`], of several shards at once; answers with the place in `shards` of one that changed.
+    /// Like [`Leases::changed`], for several shards at once. Returns the index in `shards` of one that changed.
     async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         let waits = shards.iter().enumerate().map(|(index, shard)| async move {
             self.changed(shard).await?;
@@ -77,79 +77,81 @@ pub trait Leases: Send + Sync {
         parallel::first(waits).await
     }
 
-    /// Returns when something happened that may have ended a lease that this candidate holds (a connection broke on
-    /// which it depends, the record was seen to change), so that the next renewal should not wait. Early for no reason
-    /// is allowed. Without it, a renewal finds out.
+    /// Returns when something may have ended a lease that this candidate holds: a connection broke on which the lease
+    /// depends, or the record was seen to change. The next renewal should then not wait. It may return early for no
+    /// reason. Without this hint, the next renewal finds out.
     async fn doubted(&self, shard: &Shard) {
         let _ = shard;
         std::future::pending::<()>().await;
     }
 
-    /// Calls `act` with the descriptors that must stay open for as long as the tree lives: the guard inherits them.
+    /// Calls `act` with the descriptors that must stay open while the tree lives: the guard inherits them.
     fn with_lease_files(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
         let _ = shard;
         act(&[]);
     }
 }
 
-/// What operators need of a store.
+/// What operators need from a store.
 ///
-/// Cancelling any of these (dropping its future) may leave the request applied, as a lost answer does.
+/// To cancel any of these methods (to drop its future) may leave the request applied, just as a lost answer does.
 #[async_trait::async_trait]
 pub trait Administration: Send + Sync {
-    /// What people want to know about a shard; strongly consistent.
+    /// The state of a shard, for people; strongly consistent.
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError>;
 
-    /// Every shard that the store knows whose name begins with `prefix`, letter by letter: in their order, each once, as
-    /// [`Administration::inspect`] tells of it. Never writes. It may take many requests, each bounded by itself, so two shards
-    /// may be shown as they were at two instants. A record that something else wrote in a shard's place is shown as
-    /// a holder, for it keeps everybody from leading.
+    /// Lists every shard in the store whose name begins with `prefix`, letter by letter. Each shard appears once, in
+    /// order, with the report of [`Administration::inspect`]. Never writes. It may take many requests, each with a
+    /// bound of its own, so the list may show two shards as they were at two instants. A record that another program
+    /// wrote in a shard's place is listed as a holder, because it keeps every candidate from leading.
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
 
-    /// Ends the lease of `term`, whoever holds it, as if somebody had deleted its record by hand: its holder is told that
-    /// it is lost, and whoever is granted the next one may not start before the tree is dead that may be alive.
+    /// Ends the lease of `term`, whoever holds it, as if an operator had deleted its record by hand. Its holder learns
+    /// that the lease is lost. The next candidate to be granted the lease must not start before the tree that may still
+    /// run is dead.
     ///
     /// Misconfigured where the kernel keeps leases for as long as processes hold them open.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError>;
 
-    /// Gives the lease back as [`Leases::release`] does, and leaves nothing behind of the shard: no lease, no last term, no
-    /// notes; but where later terms would not be higher, its term. For who holds the lease and has started nothing.
+    /// Gives the lease back as [`Leases::release`] does, and removes all traces of the shard: the lease, the last term,
+    /// and the notes. It keeps the last term if later terms would otherwise not be higher. For a holder of the lease
+    /// that has started nothing.
     ///
-    /// `NotHeld`: the lease is not the session's, and stays as it is; some notes may be gone.
+    /// `NotHeld`: another session holds the lease, which stays as it is. Some notes may be gone.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let _ = (candidate, term);
         Err(StoreError::misconfigured("this store cannot forget a shard"))
     }
 
-    /// Makes what the store needs (a table, a bucket, a directory), harmless when it exists.
-    /// Answers what was done, a line each.
+    /// Makes what the store needs (a table, a bucket, a directory). Does no harm if it exists. Returns what it did, a
+    /// line for each step.
     async fn prepare(&self) -> Result<Vec<String>, StoreError>;
 
-    /// Tries everything that an election needs and answers what it found, a [`Finding`] each.
+    /// Tries everything that an election needs, and returns a [`Finding`] for each.
     async fn check(&self) -> Result<Vec<Finding>, StoreError>;
 }
 
-/// A lease store: leases, the [notes](Notes) beside them, their administration, and what the store is like.
+/// A lease store: leases, the [notes](Notes) beside them, their administration, and the store's properties.
 pub trait Store: Leases + Notes + Administration {
     /// How a standby learns of a change.
     fn delivery(&self) -> Delivery;
 
-    /// False where a lease lasts for as long as a process holds it open.
+    /// Whether leases expire. False where a lease lasts for as long as a process holds it open.
     fn expires(&self) -> bool {
         true
     }
 
-    /// True where each request costs money.
+    /// Whether each request costs money.
     fn is_metered(&self) -> bool {
         false
     }
 
-    /// What makes a takeover slow here, for people: a fragment.
+    /// The reason why a takeover is slow here, for people: a fragment.
     fn hindrance(&self) -> Option<String> {
         None
     }
 
-    /// How many observations may run at once without a connection for each.
+    /// How many observations may run at once before each needs a connection of its own.
     fn lanes(&self) -> usize {
         16
     }
@@ -158,12 +160,12 @@ pub trait Store: Leases + Notes + Administration {
 /// How a standby learns that the lease may be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// It polls at the retry interval.
+    /// The standby polls at the retry interval.
     Poll,
-    /// The store announces a release. It does not announce a crash, and a message may be lost, so the standby also looks
-    /// when the lease that it saw would end.
+    /// The store announces a release. It does not announce a crash, and a message may be lost, so the standby also
+    /// looks when the lease that it saw would end.
     Push,
-    /// The kernel wakes it, without fail.
+    /// The kernel wakes the standby, without fail.
     Kernel,
 }
 
@@ -176,9 +178,9 @@ pub enum Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub term: Term,
-    /// Some when the store cannot show that the last tree was stopped (it forgot its records, or the record
-    /// vanished without a release): that tree is dead by then. Counted from the answer, never from the request: a
-    /// renewal of its holder may have come in between.
+    /// Some when the store cannot show that the last tree was stopped: it forgot its records, or the record vanished
+    /// without a release. By this instant that tree is dead. The wait is counted from the answer, never from the
+    /// request, because its holder may have renewed in between.
     pub start_after: Option<BootInstant>,
 }
 
@@ -191,7 +193,7 @@ pub enum Observation {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Renewal {
     Renewed,
-    /// A later renewal of the same leadership was applied before: this one changed nothing.
+    /// A later renewal of the same leadership was applied before, and this one changed nothing.
     Overtaken,
     /// Definite: another session holds the lease (`Some`), or the record is gone.
     Lost(Option<Holder>),
@@ -200,11 +202,11 @@ pub enum Renewal {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Release {
     Released,
-    /// There was nothing of this session to release.
+    /// This session had nothing to release.
     NotHeld,
 }
 
-/// Who holds a lease, as far as its record says. Records of other programs say little.
+/// The holder of a lease, as far as its record says. Records of other programs say little.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
     pub owner: String,
@@ -214,10 +216,10 @@ pub struct Holder {
     pub term: Option<Term>,
     /// Milliseconds since 1970: when this leadership began.
     pub since_millis: Option<u64>,
-    /// Until the store may grant it to another session. None where it does not expire.
+    /// Time until the store may grant the lease to another session. None where leases do not expire.
     pub expires_in: Option<Duration>,
-    /// Since the lease was granted or last renewed, as [`Administration::inspect`] and [`Administration::list`] tell. None where leases do
-    /// not expire, and where the record does not tell.
+    /// Time since the lease was granted or last renewed, from [`Administration::inspect`] and [`Administration::list`].
+    /// None where leases do not expire, and where the record does not say.
     pub renewed_ago: Option<Duration>,
 }
 
@@ -232,13 +234,13 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
-    /// For a record that another program wrote.
+    /// A holder that stands for a record of another program.
     pub(crate) fn stranger() -> Self {
         Self { owner: "something that writes other records".to_owned(), ..Self::default() }
     }
 }
 
-/// What [`Administration::inspect`] tells of a shard.
+/// The answer of [`Administration::inspect`] about a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// None when the shard is free.
@@ -247,7 +249,7 @@ pub struct Report {
     pub last_term: Option<Term>,
 }
 
-/// One thing that [`Administration::check`] looked at.
+/// The result of one check by [`Administration::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub verdict: Verdict,
@@ -271,9 +273,9 @@ impl Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,
-    /// It works, with less than it could.
+    /// It works, but less well than it could.
     Doubtful,
-    /// An election cannot work, or not safely.
+    /// An election cannot work, or is not safe.
     Bad,
 }
 
@@ -282,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_record_or_a_server_says_stays_on_one_line() {
+    fn text_from_a_record_or_a_server_stays_on_one_line() {
         let holder = Holder { owner: "me\n\u{1b}[2Jyou".to_owned(), ..Holder::default() };
         assert_eq!(holder.to_string(), "me  [2Jyou");
         assert_eq!(StoreError::unknown("a\r\nb\u{9b}c").message, "a  b c");

@@ -1,9 +1,8 @@
-//! Clocks. The only place where one is read.
+//! All clocks of the program. No other module reads one.
 //!
-//! The hazard: `std::time::Instant` and tokio's stop while the machine is suspended, and the wall clock is
-//! set by people and by NTP. A lease goes on running through both. Everything that decides about a lease
-//! therefore counts on `CLOCK_BOOTTIME`, which runs through a suspend and is never set. Tokio's clock may
-//! wake us; it never decides.
+//! The hazard: `std::time::Instant` and tokio's clock stop while the machine is suspended, and people and NTP set the
+//! wall clock. A lease goes on through both. So everything that decides about a lease counts on `CLOCK_BOOTTIME`, which
+//! runs through a suspend and is never set. Tokio's clock may wake us; it never decides.
 
 use crate::sys;
 use nix::sys::time::TimeSpec;
@@ -12,9 +11,9 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where a simulation has the time from. Empty in every program but the candidates of `leaderctl selftest`.
+/// The clocks of a simulation. Set only in the candidates of `leaderctl selftest`.
 static SIMULATED: OnceLock<Simulated> = OnceLock::new();
-/// How many milliseconds the wall clock of such a candidate is off.
+/// The error of the wall clock in such a candidate, in milliseconds.
 static STEP: OnceLock<fn() -> i64> = OnceLock::new();
 
 struct Simulated {
@@ -22,15 +21,15 @@ struct Simulated {
     wall_clock_millis: fn() -> u64,
 }
 
-/// From now on every clock of this process shows what these say. For simulations; once, and for good.
+/// Replaces every clock of this process. For simulations; once, and for good.
 #[doc(hidden)]
 pub fn simulate(boot_clock: fn() -> BootInstant, wall_clock_millis: fn() -> u64) {
     let first = SIMULATED.set(Simulated { boot_clock, wall_clock_millis }).is_ok();
     assert!(first, "one process has one simulation");
 }
 
-/// From now on the wall clock of this process is off by as many milliseconds as `step` says at each look; the other one
-/// is right. For `leaderctl selftest`; once, and for good.
+/// Makes the wall clock of this process wrong: each reading is off by as many milliseconds as `step` returns. The boot
+/// clock stays right. For `leaderctl selftest`; once, and for good.
 pub fn step_wall_clock(step: fn() -> i64) {
     let first = STEP.set(step).is_ok();
     assert!(first, "one process has one step");
@@ -48,7 +47,7 @@ fn stepped_wall_clock() -> u64 {
 pub struct BootInstant(u64);
 
 impl BootInstant {
-    /// Later than every instant that is ever reached: "no deadline".
+    /// Later than every instant that the clock reaches: "no deadline".
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The clock's present reading.
@@ -70,13 +69,13 @@ impl BootInstant {
         self.0
     }
 
-    /// `NEVER` stays `NEVER`, and what would overflow becomes it.
+    /// `duration` later. `NEVER` stays `NEVER`, and a sum that overflows becomes `NEVER`.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
-    /// An instant before boot becomes boot. `NEVER` stays `NEVER`.
+    /// `duration` earlier. An instant before boot becomes boot. `NEVER` stays `NEVER`.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         if self == Self::NEVER { Self::NEVER } else { Self(self.0.saturating_sub(nanos(duration))) }
@@ -88,7 +87,7 @@ impl BootInstant {
         (self != Self::NEVER).then(|| Duration::from_nanos(self.0))
     }
 
-    /// Zero where `earlier` is in truth later.
+    /// Time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -104,19 +103,19 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whole milliseconds, rounded down. What does not fit becomes the most that does.
+/// Whole milliseconds, rounded down. A value that does not fit becomes the largest one.
 pub(crate) fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds, rounded up: what somebody else has to wait for never gets shorter on its way.
+/// Milliseconds, rounded up: another process that waits for this time must never wait too short.
 #[cfg(any(test, feature = "dynamodb", feature = "tls"))]
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds since 1970 by this machine's wall clock: for people to read, and for a first guess where a
-/// store has not told its time yet. No decision about a lease may rest on it.
+/// Milliseconds since 1970 by this machine's wall clock: for people to read, and for a first guess while a store has
+/// not told its time yet. No decision about a lease may rest on it.
 #[must_use]
 pub fn wall_clock_millis() -> u64 {
     if let Some(simulated) = SIMULATED.get() {
@@ -130,11 +129,11 @@ fn wall_clock() -> u64 {
     whole_millis(since)
 }
 
-/// RFC 3339, to the millisecond.
+/// The time in RFC 3339, to the millisecond.
 #[must_use]
 pub fn rfc3339(millis: u64) -> String {
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
-    // A note may say anything; humantime ends with the year 9999.
+    // A note may contain any number; humantime ends with the year 9999.
     at.filter(|_| millis < 253_402_300_800_000)
         .map_or_else(|| format!("{millis} ms since 1970"), |at| humantime::format_rfc3339_millis(at).to_string())
 }
@@ -144,7 +143,7 @@ pub(crate) fn boot_timer() -> io::Result<TimerFd> {
     Ok(TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?)
 }
 
-/// Has `timer` readable from `instant` on, also where that has passed.
+/// Makes `timer` readable from `instant` on, even if `instant` has passed.
 pub(crate) fn set_boot_timer(timer: &TimerFd, instant: BootInstant) -> io::Result<()> {
     if instant == BootInstant::NEVER {
         return Ok(timer.unset()?);

@@ -1,8 +1,8 @@
-//! How the last leaderships of a shard went: a note beside the lease that answers what happened last night.
+//! The history of a shard's last leaderships: a note beside the lease that answers "what happened last night?".
 //!
-//! The hazard: writing it must never hold up an election, nor fail one. So it is written beside everything else, in
-//! bounded time, and what could not be written is missing. A leadership without an end whose successor is there ended
-//! without a word: its host crashed, or was cut off.
+//! The hazard: writing the history must never delay an election or make it fail. So the driver writes it in a task of
+//! its own, in bounded time, and an entry that could not be written is missing. A leadership that has a successor but
+//! no end stopped without a word: its host crashed, or was cut off from the store.
 
 use super::update::{Edit, Start, update};
 use crate::election::Ended;
@@ -13,9 +13,9 @@ use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// So many leaderships are remembered, or fewer where their names are long.
+/// The most leaderships that the history keeps. It keeps fewer where their names are long.
 const MOST: usize = 16;
-/// Letters of how it ended, at most.
+/// The most letters of how a leadership ended.
 const LONGEST_END: usize = 200;
 
 /// One leadership. Fields are added, never renamed or removed.
@@ -29,15 +29,15 @@ pub struct Entry {
     pub from_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_millis: Option<u64>,
-    /// None while it lasts, or where nobody could say.
+    /// None while the leadership lasts, or where nobody could say how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
 }
 
-/// The oldest first.
+/// The history, oldest leadership first.
 ///
 /// # Errors
-/// As [`Notes::read`]; misconfigured where something else wrote it.
+/// As [`Notes::read`]; misconfigured where another program wrote the note.
 pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Vec<Entry>, StoreError> {
     entries(store.read(shard, &Page::History).await?.as_ref()).map_err(|error| foreign(shard, &error))
 }
@@ -46,7 +46,7 @@ fn entries(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
     note.map_or(Ok(Vec::new()), |note| serde_json::from_str(&note.text))
 }
 
-/// How `term` ended, told by somebody else than its leader.
+/// Records how `term` ended, on behalf of another process than its leader.
 ///
 /// # Errors
 /// As [`Notes::replace`].
@@ -66,12 +66,12 @@ pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how:
 #[derive(Debug, Default)]
 pub struct History {
     entry: Mutex<Option<Entry>>,
-    /// What we wrote last: likely to stand there still. Locked by whoever writes.
+    /// The text that we wrote last. It is probably still there. The writer holds the lock.
     written: tokio::sync::Mutex<Option<String>>,
 }
 
 impl History {
-    /// COMMAND is started. False where this is not the first time in this leadership.
+    /// Records that COMMAND starts. False if it has started before in this leadership.
     pub fn open(&self, candidate: &Candidate, term: Term) -> bool {
         if self.entry().as_ref().is_some_and(|entry| entry.term == term) {
             return false;
@@ -89,7 +89,7 @@ impl History {
         true
     }
 
-    /// It is over.
+    /// Records that the leadership is over.
     pub fn close(&self, term: Term, how: &Ended) {
         if let Some(entry) = self.entry().as_mut().filter(|entry| entry.term == term) {
             entry.to_millis = Some(wall_clock_millis());
@@ -101,7 +101,7 @@ impl History {
         self.entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down what is known of it by now.
+    /// Writes what is known of the leadership so far.
     ///
     /// # Errors
     /// As [`Notes::replace`].
@@ -123,7 +123,7 @@ fn foreign(shard: &Shard, error: &serde_json::Error) -> StoreError {
     StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
 }
 
-/// With `entry` in it, in the order of terms, and no longer than may be.
+/// The history with `entry` in it, in the order of terms, cut to the length that a note may have.
 fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
     history.retain(|known| known.term != entry.term);
     history.push(entry.clone());

@@ -1,15 +1,16 @@
-//! Which runs of a job there were: at most one that succeeds for each slot of time, or for each name. A note beside the
-//! lease, written before COMMAND starts and again when it has ended, by who holds the lease.
+//! The ledger of a job's runs: at most one run succeeds for each slot of time, or for each name. The ledger is a note
+//! beside the lease. The holder of the lease writes it before COMMAND starts, and again when COMMAND has ended.
 //!
 //! The hazards:
 //!
-//! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. So a slot is not what begins
-//!   at a multiple of its length but what has one in its middle (see [`Slot::at`]).
-//! - A host may die while COMMAND runs, or not be able to say how it ended. So a run is entered before it starts, and one
-//!   without an end counts as one that failed: it may have done its work, and is repeated only for who says that it may.
-//! - To enter a run takes a request whose answer may be lost. An entry names the session that made it, so who asks
-//!   again knows its own; and an entry of which nothing came is withdrawn, or it would stand for a run that failed.
-//! - The lease is what keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
+//! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. So a slot does not begin at
+//!   a multiple of its length: it has that multiple in its middle (see [`Slot::at`]).
+//! - A host may die while COMMAND runs, or be unable to say how it ended. So a run is entered before it starts, and a
+//!   run without an end counts as failed. It may have done its work, so it is repeated only if the user allows that.
+//! - The answer to the request that enters a run may be lost. An entry names the session that made it, so the candidate
+//!   recognises its own entry when it asks again. An entry whose run never began is withdrawn: left there, it would
+//!   count as a failed run.
+//! - The lease keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
 
 use super::update::{Edit, Start, update};
 use crate::election::{Booking, CommandEnd, Ended, Ran, Skipped};
@@ -23,21 +24,21 @@ use std::fmt;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// Letters of how a run ended, at most.
+/// The most letters of how a run ended.
 const LONGEST_END: usize = 100;
-/// Of two clocks that cron runs by, none is this wrong.
+/// The shortest slot. A clock that cron runs by is not wrong by this much.
 const SHORTEST_SLOT: Duration = Duration::from_secs(1);
 const LONGEST_SLOT: Duration = Duration::from_hours(24 * 366);
 
-/// What is to run, and how often it may fail.
+/// A job that is due, and how often it may fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub turn: Turn,
-    /// How many more runs there may be after one that failed.
+    /// How many more runs may follow one that failed.
     pub retry_failed: u32,
 }
 
-/// What one run that succeeds is enough for.
+/// The unit for which one successful run is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
     Slot(Slot),
@@ -48,19 +49,20 @@ pub enum Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     every_millis: u64,
-    /// A multiple of that since 1970: when the job is due.
+    /// When the job is due: a multiple of `every_millis` since 1970.
     due_millis: u64,
 }
 
 impl Slot {
     /// The slot of a job that is started at `now_millis`: the one whose due time is nearest.
     ///
-    /// A job that is due at `t` is started by a host whose clock is off by `e`, or by a cron that is that late, when other
-    /// clocks show `t + e`. The multiple of `every` nearest to that is `t` exactly while `-every / 2 <= e < every / 2`. Had
-    /// slots begun at `t`, a host whose clock is a second early would be in the slot before, and run the job once more.
+    /// A job is due at `t`. A host whose clock is off by `e`, or a cron that is late by `e`, starts it when other
+    /// clocks show `t + e`. The multiple of `every` nearest to that is `t` exactly while `-every / 2 <= e < every / 2`.
+    /// If slots began at `t`, a host whose clock is a second early would be in the slot before, and would run the job
+    /// once more.
     ///
     /// # Errors
-    /// A fragment that says what `every` may be.
+    /// A fragment that says which values `every` may have.
     pub fn at(now_millis: u64, every: Duration) -> Result<Self, String> {
         if !(SHORTEST_SLOT..=LONGEST_SLOT).contains(&every) || !every.subsec_nanos().is_multiple_of(1_000_000) {
             return Err("write a duration from 1s to 366 days, in whole milliseconds".to_owned());
@@ -70,7 +72,8 @@ impl Slot {
         Ok(Self { every_millis, due_millis: number.saturating_mul(every_millis) })
     }
 
-    /// Some where a job that is started then is so near to the edge of its slot that clocks may disagree about it.
+    /// A warning, if a job started at `now_millis` is so near to the edge of its slot that clocks may disagree about
+    /// the slot.
     #[must_use]
     pub fn doubt(self, now_millis: u64) -> Option<String> {
         let off = now_millis.abs_diff(self.due_millis);
@@ -99,18 +102,18 @@ impl Turn {
         }
     }
 
-    /// What COMMAND is told of it.
+    /// The environment variable that tells COMMAND its turn.
     #[must_use]
     pub fn variable(&self) -> (&'static str, String) {
         match self {
             Self::Slot(slot) => ("LEADERRUN_DUE", slot.to_string()),
-            // Not the variable of the option, by which a leaderrun within COMMAND would take its own job for done.
+            // Not the variable of the option: a leaderrun inside COMMAND would read it and take its own job for done.
             Self::Once(job) => ("LEADERRUN_JOB", job.to_string()),
         }
     }
 }
 
-/// What stands in the note. Fields are added, never renamed or removed.
+/// The text of the note. Fields are added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// When the slot was due; None for a job that runs once.
@@ -120,9 +123,9 @@ pub struct Ledger {
     pub every_millis: Option<u64>,
     /// How many runs there were in this slot.
     pub attempts: u32,
-    /// The last of them.
+    /// The last of these runs.
     pub run: Run,
-    /// One before it that was given up for failed, and succeeded.
+    /// An earlier run that counted as failed, and then succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeded: Option<Run>,
 }
@@ -137,7 +140,7 @@ pub struct Run {
     pub from_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_millis: Option<u64>,
-    /// As a shell has it; 0 is success. None while it lasts, and where nobody could say.
+    /// The exit status as a shell shows it; 0 is success. None while the run lasts, and where nobody could say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,7 +163,7 @@ impl Run {
 
     fn settled(&self, ran: &Ran) -> Self {
         let status = match (&ran.how, ran.end) {
-            // With these it ends whatever COMMAND says.
+            // These ends set the status, whatever COMMAND returned.
             (Ended::Overran, _) => Some(exit::OVERRAN),
             (Ended::Lost(_), _) => Some(exit::LOST),
             (_, Some(CommandEnd::Exited(status))) => Some(status.to_le_bytes()[0]),
@@ -177,20 +180,20 @@ impl Run {
         self.status == Some(0)
     }
 
-    /// How it ended, as far as anybody knows.
+    /// How the run ended, as far as anybody knows.
     #[must_use]
     pub fn end(&self) -> &str {
         self.ended.as_deref().unwrap_or("nobody wrote down how it ended")
     }
 
-    /// When it ended, or else began.
+    /// When the run ended, or began if it has no end.
     fn when(&self) -> String {
         rfc3339(self.to_millis.unwrap_or(self.from_millis))
     }
 }
 
 impl Ledger {
-    /// The run that counts: one that succeeded, or else the last.
+    /// The run that counts: the one that succeeded, or else the last one.
     #[must_use]
     pub fn counting(&self) -> &Run {
         self.succeeded.as_ref().unwrap_or(&self.run)
@@ -208,7 +211,7 @@ impl Ledger {
         serde_json::to_string(self).expect("a ledger is plain data")
     }
 
-    /// Whether it tells of the same turn.
+    /// Whether the ledger is about this turn.
     fn is_of(&self, turn: &Turn) -> bool {
         match turn {
             Turn::Slot(slot) => self.due_millis == Some(slot.due_millis),
@@ -217,16 +220,16 @@ impl Ledger {
     }
 }
 
-/// The last run of a job that runs once a slot. None where there was none.
+/// The last run of a job that runs once a slot. None if it has not run.
 ///
 /// # Errors
-/// As [`Notes::read`]; misconfigured where something else wrote it.
+/// As [`Notes::read`]; misconfigured where another program wrote the note.
 pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
     let note = store.read(shard, &Page::Runs).await?;
     Ledger::read(text_of(note.as_ref()), shard)
 }
 
-/// What there is of a job that runs once. None where it never ran.
+/// The ledger of a job that runs once. None if it has not run.
 ///
 /// # Errors
 /// As [`last`].
@@ -237,15 +240,15 @@ pub async fn of_job<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) ->
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// This is to be the run of that number.
+    /// The candidate may run the job: this is the number of the run.
     Run(u32),
-    /// Our own entry stands there, and has not been run.
+    /// The ledger holds our own entry, and its run has not begun.
     Ours,
     Skip(Skipped),
 }
 
 impl Job {
-    /// That of the ledger's slots, where ours are not as long.
+    /// The length of the ledger's slots, if it differs from ours.
     fn other_length(&self, ledger: &Ledger) -> Option<u64> {
         match &self.turn {
             Turn::Slot(slot) => ledger.every_millis.filter(|&every| every != slot.every_millis),
@@ -276,9 +279,9 @@ impl Job {
         if ledger.attempts > self.retry_failed {
             let said = format!("failed already on {} at {}: {}", run.host, run.when(), run.end());
             let status = match &self.turn {
-                // Its host has complained, and the next slot is another chance.
+                // The host that failed has reported it, and the next slot is another chance.
                 Turn::Slot(_) => 0,
-                // There is none, and what is not done must not look done.
+                // The job gets no other chance, so the status must not say that it was done.
                 Turn::Once(_) => run.status.unwrap_or(exit::NOT_ACQUIRED),
             };
             return Verdict::Skip(Skipped { said, status });
@@ -287,19 +290,19 @@ impl Job {
     }
 }
 
-/// Enters one candidate's run.
+/// Enters one candidate's run in the ledger.
 #[derive(Debug)]
 pub struct JobGate {
     job: Job,
-    /// Locked by whoever writes.
+    /// The writer holds the lock.
     entry: Mutex<Option<Entry>>,
 }
 
-/// What we entered, or may have.
+/// An entry that we made, or may have made.
 #[derive(Clone, Debug)]
 struct Entry {
     ledger: Ledger,
-    /// What stood there before.
+    /// The text that the entry replaced.
     before: Option<String>,
 }
 
@@ -309,7 +312,8 @@ impl JobGate {
         Self { job, entry: Mutex::new(None) }
     }
 
-    /// Enters a run that is about to start, unless the job is done. By who holds the lease; again where that is in doubt.
+    /// Enters a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
+    /// again when it does not know whether the entry was made.
     ///
     /// # Errors
     /// As [`Notes::replace`].
@@ -347,14 +351,14 @@ impl JobGate {
             let run = Run::of(candidate, term);
             let ledger = Ledger { due_millis, every_millis, attempts, run, succeeded: None };
             let draft = Note::for_ever(ledger.text());
-            // Known before it is sent: the answer may be lost.
+            // Stored before the request is sent, because the answer may be lost.
             *entry = Some(Entry { ledger, before });
             Ok(Edit::Replace(Some(draft), Booking::Booked))
         })
         .await
     }
 
-    /// Writes down how the run ended, or (None) that it never began.
+    /// Records how the run ended, or (None) that it never began.
     ///
     /// # Errors
     /// As [`Notes::replace`].
@@ -368,7 +372,7 @@ impl JobGate {
         let Some(Entry { ledger: ours, before }) = &*entry else { return Ok(()) };
         let page = self.job.turn.page();
         let after = |mut standing: Ledger| -> Option<Option<String>> {
-            // A later slot is not ours to change.
+            // If the ledger is about a later slot, we must not change it.
             let same = standing.is_of(&self.job.turn);
             let first = same && standing.run.session == ours.run.session && standing.run.term == ours.run.term;
             match ran {
@@ -377,7 +381,7 @@ impl JobGate {
                     standing.succeeded = Some(ours.run.settled(ran));
                 }
                 None if first => {
-                    // What another run had to tell meanwhile stays.
+                    // If another run succeeded meanwhile, its result stays.
                     let Some(run) = standing.succeeded.take() else { return Some(before.clone()) };
                     (standing.run, standing.attempts) = (run, standing.attempts.saturating_sub(1));
                 }
@@ -387,11 +391,11 @@ impl JobGate {
         };
         let is_settled =
             |run: &Run| run.session == ours.run.session && run.term == ours.run.term && run.to_millis.is_some();
-        // Most likely nobody wrote since.
+        // Probably nobody has written since.
         let start = Start::Expect(Some(ours.text()));
         update(store, shard, &page, "ledger", start, |standing| {
             let Some(ledger) = Ledger::read(text_of(standing), shard)? else { return Ok(Edit::Leave(())) };
-            // By an attempt whose answer was lost.
+            // An earlier attempt wrote this, and its answer was lost.
             if is_settled(&ledger.run) || ledger.succeeded.as_ref().is_some_and(is_settled) {
                 return Ok(Edit::Leave(()));
             }
@@ -434,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_no_use_are_refused() {
+    fn useless_slot_lengths_are_refused() {
         for bad in [0, 1, 999, 1000 * 86_400 * 367] {
             assert!(Slot::at(7, Duration::from_millis(bad)).is_err(), "{bad}");
         }
@@ -467,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_run_until_it_succeeds_or_has_failed_as_often_as_it_may() {
+    fn a_slot_runs_again_until_it_succeeds_or_reaches_its_limit_of_failures() {
         let due = 100 * 5 * MINUTE;
         let job = |retry_failed| Job { turn: Turn::Slot(slot(due)), retry_failed };
         let judge = |job: Job, ledger: &Ledger| job.judge(Some(ledger), &Session::from_record("b"));
@@ -505,12 +509,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_entry_of_which_nothing_came_leaves_what_stood_there_before() {
+    async fn an_entry_whose_run_never_began_restores_the_earlier_text() {
         let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
         let job_gate = |retry_failed| JobGate::new(Job { turn: Turn::Slot(slot(0)), retry_failed });
         let (first, second) = (job_gate(0), job_gate(1));
         assert_eq!(first.book(&store, &candidate("a"), Term(1)).await, Ok(Booking::Booked));
-        // Again, as after an answer that was lost, and in another term.
+        // Book again, as after a lost answer, and in another term.
         assert_eq!(first.book(&store, &candidate("a"), Term(1)).await, Ok(Booking::Booked));
         assert_eq!(first.book(&store, &candidate("a"), Term(2)).await, Ok(Booking::Booked));
         assert_eq!(last(&store, &shard).await.unwrap().unwrap().attempts, 1);
@@ -527,7 +531,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_that_was_given_up_and_succeeds_is_the_one_that_counts() {
+    async fn a_run_that_counted_as_failed_and_then_succeeds_is_the_one_that_counts() {
         let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
         let job_gate = || JobGate::new(Job { turn: Turn::Once("a".parse().unwrap()), retry_failed: 1 });
         for withdrawn in [false, true] {

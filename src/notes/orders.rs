@@ -1,11 +1,11 @@
-//! What operators order of a shard's candidates: a pause, or that a term ends and others lead.
+//! Operators' orders for the candidates of a shard: a pause, or a handover.
 //!
-//! The hazard: an order reaches candidates that are started later, too, and it may be obeyed a second time. So a handover
-//! names the term that it ends, and bars nobody from following a later one; a pause ends by the store's clock, and a
-//! host whose own clock is wrong keeps to it all the same.
+//! The hazard: candidates that start later also read an order, and a candidate may obey it twice. So a handover names
+//! the term that it ends, and keeps nobody from leading after a later term. A pause ends by the store's clock, so a
+//! host obeys it correctly even if its own clock is wrong.
 //!
-//! Orders are not what keeps two trees from running: that is the lease's business. A store that forgets them forgets the
-//! pause with them.
+//! Orders do not keep two trees from running at once: the lease does. A store that forgets its orders forgets the pause
+//! with them.
 
 use super::update::{Edit, Start, update};
 use crate::election::{Directives, Handover, Pause};
@@ -16,7 +16,7 @@ use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A handover that nobody completed is forgotten so long after it was ordered, at the latest.
+/// When a handover that nobody completes is forgotten, counted from the order.
 const HANDOVER_LASTS: Duration = Duration::from_mins(10);
 
 /// The note on [`Page::Orders`]. Fields are added, never renamed or removed.
@@ -30,18 +30,18 @@ pub struct Orders {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseOrder {
-    /// Another one in each order, so that its writer knows it again.
+    /// A random id, new in each order, so that its writer recognises it.
     pub id: Session,
     /// Who ordered it.
     pub by: String,
-    /// By the clock of whoever ordered it, for people.
+    /// When the order was given, by the clock of the operator's host. For people.
     pub since_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who leads goes on.
+    /// True if the present leader stays.
     #[serde(default)]
     pub keep: bool,
-    /// None: until it is ended. As the store tells: no part of the text.
+    /// None: until an operator ends it. The store tells this; it is not part of the text.
     #[serde(skip)]
     pub left: Option<Duration>,
 }
@@ -51,15 +51,15 @@ pub struct HandoverOrder {
     pub id: Session,
     pub by: String,
     pub since_millis: u64,
-    /// What has to end.
+    /// The term that has to end.
     pub term: Term,
-    /// Who led it: that one does not follow itself.
+    /// The session that led in that term. It does not follow itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Session>,
-    /// The owner or host that may follow. None: anybody else.
+    /// The owner or host that may follow. None: any other candidate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// How long the others wait.
+    /// How long the other candidates wait.
     pub hold_millis: u64,
 }
 
@@ -85,7 +85,7 @@ impl HandoverOrder {
 }
 
 impl Orders {
-    /// What they mean for one candidate.
+    /// What the orders mean for one candidate.
     #[must_use]
     pub fn directives(&self, candidate: &Candidate) -> Directives {
         Directives {
@@ -113,7 +113,7 @@ impl Orders {
         Ok(orders)
     }
 
-    /// None when there is nothing to be ordered.
+    /// The orders as a note. None if there are none.
     fn note(&self) -> Option<Note> {
         let lasts = match (&self.pause, &self.handover) {
             (Some(pause), _) => pause.left,
@@ -124,17 +124,19 @@ impl Orders {
     }
 }
 
+/// Reads the orders.
+///
 /// # Errors
-/// As [`Notes::read`]; misconfigured where something else wrote them.
+/// As [`Notes::read`]; misconfigured where another program wrote them.
 pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Orders, StoreError> {
     Orders::read(store.read(shard, &Page::Orders).await?.as_ref(), shard)
 }
 
-/// Changes what is ordered, beside others who do the same. `edit` is asked again whenever somebody was faster; it answers
-/// with false where nothing is to be changed. Answers with the orders as they stand now.
+/// Changes the orders, while others may do the same. Calls `edit` again whenever another writer was faster; `edit`
+/// returns false if nothing needs to change. Returns the orders as they are now.
 ///
 /// # Errors
-/// As [`Notes::replace`]. After an unknown outcome it was looked whether it was applied.
+/// As [`Notes::replace`]. After an unknown outcome it has read the note again to see whether the change was applied.
 pub async fn change<S: Notes + ?Sized>(
     store: &S,
     shard: &Shard,
@@ -151,7 +153,7 @@ pub async fn change<S: Notes + ?Sized>(
     .await
 }
 
-/// Removes what stands there, whatever it is.
+/// Removes the orders, whatever the note says.
 ///
 /// # Errors
 /// As [`Notes::replace`].
@@ -159,7 +161,7 @@ pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), S
     update(store, shard, &Page::Orders, "orders", Start::Read, |_| Ok(Edit::Replace(None, ()))).await
 }
 
-/// A handover of `term` is done.
+/// Removes the handover of `term`, which is done.
 ///
 /// # Errors
 /// As [`change`].
@@ -168,7 +170,7 @@ pub async fn forget_handover<S: Notes + ?Sized>(store: &S, shard: &Shard, term: 
     change(store, shard, edit).await.map(drop)
 }
 
-/// By this operator, on this host.
+/// The name of the operator who runs this process, with the host.
 #[must_use]
 pub fn operator() -> String {
     let user = nix::unistd::getuid();
@@ -179,15 +181,19 @@ pub fn operator() -> String {
     on_one_line(format!("{name}@{host}"))
 }
 
+/// A new pause.
+///
 /// # Errors
-/// When the kernel gives no random bytes.
+/// The kernel gave no random bytes.
 pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> std::io::Result<PauseOrder> {
     let (id, since_millis) = (Session::random()?, wall_clock_millis());
     Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, left: lasts })
 }
 
+/// A new handover.
+///
 /// # Errors
-/// When the kernel gives no random bytes.
+/// The kernel gave no random bytes.
 pub fn handover(
     term: Term,
     from: Option<Session>,
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handover_welcomes_whom_it_names_or_anybody_but_who_led() {
+    fn a_handover_welcomes_the_named_candidate_or_any_but_the_old_leader() {
         let mut orders = all();
         let welcome = |orders: &Orders, who: &Candidate| orders.directives(who).handover.unwrap().welcome;
         let (leader, other) = (candidate("a", "h1", "s-1"), candidate("b", "h2", "s-2"));

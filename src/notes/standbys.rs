@@ -1,8 +1,8 @@
-//! That a candidate waits for a shard, so that operators can count those who could take over.
+//! The announcements of standbys, so that operators can count the candidates that could take over.
 //!
-//! The hazard: a host that is gone takes nothing back. So what it announced vanishes by itself, by the store's clock; who
-//! counts sees a standby for up to [`LASTS`] after it has crashed. Where each request costs money nobody announces
-//! itself unasked.
+//! The hazard: a host that is gone withdraws nothing. So an announcement expires by itself, by the store's clock, and a
+//! reader sees a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces
+//! itself only if it was asked to.
 
 use super::update::{Edit, Start, update};
 use crate::lease::{Candidate, Session, Shard};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// From one announcement to the next.
 pub const EVERY: Duration = Duration::from_secs(20);
-/// How long each of them lasts: one may be lost, and the next one late.
+/// How long an announcement lasts. One may be lost and the next one late, and the standby is still counted.
 pub const LASTS: Duration = Duration::from_mins(1);
 
 /// The note on [`Page::Standby`]. Fields are added, never renamed or removed.
@@ -27,7 +27,7 @@ pub struct Standby {
     pub since_millis: u64,
 }
 
-/// Announces `candidate` again and again, until it is dropped. `told` hears of what goes wrong.
+/// Announces `candidate` again and again, until the future is dropped. Reports failures to `told`.
 pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeout: Duration, told: impl Fn(&str)) {
     let text = text(candidate);
     let mut standing = None;
@@ -47,7 +47,7 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
     }
 }
 
-/// It waits no more.
+/// Withdraws the announcement of `candidate`.
 ///
 /// # Errors
 /// As [`Notes::replace`].
@@ -57,7 +57,7 @@ pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Re
     update(store, &candidate.shard, &page, "announcement of a standby", Start::Read, gone).await
 }
 
-/// Who waits for shards whose names begin with `prefix`. What something else wrote is left out.
+/// The standbys of the shards whose names begin with `prefix`. Skips notes that another program wrote.
 ///
 /// # Errors
 /// As [`Notes::standbys`].
@@ -66,7 +66,7 @@ pub async fn standbys<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Vec<
     Ok(notes.into_iter().filter_map(|(shard, note)| Some((shard, serde_json::from_str(&note.text).ok()?))).collect())
 }
 
-/// How many wait for the shard of `candidate`, but for itself.
+/// How many other candidates wait for the shard of `candidate`.
 ///
 /// # Errors
 /// As [`Notes::standbys`].

@@ -1,34 +1,34 @@
-//! Changes a note that others may change at the same time: read, edit, and write where nothing has changed since.
+//! Changes a note that others may change at the same time: read, edit, and write if nothing has changed since.
 //!
-//! The hazard: a write may be applied though nobody heard of it, and to write again would then be refused, or change what
-//! somebody wrote after it. So after an unknown outcome the note is read again, and the edit is made to what stands there
-//! now: each edit knows its own work again, and leaves it.
+//! The hazard: a write may be applied although its answer was lost. To write again blindly would then be refused, or
+//! would change what another writer has put there since. So after an unknown outcome the note is read again, and the
+//! edit is applied to what is there now. Each edit recognises its own work, and leaves it.
 
 use crate::lease::Shard;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
 
-/// Others may write at the same time, each again and again. Then who asked is told so.
+/// The most attempts while others keep changing the note. After that the caller gets an error.
 const MOST_ATTEMPTS: usize = 10;
 
-/// What is to become of a note. Either way with the answer for who asked.
+/// What an edit does with a note. Both variants carry the answer for the caller.
 pub enum Edit<T> {
     Leave(T),
-    /// None: nothing is to stand there.
+    /// The new note. None removes the note.
     Replace(Option<Note>, T),
 }
 
-/// What the first attempt goes by.
+/// The text that the first attempt starts from.
 pub enum Start {
     Read,
-    /// This text most likely stands there (None: nothing), so it is not read first.
+    /// The note probably has this text (None: it is absent), so it is not read first.
     Expect(Option<String>),
 }
 
-/// Applies `edit` to the note on `page`. It is asked again with what stands there now whenever that has changed, or may
+/// Applies `edit` to the note on `page`. Calls `edit` again with the present note whenever the note has changed, or may
 /// have. `what` names the note in messages.
 ///
 /// # Errors
-/// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing it.
+/// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note.
 pub async fn update<S: Notes + ?Sized, T>(
     store: &S,
     shard: &Shard,
@@ -51,7 +51,7 @@ pub async fn update<S: Notes + ?Sized, T>(
             Edit::Leave(answer) => return Ok(answer),
             Edit::Replace(draft, answer) => (draft, answer),
         };
-        // It was written by an attempt whose answer was lost.
+        // An earlier attempt wrote it, and its answer was lost.
         if is_read && stands(standing.as_ref(), draft.as_ref()) {
             return Ok(answer);
         }
@@ -66,7 +66,7 @@ pub async fn update<S: Notes + ?Sized, T>(
     Err(doubt.unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the {what} of shard {shard}"))))
 }
 
-/// Whether nothing is left to be written. A note that ends is written again, for then it ends later.
+/// Whether nothing is left to write. A note that ends is written again, because that makes it end later.
 fn stands(standing: Option<&Note>, draft: Option<&Note>) -> bool {
     match (standing, draft) {
         (None, None) => true,
@@ -82,11 +82,11 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    /// Applies writes, and loses the answers to the first of them.
+    /// A store that applies writes, and loses the answers to the first few.
     #[derive(Default)]
     struct Lossy {
         memory: Memory,
-        /// Of the writes to come.
+        /// How many answers it still loses.
         losses: Mutex<usize>,
         reads: Mutex<usize>,
     }

@@ -1,7 +1,7 @@
-//! The candidate's event loop. It carries the machine's actions out and their answers in, and decides nothing.
+//! The candidate's event loop. It carries out the machine's actions and feeds the answers back, and decides nothing.
 //!
-//! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is
-//! a task of its own with a bound on its time, and the loop only ever waits for the next thing to happen.
+//! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is a task
+//! of its own with a bound on its time, and the loop only waits for the next event.
 
 use crate::election::{
     Action, CommandEnd, Dismissal, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View,
@@ -21,26 +21,27 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 
-/// The least from one doubt of the store to the next.
+/// The shortest time from one doubt of the store to the next.
 const DOUBTS_APART: Duration = Duration::from_millis(100);
 
-/// How long a candidate that has nothing else to do any more waits for its notes to be written.
+/// How long a candidate that has nothing else left to do waits for its notes to be written.
 const LAST_NOTES: Duration = Duration::from_secs(1);
 
-/// A COMMAND that has ended before is written down once, and not twice.
+/// A delay before the start of a leadership is written. A COMMAND that ends sooner is written once, not twice.
 const BEGINS_AFTER: Duration = Duration::from_secs(1);
 
-/// The machine that a candidate runs on, as far as an election needs it: something that wakes it, people who ask it to
+/// What an election needs from the machine that a candidate runs on: something that wakes it, people who ask it to
 /// stop, and its tree.
 pub trait Host {
     /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`], [`Event::Tree`] or
-    /// [`Event::Dismissed`]. Cancelling it loses none.
+    /// [`Event::Dismissed`]. Cancelling it loses no event.
     ///
     /// # Errors
-    /// When the operating system refuses what every candidate needs.
+    /// The operating system refused something that every candidate needs.
     fn next(&mut self, wake_at: BootInstant) -> impl Future<Output = io::Result<Event>>;
 
-    /// Starts the guard, which starts COMMAND and is told `deadline`. `campaign` has what must stay open meanwhile.
+    /// Starts the guard with `deadline`; the guard starts COMMAND. `campaign` has the files that must stay open
+    /// meanwhile.
     ///
     /// # Errors
     /// Why nothing was started.
@@ -58,31 +59,31 @@ pub trait Host {
     /// Has the guard stop the tree.
     fn stop(&mut self, stop: Stop);
 
-    /// Kills the tree past the guard.
+    /// Kills the tree without the guard.
     fn seize(&mut self);
 
-    /// We are a standby: starts what runs beside one.
+    /// The candidate is a standby: starts the standby tasks.
     fn attend(&mut self) {}
 
-    /// Has that stopped; [`Event::Dismissed`] follows.
+    /// Stops the standby tasks; [`Event::Dismissed`] follows.
     fn dismiss(&mut self, dismissal: Dismissal) {
         let _ = dismissal;
     }
 
-    /// Kills it past its guards.
+    /// Kills the standby tasks without their guards.
     fn seize_standby_tasks(&mut self) {}
 
-    /// Tells it who leads; None where nobody does.
+    /// Tells the standby tasks who leads; None if nobody does.
     fn leader_changed(&mut self, leader: Option<Holder>) {
         let _ = leader;
     }
 
-    /// The lease of a leadership was given back, or (why) it was not.
+    /// Reports that the lease of a leadership was given back, or why it was not.
     fn release_over(&mut self, failed: Option<String>) {
         let _ = failed;
     }
 
-    /// Shows people an event before the machine is told.
+    /// Shows people an event before the machine handles it.
     fn saw(&mut self, event: &Event) {
         let _ = event;
     }
@@ -92,24 +93,24 @@ pub trait Host {
         let _ = action;
     }
 
-    /// Shows people how things stand.
+    /// Shows people the state of the election.
     fn show(&mut self, view: View) {
         let _ = view;
     }
 }
 
-/// What a candidate does beside the election.
+/// What a candidate does in addition to the election.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Tells the store that it waits.
+    /// Announces itself in the store while it is a standby.
     pub announces: bool,
-    /// What COMMAND is, where its runs are counted.
+    /// The job, if COMMAND's runs are counted.
     pub job: Option<Job>,
-    /// When to hand over of itself, by the wall clock.
+    /// When to rotate, by the wall clock.
     pub schedule: Option<Schedule>,
 }
 
-/// Has `candidate` take part in the election of its shard until it leaves, and answers how it went.
+/// Runs `candidate` in the election of its shard until it leaves, and returns how it ended.
 ///
 /// # Errors
 /// As [`Host::next`].
@@ -151,14 +152,14 @@ pub async fn run(
     loop {
         driver.settle(&mut host);
         if let Some(outcome) = driver.outcome {
-            // No longer than this: they matter to nobody's safety.
+            // Bounded, because safety does not depend on these notes.
             let written = async { while driver.notes.join_next().await.is_some() {} };
             let _ = tokio::time::timeout(LAST_NOTES, written).await;
             return Ok(outcome);
         }
         let wake_at = driver.election.wake_at();
-        // In this order, so that a simulation can be replayed. What the machine asked for comes first, for there is only
-        // so much of it; people may send signals without end.
+        // In this order, so that a simulation can be replayed. The answers to the machine's own requests come first:
+        // their number is bounded, and people may send signals without end.
         tokio::select! {
             biased;
             Some(event) = driver.renewals.join_next() => driver.events.extend(heard(event)),
@@ -179,32 +180,32 @@ struct Driver {
     /// Claims, looks and releases: one at a time.
     asked: JoinSet<Event>,
     renewals: JoinSet<Event>,
-    /// What is written into the ledger: never cut short, for what comes next depends on what stands there.
+    /// Writes to the job's ledger. They are never cut short, because the next one depends on what they wrote.
     entries: JoinSet<Event>,
-    /// What a standby waits for.
+    /// A standby's wait for a change in the store.
     news: JoinSet<Event>,
-    /// What a leader is warned by.
+    /// A leader's wait for a warning from the store.
     doubts: JoinSet<Event>,
-    /// While we lead and are to hand over at some time.
+    /// The wait for the schedule's next rotation, while we lead.
     turns: JoinSet<Event>,
-    /// What is written down for people.
+    /// Notes for people that are being written.
     notes: JoinSet<()>,
-    /// Notes that a leadership has begun. Nobody waits for one.
+    /// Notes that a leadership has begun. Nothing waits for them.
     beginnings: JoinSet<()>,
     chronicle: Arc<History>,
-    /// While it is announced that we wait.
+    /// Our announcement as a standby.
     presence: JoinSet<()>,
     options: Options,
-    /// Of the leadership that goes on, for the log.
+    /// The term of the present leadership, for the log.
     term: Option<Term>,
-    /// Under which name it is known to the store.
+    /// The shard that we lead, as the store names it.
     led: Shard,
     events: VecDeque<Event>,
     outcome: Option<Outcome>,
 }
 
 impl Driver {
-    /// Feeds the machine until nothing is left to feed it.
+    /// Feeds the machine until no event is left.
     fn settle(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
             tracing::trace!(?event);
@@ -253,7 +254,7 @@ impl Driver {
             Action::Observe => self.ask(self.requests.observe()),
             Action::Renew { term, sequence } => drop(self.renewals.spawn(self.requests.renew(term, sequence))),
             Action::Release { term } => self.ask(self.requests.release(term)),
-            // A leader's answer is of no interest after its leadership, like those to its renewals.
+            // Like the answers to renewals, a leader's answer does not matter after its leadership.
             Action::ReadOrders if self.election.is_leading() => drop(self.renewals.spawn(self.requests.orders())),
             Action::ReadOrders => self.ask(self.requests.orders()),
             Action::CountStandbys => drop(self.renewals.spawn(self.requests.count_standbys(self.options.announces))),
@@ -293,7 +294,8 @@ impl Driver {
         }
     }
 
-    /// What was asked before was given up, and must not go on: the rest of an old release would end a new claim.
+    /// Starts a request and aborts the one before, which was given up: the rest of an old release would end a new
+    /// claim.
     fn ask(&mut self, request: impl Future<Output = Event> + Send + 'static) {
         self.asked.abort_all();
         self.asked.detach_all();
@@ -340,7 +342,7 @@ impl Driver {
     }
 }
 
-/// Makes requests to the store, each within its time, and events of their answers.
+/// Makes requests to the store, each within its time, and turns their answers into events.
 struct Requests {
     campaign: Arc<Campaign>,
     candidate: Arc<Candidate>,
@@ -351,7 +353,7 @@ struct Requests {
 impl Requests {
     fn claim(&self) -> impl Future<Output = Event> + use<> {
         let (campaign, candidate, timeout) = self.parts();
-        // Everything counts from here, before anything is sent.
+        // Every lease counts from here, before anything is sent.
         let sent = BootInstant::now();
         async move { Event::Claimed { sent, answer: within(timeout, campaign.leases().claim(&candidate)).await } }
     }
@@ -382,7 +384,7 @@ impl Requests {
     fn doubted(&self) -> impl Future<Output = Event> + use<> {
         let (campaign, candidate, _) = self.parts();
         async move {
-            // A store that doubts without end must not keep us busy.
+            // A store that doubts all the time must not keep us busy.
             tokio::time::sleep(DOUBTS_APART).await;
             campaign.leases().doubted(&candidate.shard).await;
             Event::Doubted
@@ -394,7 +396,7 @@ impl Requests {
         async move { Event::Ordered { answer: within(timeout, campaign.directives(&candidate)).await } }
     }
 
-    /// None where nobody says that it waits.
+    /// Counts the other standbys. The answer is None if candidates do not announce themselves.
     fn count_standbys(&self, announced: bool) -> impl Future<Output = Event> + use<> {
         let (campaign, candidate, timeout) = self.parts();
         async move {
@@ -451,7 +453,7 @@ impl Requests {
         async move { noted(within(timeout, standbys::withdraw(&**campaign.store(), &candidate)).await) }
     }
 
-    /// The candidate, of the shard that it leads now: a slot of its own, where that has some.
+    /// The candidate, with the shard that it leads now: with slots, that is one slot's own shard.
     fn leader(&self) -> Arc<Candidate> {
         match self.campaign.place() {
             Some(place) => Arc::new(Candidate { shard: place.shard, ..(*self.candidate).clone() }),
@@ -464,7 +466,8 @@ impl Requests {
     }
 }
 
-/// None of what was aborted. Nobody would hear of a request that panicked, and all would wait for its answer.
+/// The event of a task that ended, or None if it was aborted. A panic goes on: the machine would wait forever for the
+/// answer of a request that panicked.
 fn heard(event: Result<Event, JoinError>) -> Option<Event> {
     match event {
         Ok(event) => Some(event),
@@ -475,7 +478,7 @@ fn heard(event: Result<Event, JoinError>) -> Option<Event> {
     }
 }
 
-/// The store's trouble is told by the election; what is not written down for people is not worth a line each time.
+/// Logs a failure to write a note only at debug level: the election reports the store's trouble already.
 fn noted(written: Result<(), StoreError>) {
     if let Err(error) = written {
         not_noted(&error.message);

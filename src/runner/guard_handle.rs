@@ -1,9 +1,9 @@
-//! The candidate's hold on a tree: it starts guard and backstop, talks to them, and is the last of the three
-//! that can kill the tree.
+//! The candidate's side of a tree: it starts guard and backstop, talks to them, and can itself kill the tree if both
+//! fail.
 //!
-//! The hazard: what the guard says last and what the kernel says of its end arrive on different ways, in any
-//! order. The tree counts as dead on one of two grounds only: the backstop said so (it has no descendant left,
-//! and the guard was one), or the candidate itself, a subreaper above both, has no descendant left.
+//! The hazard: the guard's last report and the kernel's news of the guard's end arrive on different paths, in any
+//! order. The tree counts as dead on one of two grounds only. Either the backstop reported it: it has no descendant
+//! left, and the guard was one. Or the candidate itself, a subreaper above both, has no descendant left.
 
 use crate::election::{Dismissal, HookEnd, Stop, StopReason, TreeEvent};
 use crate::guard::cgroup::Leaf;
@@ -34,7 +34,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// An end of a line, watched.
+/// One end of a line, with readiness events.
 type Ear = AsyncFd<Owned<Line>>;
 
 /// One tree, from the start of its guard to the proof of its end.
@@ -43,19 +43,19 @@ type Ear = AsyncFd<Owned<Line>>;
 pub struct GuardHandle {
     guard: Ear,
     backstop: Ear,
-    /// Some while the backstop has not been reaped.
+    /// Some until the backstop has been reaped.
     backstop_pid: Option<Pid>,
-    /// Everything below this process that was not there before.
+    /// All processes below this one that did not exist before.
     tree: Tree,
-    /// We are killing it ourselves.
+    /// True if we are killing the tree ourselves.
     seized: bool,
-    /// When to kill what is left of it next.
+    /// When to kill again what is left of the tree.
     look_at: Instant,
     guard_closed: bool,
     backstop_closed: bool,
-    /// The backstop said that it has no descendant left.
+    /// True if the backstop reported that it has no descendant left.
     proven: bool,
-    /// [`TreeEvent::Dead`] was told.
+    /// True if [`TreeEvent::Dead`] was reported.
     dead: bool,
     news: VecDeque<News>,
 }
@@ -63,35 +63,35 @@ pub struct GuardHandle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     Tree(TreeEvent),
-    /// COMMAND runs as this process.
+    /// COMMAND runs, as this process.
     Started {
         pid: i32,
     },
     /// The terminal stopped COMMAND.
     Paused,
-    /// Which changes nothing.
+    /// A hook failed. That changes nothing.
     HookFailed(Hook, HookEnd),
-    /// The tree is being killed by our own hand: reap, and look what is left.
+    /// We are killing the tree ourselves: reap, and see what is left.
     Seizing,
 }
 
-/// What is to run, and how it is to be stopped.
+/// The command to run, and how to stop it.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub words: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
-    /// Which job it is, in a variable, where its runs are counted.
+    /// The variable that names the job's turn, if COMMAND's runs are counted.
     pub job: Option<(&'static str, String)>,
     pub stop_signal: Signal,
     pub grace: Duration,
     pub hooks: Hooks,
-    /// Our process group, when COMMAND may have the terminal.
+    /// Our process group, if COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
-    /// Standard input is empty, instead of ours.
+    /// True if standard input is empty. Otherwise the command has ours.
     pub no_input: bool,
-    /// By what its tree can be killed.
+    /// The way to kill its tree.
     pub containment: Arc<Containment>,
-    /// Where the lease is to be given back should we be killed; None where the kernel does that.
+    /// The store in which the backstop gives the lease back if we are killed; None where the kernel does that.
     pub store_url: Option<Secret>,
 }
 
@@ -99,7 +99,7 @@ impl GuardHandle {
     /// Starts backstop, guard and COMMAND. `tenure` stays open in guard and backstop, and nowhere below them.
     ///
     /// # Errors
-    /// The kernel's; then nothing was started.
+    /// The kernel's error; then nothing was started.
     pub fn start(
         command: &Command,
         candidate: &Candidate,
@@ -171,7 +171,7 @@ impl GuardHandle {
     pub fn stop(&self, stop: Stop) {
         match stop {
             Stop::Orderly { reason, kill_after } => {
-                // Its hooks are told, and the first of them runs before the stop signal.
+                // COMMAND's hooks get the reason, and the first hook runs before the stop signal.
                 self.order(Order::Because(for_hooks(reason)));
                 self.order(Order::Stop { kill_after });
             }
@@ -180,7 +180,7 @@ impl GuardHandle {
         }
     }
 
-    /// The same for what runs beside a standby, which has no hooks.
+    /// Stops a standby task, which has no hooks.
     pub fn dismiss(&self, dismissal: Dismissal) {
         self.order(match dismissal {
             Dismissal::Orderly { kill_after } => Order::Stop { kill_after: Some(kill_after) },
@@ -193,12 +193,12 @@ impl GuardHandle {
         self.order(Order::Signal(signal));
     }
 
-    /// Lets COMMAND go on that the terminal had stopped.
+    /// Continues a COMMAND that the terminal had stopped.
     pub fn resume(&self) {
         self.order(Order::Continue);
     }
 
-    /// Kills backstop, guard and tree by our own hand, from here on until nothing is left.
+    /// Kills backstop, guard and tree ourselves, from now on until nothing is left.
     pub fn seize(&mut self) {
         if let Some(backstop) = self.backstop_pid {
             let _ = kill(backstop, Signal::SIGKILL);
@@ -213,7 +213,8 @@ impl GuardHandle {
                 return news;
             }
             if self.seized && !self.dead {
-                // Whoever waits here is cut short by each process that ends: that must not put off the next kill.
+                // Each process that ends cancels this wait. That must not postpone the next kill, so the instant is
+                // kept.
                 tokio::time::sleep_until(self.look_at).await;
                 let next = self.tree.kill();
                 self.look_at = Instant::now() + next.since(BootInstant::now());
@@ -236,12 +237,12 @@ impl GuardHandle {
         }
     }
 
-    /// Whether the tree is dead, as far as that can be known now.
+    /// Decides whether the tree is dead, as far as we can know now.
     fn judge(&mut self) {
         if self.backstop_pid.is_some() || self.dead {
             return;
         }
-        // Its last words may not have been heard yet.
+        // The last reports may still be unread.
         self.listen();
         if !self.proven && !self.seized {
             self.seized = true;
@@ -249,7 +250,7 @@ impl GuardHandle {
         }
         if self.proven || self.tree.look() {
             self.dead = true;
-            // The backstop has done that, unless it was killed.
+            // The backstop has removed it already, unless it was killed.
             if let Some(leaf) = self.tree.leaf() {
                 leaf.remove();
             }
@@ -288,9 +289,9 @@ impl GuardHandle {
                 "killed the tree: {woken:.1?} after it was due the guard was awake, after {signalled:.1?} each process had \
                  SIGKILL, after {empty:.1?} none was left"
             ),
-            // While we are killing it ourselves we also see for ourselves that it is dead.
+            // While we kill the tree ourselves, we also check ourselves that it is dead.
             Report::Dead if self.seized => {}
-            // Told on when the backstop itself has been reaped: until then it is a process of ours.
+            // Reported once the backstop itself has been reaped: until then it is one of our processes.
             Report::Dead => self.proven = true,
         }
     }
@@ -304,9 +305,9 @@ impl GuardHandle {
     }
 }
 
-/// Reaps what ended; called when SIGCHLD came, and for [`News::Seizing`]. A child is reaped once only, so each of our
-/// trees must hear of it: `custodies` are all that there are. Without any, what ended is an orphan that became ours
-/// because we are PID 1 or a subreaper.
+/// Reaps the processes that ended. Called on SIGCHLD, and on [`News::Seizing`]. The kernel reports each child once
+/// only, so `handles` must contain all our trees. Without any, the process was an orphan that became ours because we
+/// are PID 1 or a subreaper.
 pub fn reap<'a>(handles: impl IntoIterator<Item = &'a mut GuardHandle>) {
     let mut handles: Vec<&mut GuardHandle> = handles.into_iter().collect();
     while let Ok(Some((pid, _))) = wait_any(WaitPidFlag::WEXITED) {

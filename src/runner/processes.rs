@@ -1,7 +1,7 @@
-//! The machine that a candidate really runs on: `CLOCK_BOOTTIME`, signals, and a tree of processes.
+//! The real machine that a candidate runs on: `CLOCK_BOOTTIME`, signals, and a tree of processes.
 //!
-//! The hazard: two kinds of signals arrive on one way. Some are the candidate's to obey (it alone decides when COMMAND
-//! ends), the others are COMMAND's, and it must get each as if nobody stood in between.
+//! The hazard: two kinds of signals arrive on the same path. The candidate obeys some itself, because it alone decides
+//! when COMMAND ends. The others are for COMMAND, which must receive each one as if no process stood in between.
 
 use crate::election::{Action, Dismissal, Event, Role, StartError, Stop, TreeEvent, View};
 use crate::guard::priority;
@@ -36,23 +36,25 @@ pub struct Processes {
     timer: Timer,
     /// Some from the start of a guard to the proof that its tree is dead.
     guard: Option<GuardHandle>,
-    /// None of them is alive while there is a custody.
+    /// None of them is alive while there is a guard.
     standby_tasks: StandbyTasks,
-    /// Some where the system has such sockets.
+    /// Some if the system has such sockets.
     query_socket: Option<QuerySocket>,
-    /// Some where a service manager wants to be told.
+    /// Some if a service manager wants notifications.
     notifier: Option<Notifier>,
-    /// Some while somebody may ask for numbers.
+    /// Some if metrics are served.
     metrics: Option<Arc<Metrics>>,
-    /// Some where somebody may look at a terminal.
+    /// Some if a status line is shown at a terminal.
     line: Option<StatusLine>,
-    /// A standby that knows what it waits for.
+    /// True for a standby that knows what it waits for.
     waits: bool,
 }
 
 impl Processes {
+    /// Prepares the machine; starts no process.
+    ///
     /// # Errors
-    /// The kernel's: no timer, no signals.
+    /// The kernel gave no timer or no signals.
     pub fn new(
         command: Command,
         candidate: &Candidate,
@@ -77,7 +79,7 @@ impl Processes {
         })
     }
 
-    /// Shows at the terminal what it waits for.
+    /// Shows the status line at the terminal.
     #[must_use]
     pub(crate) fn with_line(self, line: Option<StatusLine>) -> Self {
         Self { line, ..self }
@@ -101,7 +103,7 @@ impl Processes {
         Event::Asked { signal: signal as i32 }
     }
 
-    /// None where a signal is not the machine's business.
+    /// The event that a signal means. None if the election does not care about it.
     fn signalled(&mut self, signal: Signal) -> Option<Event> {
         match signal {
             Signal::SIGCHLD => self.reap(),
@@ -138,8 +140,8 @@ impl Processes {
             }
             News::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
             News::Paused => {
-                // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Either a `fg`
-                // wakes us here, or the kernel saw that nobody could and did not stop us.
+                // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Then `fg` wakes us
+                // here. If nobody could wake us, the kernel did not stop us.
                 let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
                 self.with_guard(|guard| guard.resume());
             }
@@ -207,7 +209,7 @@ impl Host for Processes {
         });
         let guard = started.map_err(|error| {
             self.tell(|observer| observer.ended());
-            // What the program says at its end tells it to everybody.
+            // The message at the program's end reports this to people.
             tracing::debug!("cannot start the guard: {error}");
             StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
         })?;
@@ -273,7 +275,8 @@ impl Host for Processes {
     }
 }
 
-/// Waiting takes a small part of what starting took. Not at once, for the rest of the start is still to come.
+/// Drops the code that only the start needed from memory, because the wait uses a small part of it. Not at once,
+/// because the rest of the start is still to come.
 async fn settle_down() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     sys::forget_instructions();
@@ -307,7 +310,7 @@ async fn redraw(line: Option<&StatusLine>) {
     }
 }
 
-/// Wakes at an instant of `CLOCK_BOOTTIME`, also right after a suspend, which tokio's own timers sleep through.
+/// A timer on `CLOCK_BOOTTIME`. It also fires right after a suspend, during which tokio's own timers stand still.
 pub(crate) struct Timer(AsyncFd<Owned<TimerFd>>);
 
 impl Timer {
@@ -315,7 +318,7 @@ impl Timer {
         Ok(Self(sys::watch(boot_timer()?)?))
     }
 
-    /// Setting it forgets that it was reached before.
+    /// Sets the instant, and forgets whether the last one was reached.
     pub(crate) fn set(&mut self, instant: BootInstant) -> io::Result<()> {
         set_boot_timer(&self.0.get_ref().0, instant)
     }
@@ -328,7 +331,7 @@ impl Timer {
 }
 
 impl Command {
-    /// COMMAND's environment: ours, and what it may want to know of its leadership.
+    /// COMMAND's environment: ours, and facts about its leadership.
     fn set_leadership(
         &mut self,
         candidate: &Candidate,
@@ -346,8 +349,8 @@ impl Command {
     }
 }
 
-/// Our environment without our own settings (a store URL may hold a password), without what a service manager said to us
-/// alone, and with who we are.
+/// Our environment for a child. It leaves out our own settings (a store URL may hold a password) and the service
+/// manager's variables for us alone, and adds our shard and owner.
 pub(crate) fn inherited(candidate: &Candidate, notifies: bool) -> Vec<(OsString, OsString)> {
     let ours = |name: &OsString| {
         name.as_encoded_bytes().starts_with(b"LEADERRUN_")

@@ -1,9 +1,10 @@
-//! What runs beside a standby: the standby command, started again whenever it ends, and the hook that is told who leads.
+//! The standby tasks: the standby command, which starts again whenever it ends, and the hook that runs when the leader
+//! changes.
 //!
-//! The hazard: COMMAND must not start while anything of them lives. So each has a guard of its own, as COMMAND has: what
-//! they fork is owned, dies with the candidate, and is shown to be dead. The two may run at once, and a tree whose guard
-//! was killed lands on the candidate, where nobody can tell whose it was: whoever was started first takes the other with
-//! it then. COMMAND's tree is never among them.
+//! The hazard: COMMAND must not start while any process of them is alive. So each has a guard of its own, as COMMAND
+//! has: the processes that they fork belong to that guard, die with the candidate, and are shown to be dead. The two
+//! may run at once. If a guard was killed, its tree falls to the candidate, which cannot tell whose it was; then the
+//! task that started first takes the other one's processes with it. COMMAND's tree is never among them.
 
 use crate::election::{CommandEnd, Dismissal, GUARD_PATIENCE, TreeEvent};
 use crate::guard::contain::Containment;
@@ -20,14 +21,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// From a standby command's end to its next start; it doubles up to the second of these.
+/// The shortest and the longest pause from a standby command's end to its next start. It doubles from one to the other.
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// A standby command that ran for so long was well.
+/// A standby command that ran at least this long was healthy.
 const WELL_AFTER: Duration = Duration::from_mins(1);
 
 type Environment = Vec<(OsString, OsString)>;
 
-/// What is to run beside a standby.
+/// The commands to run beside a standby.
 #[derive(Clone, Debug)]
 pub struct Duties {
     /// Runs for as long as we are a standby.
@@ -47,7 +48,7 @@ impl Duties {
     }
 }
 
-/// Runs them as processes of this machine.
+/// Runs the standby tasks as processes of this machine.
 pub struct StandbyTasks {
     duties: Duties,
     candidate: Candidate,
@@ -55,10 +56,10 @@ pub struct StandbyTasks {
     /// Some from its start to the proof that its tree is dead.
     standby: Option<Attendant>,
     hook: Option<Attendant>,
-    /// When the standby command is to be started again.
+    /// When to start the standby command again.
     restart_at: Option<Instant>,
     pause: Pause,
-    /// What the hook is told of who leads, while it is busy with somebody who led before.
+    /// The next news for the hook, while the hook still runs for an earlier leader.
     untold: Option<Environment>,
 }
 
@@ -72,20 +73,20 @@ enum Phase {
 struct Attendant {
     guard: GuardHandle,
     since: BootInstant,
-    /// Some once the command itself has ended.
+    /// Some after the command itself has ended.
     end: Option<CommandEnd>,
 }
 
-/// What happened, for [`StandbyTasks::take`].
+/// An event for [`StandbyTasks::take`].
 #[derive(Clone, Debug)]
 pub enum Happening {
     Standby(TreeEvent),
     Hook(TreeEvent),
-    /// What is being killed is to be reaped.
+    /// A tree is being killed: reap it.
     Seizing,
-    /// The standby command is to be started again.
+    /// Start the standby command again.
     Restart,
-    /// All are gone, as they were asked to be.
+    /// All are gone, after [`StandbyTasks::dismiss`].
     Gone,
 }
 
@@ -104,7 +105,7 @@ impl StandbyTasks {
         }
     }
 
-    /// From here on they may run.
+    /// Lets the tasks run from now on.
     pub fn attend(&mut self) {
         assert_eq!(self.phase, Phase::Away, "they come once");
         self.phase = Phase::Present;
@@ -112,7 +113,7 @@ impl StandbyTasks {
         self.start_standby();
     }
 
-    /// From here on none of them may start; [`Happening::Gone`] follows once none is left.
+    /// Stops the tasks, and lets none start. [`Happening::Gone`] follows when none is left.
     pub fn dismiss(&mut self, dismissal: Dismissal) {
         self.phase = Phase::Leaving;
         (self.restart_at, self.untold) = (None, None);
@@ -125,7 +126,7 @@ impl StandbyTasks {
         }
     }
 
-    /// Kills them past their guards.
+    /// Kills the tasks without their guards.
     pub fn seize(&mut self) {
         self.handles().for_each(GuardHandle::seize);
     }
@@ -137,7 +138,8 @@ impl StandbyTasks {
         }
     }
 
-    /// Has the hook told who leads, or that nobody does. What it was not told yet is overtaken by that.
+    /// Runs the hook with the new leader, or with nobody. This replaces earlier news that the hook has not received
+    /// yet.
     pub fn leader_changed(&mut self, leader: Option<Holder>) {
         if self.duties.on_leader_change.is_some() && self.phase == Phase::Present {
             self.untold = Some(of_leader(leader));
@@ -150,7 +152,7 @@ impl StandbyTasks {
         self.standby.iter_mut().chain(&mut self.hook).map(|attendant| &mut attendant.guard)
     }
 
-    /// Waits for the next thing to happen. Cancelling it loses none.
+    /// Waits for the next event. Cancelling it loses none.
     pub async fn next(&mut self) -> Happening {
         if self.phase == Phase::Leaving && self.standby.is_none() && self.hook.is_none() {
             return Happening::Gone;
@@ -166,13 +168,13 @@ impl StandbyTasks {
                 News::Tree(event) => return Happening::Hook(event),
                 News::Seizing => return Happening::Seizing,
                 News::Started { pid } if of_standby => tracing::debug!(pid, "started the standby command"),
-                // They have no terminal that could stop them.
+                // The tasks have no terminal that could stop them.
                 News::Started { .. } | News::Paused | News::HookFailed(..) => {}
             }
         }
     }
 
-    /// True when none of them is left.
+    /// Handles an event. True if no task is left.
     #[must_use]
     pub fn take(&mut self, happening: Happening) -> bool {
         match happening {
@@ -232,7 +234,7 @@ impl StandbyTasks {
                 self.hook = None;
                 let most = self.duties.hook_timeout;
                 match end {
-                    // It was overtaken by our own leadership, or by our end.
+                    // Our own leadership, or our end, cut the hook short.
                     _ if self.phase != Phase::Present => {}
                     Some(CommandEnd::Exited(0)) | None => {}
                     Some(CommandEnd::Signalled(9)) if ran >= most => {
@@ -262,7 +264,7 @@ impl StandbyTasks {
         let (None, Some(string)) = (&self.hook, &self.duties.on_leader_change) else { return };
         let Some(told) = self.untold.take() else { return };
         let environment = inherited(&self.candidate, false).into_iter().chain(told).collect();
-        // Its guard kills it then, also where we are frozen.
+        // The guard kills the hook then, even if we are frozen.
         let kill_at = BootInstant::now().plus(self.duties.hook_timeout);
         let deadline = Deadline { term_at: kill_at, kill_at, backstop_at: kill_at.plus(GUARD_PATIENCE) };
         match self.start(string.clone(), environment, Duration::ZERO, deadline) {
@@ -288,7 +290,7 @@ impl StandbyTasks {
             terminal_group: None,
             no_input: true,
             containment: Arc::clone(&self.duties.containment),
-            // They have no lease to give back.
+            // The tasks have no lease to give back.
             store_url: None,
         };
         let since = BootInstant::now();
@@ -330,7 +332,7 @@ async fn reached(instant: Option<Instant>) {
     }
 }
 
-/// From one end of the standby command to its next start.
+/// The pause from one end of the standby command to its next start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pause(Option<Duration>);
 
@@ -351,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standby_command_that_keeps_ending_is_started_ever_less_often_until_it_was_well() {
+    fn a_standby_command_that_keeps_ending_starts_less_and_less_often_until_it_is_healthy() {
         let mut pause = Pause::default();
         let seconds = [0, 1, 2, 3, 30, 59, 0, 0].map(|ran| pause.after(Duration::from_secs(ran)).as_secs());
         assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);

@@ -1,12 +1,13 @@
-//! How much a server may say.
+//! Limits on how much a server may send.
 //!
-//! The hazard: what reads an answer waits for the end that was promised, and keeps what came until then. A server that
-//! is broken, hostile, or no store at all promises gigabytes, or says things that nobody asked for, without end; a bound
-//! on time alone lets in what fits through the network meanwhile. So every byte from a socket counts against an
-//! allowance. A request that leaves, and an answer that is whole, begin it again: however long a connection lives, what
-//! is kept for one answer is bounded. One whose allowance is used up reads nothing more, and is not used again.
+//! The hazard: a reader waits for the end that an answer announced, and keeps in memory what arrives until then. A
+//! server that is broken, hostile, or not a store at all may announce gigabytes, or send unrequested data without end.
+//! A bound on time alone still lets in everything that the network can carry in that time. So every byte from a socket
+//! counts against an allowance. Sending a request, and receiving a whole answer, resets the allowance: so however long
+//! a connection lives, the memory for one answer is bounded. A connection whose allowance is used up reads no more, and
+//! is not used again.
 //!
-//! The bounds leave room for the largest answer of an honest server: one page of a list.
+//! The limits leave room for the largest answer of an honest server, which is one page of a list.
 
 #![cfg_attr(
     not(all(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")),
@@ -21,19 +22,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Some ten times a page: 250 items of DynamoDB or keys of etcd, 500 rows of PostgreSQL, each of some hundred bytes.
-/// The records of others may be longer, and DynamoDB's pages of a megabyte grow as JSON.
+/// About ten times a page: 250 items of DynamoDB or keys of etcd, or 500 rows of PostgreSQL, of a few hundred bytes
+/// each. Records of other programs may be longer, and a DynamoDB page of a megabyte grows when it is written as JSON.
 pub const MOST: usize = 4 << 20;
-/// Of Redis, some five times a page of 500 keys: its parser takes 56 bytes for a value that takes 3 on the wire.
+/// For Redis, about five times a page of 500 keys: its parser takes 56 bytes for a value that takes 3 on the wire.
 pub const MOST_OF_REDIS: usize = 1 << 20;
-/// Of NATS, a value in JSON: a server takes a megabyte by default.
+/// For NATS, a value in JSON: by default a server accepts a megabyte.
 pub const MOST_OF_NATS: usize = 2 << 20;
-/// Of NATS, a page of the names of all keys: as large as the server likes, which is 100,000 of them.
+/// For NATS, a page of the names of all keys. The server decides how long that page is: 100,000 names.
 pub const MOST_NAMES_OF_NATS: usize = 16 << 20;
-/// A list may take any number of pages. So many shards, or standbys, are put together from them.
+/// The most shards, or standbys, that a list collects. Without this limit, a list could have any number of pages.
 pub const MOST_LISTED: usize = 200_000;
 
-/// What is left to be read on one connection. Its clones are the same one.
+/// How many more bytes may be read on one connection. Clones share the same count.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     shared: Arc<Shared>,
@@ -51,17 +52,17 @@ impl Allowance {
         Self { shared: Arc::new(Shared { most, taken: AtomicUsize::new(0), exceeded: AtomicBool::new(false) }) }
     }
 
-    /// From the beginning: a request leaves, or an answer is whole.
+    /// Resets the allowance: a request leaves, or an answer is whole.
     pub fn begin_again(&self) {
         self.shared.taken.store(0, Ordering::Relaxed);
     }
 
-    /// Once true it stays so.
+    /// Whether the allowance was used up. Once true, it stays true.
     pub fn is_exceeded(&self) -> bool {
         self.shared.exceeded.load(Ordering::Relaxed)
     }
 
-    /// False when this is too much.
+    /// Counts `bytes`. False if that is too much.
     fn take(&self, bytes: usize) -> bool {
         let Shared { most, taken, exceeded } = &*self.shared;
         let total = taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -71,13 +72,13 @@ impl Allowance {
         !self.is_exceeded()
     }
 
-    /// Says of the server at `place` that it used up this allowance. `kind` is what it should be: `redis`.
+    /// Says that the server at `place` used up this allowance. `kind` is what the server should be, such as `redis`.
     pub fn complaint(&self, place: &str, kind: &str) -> String {
         complaint(place, kind, self.shared.most)
     }
 }
 
-/// What is at the bottom of the error with which a bounded answer fails.
+/// The innermost cause of the error when an answer exceeds its allowance.
 #[derive(Debug)]
 pub struct TooLong;
 
@@ -93,7 +94,7 @@ pub fn complaint(place: &str, kind: &str, most: usize) -> String {
     format!("{place} answered with more than {} MiB: is it {kind}?", most >> 20)
 }
 
-/// A list that does not end.
+/// The message about a list that does not end.
 pub fn too_long(place: &str) -> String {
     format!(
         "{place} lists more than {MOST_LISTED} shards or standbys: remove those that nobody uses, or ask for fewer by a \
@@ -101,7 +102,7 @@ pub fn too_long(place: &str) -> String {
     )
 }
 
-/// A stream whose bytes count.
+/// A stream whose bytes are counted.
 #[derive(Debug)]
 pub struct Counted<S> {
     stream: S,

@@ -1,21 +1,22 @@
-//! The store `dynamodb://`: one item a shard in a DynamoDB table, changed only by conditional single-item writes.
+//! The store `dynamodb://`: one item for each shard in a DynamoDB table, changed only by conditional single-item
+//! writes.
 //!
-//! The hazard: DynamoDB keeps no leases. It compares and swaps one item, and it evaluates no clock while it does. So
-//! everything that makes the item a lease is done here, on hosts whose clocks are wrong, over a network that loses
+//! The hazard: DynamoDB has no leases. It compares and swaps one item, and looks at no clock while it does so. So
+//! everything that makes the item a lease happens here, on hosts whose clocks are wrong, over a network that loses
 //! answers and delivers writes late:
 //!
-//! - A write that arrives late must not undo a later one. Every lock write of a session carries a `beat` that is
+//! - A write that arrives late must not undo a later one. Every write of a session to the lock carries a `beat` that is
 //!   higher than all before it, and applies only over a lower one.
 //! - A claim whose answer was lost is made again, and is granted over the record of the same session.
-//! - A takeover applies only to the very record that was judged expired. A record that changes in between, by
-//!   however little, refuses it. That is why standbys may look with eventually consistent reads.
-//! - Whether a record has expired is judged by the server's clock as far as it can be known (`clock`), and by how
-//!   long the record stood unchanged on our own.
+//! - A takeover applies only to exactly the record that was judged expired. If the record changes in between in any
+//!   way, the takeover is refused. That is why standbys may look with eventually consistent reads.
+//! - Whether a record has expired is judged by the server's clock, as far as it can be known (`clock`), and by how long
+//!   the record stayed unchanged on our own clock.
 //! - A record that vanished without a release leaves a tree behind that may still run (`term`). To revoke a lease is to
-//!   make its record vanish. All records of a shard may vanish at once: a ledger apart from them tells.
+//!   make its record vanish. All records of a shard may vanish at once; a separate ledger shows that.
 //!
-//! Other programs may use the same table by the same four attributes (`record`). No transactions: multi-region
-//! strongly consistent tables do not have them.
+//! Other programs may use the same table with the same four attributes (`record`). The store uses no transactions,
+//! because multi-region strongly consistent tables do not have them.
 
 mod address;
 mod check;
@@ -43,40 +44,40 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::Table;
 
-/// Milliseconds since 1970, as this machine believes.
+/// Milliseconds since 1970 by this machine's wall clock.
 pub type WallClock = fn() -> u64;
 
-/// A claim that is refused looks again this often before it says so: somebody released or renewed in between.
+/// How often a refused claim looks again before it reports the refusal: another session released or renewed in between.
 const MOST_ATTEMPTS: usize = 4;
 
 pub struct DynamoDb {
     table: Table,
-    /// The last beat that was given out. One counter for claims and renewals alike, for they overtake each other too;
-    /// a session never outlives it.
+    /// The last beat that was given out. Claims and renewals share one counter, because they overtake each other too. A
+    /// session never outlives it.
     beat: AtomicU64,
     seen: Mutex<HashMap<Shard, Seen>>,
 }
 
-/// What this process remembers of a shard.
+/// What this process remembers about a shard.
 #[derive(Debug, Default)]
 struct Seen {
     snapshot: Option<Snapshot>,
     /// The highest `beat` argument of a renewal that was applied in this leadership.
     renewed: u64,
-    /// The ledger has this lease.
+    /// The lease's duration that the ledger has.
     ledger: Option<Duration>,
 }
 
 impl DynamoDb {
-    /// Asks nothing of the table yet.
+    /// Opens the store. Sends no request yet.
     ///
     /// # Errors
-    /// When there is no region, or the endpoint is not a URL.
+    /// No region is known, or the endpoint is not a URL.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         Self::open_with_wall_clock(address, request_timeout, wall_clock_millis).await
     }
 
-    /// For tests of what a wrong wall clock does.
+    /// Opens the store with another wall clock, for tests of a wrong one.
     ///
     /// # Errors
     /// As [`DynamoDb::open`].
@@ -89,7 +90,7 @@ impl DynamoDb {
         Self::open_over(SharedHttpClient::new(BySchemeClient::default()), address, request_timeout, wall_clock).await
     }
 
-    /// For simulations, whose network is not a real one.
+    /// Opens the store over another network, for simulations.
     ///
     /// # Errors
     /// As [`DynamoDb::open`].
@@ -122,7 +123,8 @@ impl DynamoDb {
         })
     }
 
-    /// Takes in what a read sent at `read_sent` has shown. Answers how long the record has to live, zero if it expired.
+    /// Remembers what a read showed that was sent at `read_sent`. Returns how long the record has to live; zero if it
+    /// expired.
     fn notice(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Duration {
         let moment = Moment { read_sent, now: BootInstant::now(), wall_millis: self.table.wall_clock_millis() };
         let mut seen = self.seen();
@@ -135,7 +137,7 @@ impl DynamoDb {
         left
     }
 
-    /// Who leads by a record that a read sent at `read_sent` has shown. None when it has expired.
+    /// The leader according to a record that a read sent at `read_sent` showed. None if the record has expired.
     fn holder(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Option<Holder> {
         let left = self.notice(shard, record, read_sent);
         let renewed_ago = || record.renewed_ago(&self.table.watch.clock(), BootInstant::now());

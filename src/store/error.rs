@@ -1,5 +1,5 @@
-//! What may be concluded from a failed request, and the words of servers and libraries in the form of our messages:
-//! lowercase fragments, short, on one line.
+//! Errors of stores: what the caller may conclude from a failed request. And the words of servers and libraries in the
+//! form of our messages: lowercase fragments, short, on one line.
 
 use crate::exit;
 use crate::text::on_one_line;
@@ -9,7 +9,7 @@ use std::fmt;
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 use std::io;
 
-/// A request that brought no answer to what was asked.
+/// A request that failed, or whose answer did not arrive or made no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoreError {
     pub kind: ErrorKind,
@@ -17,16 +17,16 @@ pub struct StoreError {
     pub message: String,
 }
 
-/// What may be concluded from an error.
+/// What the caller may conclude from an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// It was not applied: never sent, or turned away for the moment (throttled).
+    /// The request was not applied: it was never sent, or the server turned it away for the moment (throttled).
     NotApplied,
-    /// It may have been applied, or may yet be: look before you conclude anything.
+    /// The request may have been applied, or may be applied later. Look before you conclude anything.
     Unknown,
-    /// It was not applied, and will not be before somebody grants the permission.
+    /// The request was not applied, and will not be until a permission is granted.
     Denied,
-    /// It was not applied, and will not be before somebody mends the configuration or the record.
+    /// The request was not applied, and will not be until an operator repairs the configuration or the record.
     Misconfigured,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// What a server says, short enough for a log: some servers and proxies send whole pages.
+/// A server's words, cut to a length that suits a log: some servers and proxies send whole pages.
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn in_short(text: &str) -> String {
     const MOST: usize = 400;
@@ -80,13 +80,13 @@ pub fn in_short(text: &str) -> String {
     }
 }
 
-/// The error and what it wraps, from the outside in.
+/// The error and its causes, from the outside in.
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     fn next<'a>(error: &&'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-        // Not a reference to it, which would be an error of its own.
+        // Passes on the error itself. A reference to it would be an error of its own.
         let error = *error;
-        // It hides from `source` what it wraps.
+        // `source` of an `io::Error` does not show the error inside.
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(within) => Some(within),
             None => error.source(),
@@ -95,14 +95,14 @@ pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a 
     std::iter::successors(Some(error), next)
 }
 
-/// What went wrong at the bottom of it; what stands above repeats that.
+/// The innermost cause of an error. The errors around it repeat its message.
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn innermost(error: &(dyn Error + 'static)) -> String {
     let bottom = causes(error).last().unwrap_or(error).to_string();
-    // An `io::Error` ends in " (os error 111)", which tells people nothing.
+    // An `io::Error` ends in " (os error 111)", which does not help people.
     let bottom = bottom.split(" (os error ").next().unwrap_or_default();
     let mut letters: Vec<char> = in_short(bottom).chars().collect();
-    // But not an acronym.
+    // Keeps an acronym as it is.
     if letters.get(1).is_some_and(|second| second.is_lowercase()) {
         letters[0] = letters[0].to_ascii_lowercase();
     }

@@ -1,36 +1,40 @@
-//! The store `etcd://`: a key a shard, attached to an etcd lease, changed only by transactions.
+//! The store `etcd://`: one key for each shard, attached to an etcd lease, changed only by transactions.
 //!
-//! The hazard: etcd's leases outlive what people think of them, and its keys do not. So:
+//! The hazard: an etcd lease may live longer than people expect, and a key may vanish before its lease does. So:
 //!
-//! - **A key can be deleted while its etcd lease lives** (`etcdctl del`). Keeping the lease alive proves nothing then.
-//!   A renewal therefore does two things at once: it keeps the lease alive, and it reads the key, linearizably.
-//! - **A renewal may be answered by a leader that is none any more** and keeps alive what its successor lets expire
+//! - **A key can be deleted while its etcd lease lives** (`etcdctl del`). To keep the lease alive then proves nothing.
+//!   So a renewal does two things at once: it keeps the lease alive, and it reads the key, linearizably.
+//! - **A deposed leader of etcd may answer a renewal**, and keep alive what its successor lets expire
 //!   (etcd-io/etcd#15247). A new leader gives every lease its whole time again when it takes over, so the answer is
-//!   wrong only when that was before the renewal was sent. Both answers carry the raft term of the last entry that our
-//!   member had applied: the first as it was when it took the renewal, the second when it had been told by a quorum
-//!   that the leader leads. Where the two are the same, no leader was elected between. Where not, it is asked again.
-//! - **A claim is a lease, and then a transaction that may arrive late.** Each claim has an etcd lease of its own, which
-//!   is revoked when the claim did not end in a leadership; so the transaction of a claim that was given up finds no
-//!   lease, or is undone. And the transaction compares the record of the last leadership with what the claim had seen:
-//!   after anybody has led, it does nothing.
+//!   wrong only if the takeover was before the renewal was sent. Both answers carry the raft term of the last entry
+//!   that our member had applied: the first as of when it received the renewal, the second as of when a quorum had
+//!   confirmed the leader. If both terms are the same, no leader was elected in between. If they differ, the renewal is
+//!   sent again.
+//! - **A claim is a lease, and then a transaction that may arrive late.** Each claim has an etcd lease of its own. It
+//!   is revoked if the claim did not end in a leadership, so the transaction of a claim that was given up finds no
+//!   lease, or is undone. And the transaction compares the record of the last leadership with the one that the claim
+//!   saw: if any candidate has led since, it does nothing.
 //! - **Late renewals and releases** name an etcd lease, or a revision of the key, that no other claim ever has. A late
-//!   renewal keeps a lease alive that nobody counts on, or one that is counted from later anyway: only longer.
-//! - **A lock that is absent does not say why.** Released, expired, deleted by hand, or gone with everything else. A
-//!   second record, attached to no lease, tells: who led last, by which etcd lease, and whether that was released. While
-//!   that lease lives and was not released, its holder may have a tree: the next leader waits for one whole lease, for
-//!   a renewal may be under way. An etcd lease that is gone has expired, on the server's clock. While somebody leads, a
-//!   copy of that record hangs on the leader's etcd lease, in case both are deleted.
-//! - **etcd may forget everything** (its data lost, the prefix deleted). Whoever finds no `PREFIX/base` makes it, and a
-//!   mark of youth beside it that an etcd lease of a day ends. The first leader of a shard waits until the prefix is one
-//!   of its leases old, judged by what is left of that day.
-//! - **A lease may be revoked by who does not hold it.** That is as if its lock were deleted by hand: the record of the
-//!   last leadership stays as it was, not released, and so does the etcd lease, which tells the next leader to wait.
-//! - **Terms** are revisions, counted from the birth of the prefix, upon the microseconds since 1970 at that birth: they
-//!   rise over a wipe, unless the clock of whoever makes the next base is far behind. And they rise over the last term
-//!   of the shard, whatever the base says, for as long as its record is there.
+//!   renewal keeps a lease alive that nobody counts on, or a lease that is counted from a later instant anyway: it can
+//!   only last longer.
+//! - **An absent lock does not say why it is absent.** It was released, it expired, or it was deleted by hand or
+//!   together with everything else. A second record, attached to no lease, says who led last, by which etcd lease, and
+//!   whether that was released. While that lease lives and was not released, its holder may have a tree. Then the next
+//!   leader waits for one whole lease, because a renewal may be under way. An etcd lease that is gone has expired on
+//!   the server's clock. While a candidate leads, a copy of that record is attached to the leader's etcd lease, in case
+//!   the lock and the record are both deleted.
+//! - **etcd may forget everything** (its data is lost, the prefix is deleted). A candidate that finds no `PREFIX/base`
+//!   makes it, with a mark of youth beside it that an etcd lease of a day ends. The first leader of a shard waits until
+//!   the prefix is one of its leases old, judged by what is left of that day.
+//! - **An operator may revoke a lease.** That is as if its lock were deleted by hand. The record of the last leadership
+//!   stays as it was, not released, and so does the etcd lease, which tells the next leader to wait.
+//! - **Terms** are revisions, counted from the birth of the prefix, plus the microseconds since 1970 at that birth. So
+//!   they rise even after a wipe, unless the candidate that makes the next base has a clock that is far behind. They
+//!   also rise over the last term of the shard, whatever the base says, while its record exists.
 //!
-//! A restart or a change of etcd's leader makes leases longer, never shorter. What is not caught: `etcdctl lease revoke`
-//! is to etcd what an expiry is; and a restored backup has leases and revisions of the past (leaderrun(7) says what to do).
+//! A restart of etcd, or a change of its leader, makes leases longer, never shorter. Two cases are not caught. For
+//! etcd, `etcdctl lease revoke` is the same as an expiry. And a restored backup has leases and revisions of the past
+//! (leaderrun(7) says what to do).
 
 mod address;
 mod check;
@@ -62,10 +66,10 @@ use std::time::Duration;
 use tonic::transport::Endpoint;
 use unclaimed::UnclaimedLeases;
 
-/// How long a prefix is called young: longer than any lease that can be asked for.
+/// How long a prefix is called young: longer than any lease that a user can ask for.
 const YOUTH: Duration = Duration::from_hours(24);
 
-/// A claim that is overtaken looks again this often before it says so.
+/// How often a claim that was overtaken looks again before it reports that.
 const MOST_ATTEMPTS: usize = 4;
 
 pub struct Etcd {
@@ -75,10 +79,10 @@ pub struct Etcd {
     unclaimed: Arc<UnclaimedLeases>,
 }
 
-/// What this process remembers of a shard.
+/// What this process remembers about a shard.
 #[derive(Debug, Default)]
 struct Known {
-    /// At this revision the lock was seen held: what happened to it since is news.
+    /// The revision at which the lock was seen held. Everything that happens to the lock after it is news.
     seen: Option<i64>,
     leadership: Option<Leadership>,
 }
@@ -89,17 +93,17 @@ struct Leadership {
     term: Term,
     lock: Entry<Lock>,
     last: Last,
-    /// Some while trees of before may live.
+    /// Some while trees of earlier leaderships may live.
     start_after: Option<BootInstant>,
     /// The highest beat of a renewal that was applied.
     beat: u64,
 }
 
 impl Etcd {
-    /// Asks nothing of any server yet.
+    /// Opens the store. Sends no request yet.
     ///
     /// # Errors
-    /// Misconfigured, when a file for TLS cannot be used.
+    /// Misconfigured, if a file for TLS cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let tls = address.tls.as_ref().map(address::tls_config).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
@@ -112,7 +116,8 @@ impl Etcd {
             }
             servers.push(Server { name: name.clone(), endpoint });
         }
-        // With TLS 1.3 a server turns a client away after the handshake, and may close before it has said why.
+        // With TLS 1.3 a server rejects a client after the handshake, and may close the connection before it has said
+        // why.
         let doubt = address.tls.as_ref().map(|files| match files.cert {
             Some(_) => "does it trust the certificate in cert=?",
             None => "does it want a certificate, by cert= and key=?",
@@ -127,7 +132,7 @@ impl Etcd {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of this very session.
+    /// The leadership of exactly this session.
     fn leadership(&self, shard: &Shard, session: &Session) -> Option<Leadership> {
         let known = self.known();
         known.get(shard)?.leadership.clone().filter(|leadership| leadership.lock.record.session == *session)
@@ -137,14 +142,14 @@ impl Etcd {
         self.known().entry(shard.clone()).or_default().seen = Some(revision);
     }
 
-    /// All that is known of a shard, at one revision.
+    /// Everything that is known about a shard, at one revision.
     async fn look(&self, connection: &Arc<Connection>, shard: &Shard) -> Result<View, StoreError> {
         let request = TxnRequest { success: self.gets(shard), ..TxnRequest::default() };
         let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
         View::read(&connection.server, answer)
     }
 
-    /// In the order of [`View::read`].
+    /// The requests for it, in the order of [`View::read`].
     fn gets(&self, shard: &Shard) -> Vec<proto::RequestOp> {
         let keys = &self.keys;
         let keys = [keys.lock(shard), keys.last(shard), keys.base(), keys.young(), keys.copy(shard)];
@@ -155,7 +160,7 @@ impl Etcd {
         self.client.call(connection, RANGE, RangeRequest { key, ..RangeRequest::default() }).await
     }
 
-    /// Of somebody else's lock.
+    /// The holder, according to another session's lock.
     async fn holder(&self, connection: &Arc<Connection>, lock: &Entry<Lock>) -> Result<Holder, StoreError> {
         let left = self.time_to_live(connection, lock.lease).await?;
         let renewed_ago = left.as_ref().map(|left| left.granted.saturating_sub(left.at_most));

@@ -1,21 +1,22 @@
 //! The store `file:DIR`: leases that processes of one machine hold on local files.
 //!
-//! A lease is a kernel lock on `DIR/SHARD.lock` (an open file description lock, fcntl(2)), held open by candidate,
-//! backstop and guard alike. The kernel frees it when the last of them is gone, however they went, so nothing
-//! expires and a takeover needs no timeout. `DIR/SHARD.json` beside it tells people who holds it, and remembers
-//! the term; it is replaced as a whole (rename), so no crash leaves it half-written.
+//! A lease is a kernel lock on `DIR/SHARD.lock` (an open file description lock, fcntl(2)). Candidate, backstop and
+//! guard all hold it open. The kernel frees it when the last of them is gone, however they ended, so nothing expires
+//! and a takeover needs no timeout. `DIR/SHARD.json` beside it tells people who holds the lock, and remembers the term.
+//! It is replaced as a whole (rename), so no crash leaves it half-written.
 //!
 //! The hazards:
 //!
-//! - *The directory, or one above it, is replaced while a leader runs.* The next candidate would make new files and lock
-//!   those. So a holder also listens on sockets (`sockets`), which do not depend on where the files are. The holder itself notices
-//!   at its next renewal that the path of its file leads elsewhere, and stops.
-//! - *The file is deleted between opening and locking it.* What was locked is compared with what the path names.
-//! - *Other users of the machine* lock what they may read, and plant what is no file: see `files` and `lock`. No call
-//!   here waits for what another process does, but for the thread that sleeps until a lock is ours.
-//! - *A network file system* may grant one lock to two machines, or lose it while its server is away: refused.
-//! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start
-//!   wait for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
+//! - *The directory, or one above it, is replaced while a leader runs.* The next candidate would make new files and
+//!   lock those. So a holder also listens on sockets (`sockets`), which do not depend on where the files are. At its
+//!   next renewal the holder itself notices that the path of its file leads elsewhere, and stops.
+//! - *The file is deleted between opening and locking it.* So the locked file is compared with the file that the path
+//!   names.
+//! - *Other users of the machine* lock files that they may read, and put other things in the place of files: see
+//!   `files` and `lock`. No call here waits for another process, except the thread that sleeps until a lock is ours.
+//! - *A network file system* may grant one lock to two machines, or lose it while its server is away. So it is refused.
+//! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start wait
+//!   for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 
 mod check;
 mod claim;
@@ -44,13 +45,13 @@ use watch::Waiter;
 pub struct FileStore {
     directory: PathBuf,
     held: Mutex<HashMap<Shard, Held>>,
-    /// Locks that a waiting thread has won and nobody has claimed yet.
+    /// Locks that a waiting thread has won and no claim has taken yet.
     won: Mutex<HashMap<Shard, Held>>,
-    /// Of each thread that sleeps until a lock is ours.
+    /// The threads that each sleep until a lock is ours.
     waiters: Arc<Mutex<HashMap<Shard, Waiter>>>,
 }
 
-/// What a lease hangs on. Closing it is the release, once backstop and guard have closed theirs.
+/// The files and sockets that hold a lease. Closing them is the release, once backstop and guard have closed theirs.
 #[derive(Debug)]
 struct Held {
     lock: File,
@@ -58,8 +59,10 @@ struct Held {
 }
 
 impl FileStore {
+    /// Opens the store. Touches no file yet.
+    ///
     /// # Errors
-    /// Where `directory` is relative and the working directory is gone.
+    /// `directory` is relative, and the working directory is gone.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let absolute = std::path::absolute(directory)
             .map_err(|error| StoreError::misconfigured(format!("cannot find {}: {error}", directory.display())))?;
@@ -67,15 +70,15 @@ impl FileStore {
     }
 
     fn path(&self, shard: &Shard, ending: &str) -> PathBuf {
-        // '=' is not in the alphabet of shards, so no two shards share a file, and none leaves the directory.
+        // '=' is not in the alphabet of shards. So no two shards share a file, and no file is outside the directory.
         self.directory.join(format!("{}.{ending}", shard.as_str().replace('/', "=")))
     }
 
-    /// Which shard a file of this name is of: the inverse of [`FileStore::path`]. None for drafts, and for what is none
-    /// of ours.
+    /// The shard to which a file of this name belongs: the inverse of [`FileStore::path`]. None for drafts, and for
+    /// files that are not ours.
     fn shard_of(name: &str) -> Option<Shard> {
         let name = name.strip_suffix(".lock").or_else(|| name.strip_suffix(".json"))?;
-        // With a slash in it, it would be no file name, so every one here stands for an '='.
+        // A file name contains no slash, so every slash in the shard was written as '='.
         name.replace('=', "/").parse().ok()
     }
 
@@ -85,7 +88,8 @@ impl FileStore {
         refuse_network(&self.directory)
     }
 
-    /// Does what needs the directory, which it makes where there is none. `act` answers None where that is so.
+    /// Runs `act`, which needs the directory. If `act` returns None, the directory is missing: makes it, and runs `act`
+    /// again.
     fn in_directory<T>(&self, act: impl Fn() -> Result<Option<T>, StoreError>) -> Result<T, StoreError> {
         if let Some(done) = act()? {
             refuse_network(&self.directory)?;
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_shard_tell_its_name_and_drafts_and_strangers_none() {
+    fn a_file_of_a_shard_shows_its_name_and_drafts_and_other_files_do_not() {
         let store = FileStore::open(Path::new("/d")).unwrap();
         let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
         for shard in ["a/b:c", "a.lock", "x.json", "x.json/y", "/", "_-"] {

@@ -1,7 +1,7 @@
 //! FNV-1a, in 64 bits: for names that are made from longer ones.
 //!
-//! The hazard: such names are stored, and all releases have to agree on them. So this is no hash of a library's, which may
-//! be another one tomorrow.
+//! The hazard: such names are stored, and all releases must agree on them. So this is not the hash of a library, which
+//! may change in its next version.
 
 pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;

@@ -2,13 +2,13 @@
 //!
 //! The hazards:
 //!
-//! - A connection may hang without an end: a partition, a frozen server, a firewall that forgot it. Later requests must not
-//!   follow the first one into that hole. So a connection that has been silent for a while with something unanswered is
-//!   passed over, and one on which a request was given up is dropped. Requests under way on it are left alone.
-//! - A connection may have ended while nobody looked, and says so only when something is sent on it. That is no reason to
-//!   fail: the request is sent once more, on a new connection. Every request of a store bears that. But the first attempt
-//!   may have been applied, whatever becomes of the second.
-//! - The machine may be suspended. Peers give up meanwhile, so silence counts on CLOCK_BOOTTIME.
+//! - A connection may hang without an end: a partition, a frozen server, a firewall that forgot it. Later requests must
+//!   not hang on it too. So a connection that has been silent for a while with a request unanswered is no longer
+//!   chosen, and a connection on which a request was given up is dropped. Other requests under way on it continue.
+//! - A connection may have ended unnoticed, and shows that only when something is sent on it. The request should not
+//!   fail for that: it is sent once more, on a new connection. Every request of a store can safely be sent twice. But
+//!   the first attempt may have been applied, whatever happens to the second.
+//! - The machine may be suspended. The other side gives up meanwhile, so silence counts on `CLOCK_BOOTTIME`.
 
 #![cfg_attr(
     not(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")),
@@ -20,24 +20,25 @@ use crate::time::BootInstant;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// With an answer outstanding for this part of a request's time, a connection is passed over. Within bounds: a moment's
-/// silence is that of a busy host, and where requests may take long, a renewal still must not follow another into a hole.
+/// The part of a request's time after which a connection with an answer outstanding is no longer chosen. It has bounds:
+/// a busy host may be silent for a moment, and even where requests may take long, a renewal must not follow another one
+/// onto a connection that hangs.
 const PATIENCE_PARTS: u32 = 4;
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What one request may take, making a connection included: a little less than what the caller allows. Callers bound it as
-/// well, and cannot say what was waited for.
+/// The time for one request, including the connection: a little less than the caller allows. The caller has its own
+/// bound, but its message cannot say what the request was waiting for.
 pub fn bound(request_timeout: Duration) -> Duration {
     request_timeout - (request_timeout / 20).min(Duration::from_millis(100))
 }
 
-/// How long a connection with something unanswered may be silent, of requests that take `bound` at most.
+/// How long a connection with a request unanswered may be silent, if requests take at most `bound`.
 pub fn patience(bound: Duration) -> Duration {
     (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE, MOST_PATIENCE)
 }
 
-/// The connection that is kept, if there is one.
+/// The shared connection, if there is one.
 pub struct Kept<C>(Mutex<Option<Arc<C>>>);
 
 impl<C> Default for Kept<C> {
@@ -55,7 +56,7 @@ impl<C> Kept<C> {
         self.locked().clone()
     }
 
-    /// Keeps `connection` unless there is one that is `better`.
+    /// Keeps `connection`, unless the one that is already kept is `better`.
     pub fn keep_unless(&self, connection: &Arc<C>, better: impl FnOnce(&C) -> bool) {
         let mut kept = self.locked();
         if !kept.as_ref().is_some_and(|kept| better(kept)) {
@@ -63,12 +64,12 @@ impl<C> Kept<C> {
         }
     }
 
-    /// Drops the connection that is kept if `is_bad` says so. Answers whether it did.
+    /// Drops the kept connection if `is_bad` says so. Returns whether it did.
     pub fn drop_if(&self, is_bad: impl FnOnce(&C) -> bool) -> bool {
         self.locked().take_if(|kept| is_bad(kept)).is_some()
     }
 
-    /// Drops `connection` if it is the one that is kept. Answers whether it was.
+    /// Drops `connection` if it is the kept one. Returns whether it was.
     pub fn forget(&self, connection: &Arc<C>) -> bool {
         self.locked().take_if(|kept| Arc::ptr_eq(kept, connection)).is_some()
     }
@@ -81,7 +82,7 @@ pub struct Pending(Mutex<State>);
 #[derive(Debug)]
 struct State {
     count: u32,
-    /// The last answer, or, if that is later, when the first of the pending requests began.
+    /// When the last answer came, or when the first of the pending requests began, whichever is later.
     heard: BootInstant,
 }
 
@@ -100,8 +101,8 @@ impl Pending {
         self.state().is_silent(patience)
     }
 
-    /// A request begins. If it is dropped without an answer (an error, out of time, cut off by its caller), `given_up` is
-    /// called, and told whether the connection has been silent for `patience`.
+    /// Begins a request. If it is dropped without an answer (an error, out of time, cancelled by its caller), calls
+    /// `given_up` with whether the connection has been silent for `patience`.
     pub fn begin<F: FnOnce(bool)>(&self, patience: Duration, given_up: F) -> Asked<'_, F> {
         let mut state = self.state();
         if state.count == 0 {
@@ -119,7 +120,7 @@ impl State {
     }
 }
 
-/// One request, for as long as it is under way.
+/// One request, while it is under way.
 pub struct Asked<'a, F: FnOnce(bool)> {
     pending: &'a Pending,
     patience: Duration,
@@ -148,8 +149,8 @@ impl<F: FnOnce(bool)> Drop for Asked<'_, F> {
     }
 }
 
-/// What `first` answers; or `again`, which sends the request once more, if `has_ended` says of its failure that the
-/// connection had ended.
+/// Returns the answer of `first`. If `has_ended` says that `first` failed because the connection had ended, calls
+/// `again`, which sends the request once more.
 pub async fn once_more<T, E: Into<StoreError>>(
     first: impl Future<Output = Result<T, E>>,
     has_ended: impl FnOnce(&E) -> bool,
@@ -164,7 +165,8 @@ pub async fn once_more<T, E: Into<StoreError>>(
     }
 }
 
-/// The second attempt says nothing of the first: while that may have been applied, nothing may be concluded.
+/// The error of a second attempt. It says nothing about the first attempt: if that may have been applied, the outcome
+/// is unknown.
 fn in_doubt(first: &StoreError, second: StoreError) -> StoreError {
     match first.kind {
         ErrorKind::Unknown => StoreError { kind: ErrorKind::Unknown, ..second },
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_attempt_that_fails_leaves_in_doubt_what_the_first_one_did() {
+    async fn a_failed_second_attempt_leaves_the_first_one_in_doubt() {
         let attempt = async |first: StoreError, ended: bool| {
             let again = async { Err::<(), _>(StoreError::denied("no")) };
             once_more(async { Err(first) }, |_| ended, again).await.unwrap_err().kind

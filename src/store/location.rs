@@ -1,7 +1,7 @@
-//! Store URLs: which store, and where.
+//! Store URLs: which store, and where it is.
 //!
-//! The hazard: a URL may hold a password, and what somebody mistyped is printed. No message here repeats more of
-//! a URL than its scheme and what was shown to be harmless.
+//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats more of a URL
+//! than its scheme and the parts that were shown to be harmless.
 
 use super::file::FileStore;
 #[cfg(feature = "dynamodb")]
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, redis://HOST, postgres://HOST/DATABASE, nats://HOST/BUCKET, \
                            etcd://HOST/PREFIX";
 
-/// What a build without some of the stores knows, but has not.
+/// Schemes that the program knows, although this build may lack their stores.
 const OPTIONAL: [&str; 12] = [
     "dynamodb",
     "redis",
@@ -32,7 +32,7 @@ const OPTIONAL: [&str; 12] = [
     "etcds",
 ];
 
-/// A store that has been named, but not opened.
+/// A store that was named, but is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     File {
@@ -54,7 +54,7 @@ impl Location {
     /// Reads a store URL.
     ///
     /// # Errors
-    /// One line that says what is wrong with it.
+    /// One line that says what is wrong with the URL.
     pub fn from_url(url: &str) -> Result<Self, String> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(format!("the store URL has no scheme: use one of {SCHEMES}"));
@@ -82,11 +82,11 @@ impl Location {
         }
     }
 
-    /// Where leases live when nobody names a store: `/var/lib/leaderrun` for root, else below
-    /// `$XDG_STATE_HOME` or `~/.local/state` (XDG Base Directory Specification 0.8).
+    /// The store of leases when the user names none: `/var/lib/leaderrun` for root, else below `$XDG_STATE_HOME` or
+    /// `~/.local/state` (XDG Base Directory Specification 0.8).
     ///
     /// # Errors
-    /// When there is neither, as in cron without HOME.
+    /// Neither of them is set, as in cron without HOME.
     pub fn by_default() -> Result<Self, String> {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let directory = if nix::unistd::geteuid().is_root() {
@@ -99,7 +99,7 @@ impl Location {
         Ok(Self::File { directory: directory.ok_or(why)? })
     }
 
-    /// As [`Store::delivery`], before it is opened.
+    /// As [`Store::delivery`], but known before the store is open.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         match self {
@@ -117,10 +117,10 @@ impl Location {
         }
     }
 
-    /// Opens it. `request_timeout` bounds each of its requests.
+    /// Opens the store. `request_timeout` bounds each of its requests.
     ///
     /// # Errors
-    /// What the store says of a wrong configuration. No lease is touched here.
+    /// What the store says about a wrong configuration. Opening touches no lease.
     #[cfg_attr(
         not(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats")),
         expect(clippy::unused_async, reason = "only some stores have to be waited for")
@@ -149,7 +149,7 @@ fn is_scheme(scheme: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// What was mistyped, if it is near to what there is.
+/// The known scheme that the user probably meant.
 fn nearest(scheme: &str) -> Option<&'static str> {
     let scheme = scheme.to_ascii_lowercase();
     let near = |known: &str| strsim::jaro_winkler(&scheme, known);
@@ -166,11 +166,11 @@ fn file(rest: &str) -> Result<Location, String> {
     if path.is_empty() {
         return Err("file: names no directory: write file:/DIR".to_owned());
     }
-    // The kernel takes all but NUL, but every message that names the directory has to stay one line.
+    // The kernel accepts everything but NUL, but each message that names the directory must stay on one line.
     if path.chars().any(char::is_control) {
         return Err("the directory of file: has a control character in it".to_owned());
     }
-    // Nor may it repeat the URL of another store that was written behind this one's scheme.
+    // The user may have written the URL of another store behind this scheme. Then no message may repeat it.
     if text::looks_like_one(path) {
         return Err("the directory of file: looks like a URL with a password: write file:/DIR".to_owned());
     }
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// A location that was accepted is the same once it is written in another way.
+    /// Checks that a location is the same after it was written as a URL and read again.
     fn assert_is_stable(url: &str, location: &Location) {
         let (scheme, _) = url.split_once(':').expect("it was accepted");
         let written = match location {
@@ -305,7 +305,7 @@ mod tests {
                 let rest = &url[scheme.len() + 1..];
                 match super::super::url::StoreUrl::read("any", rest, &OPTIONS) {
                     Ok(read) => read.written(),
-                    // The directory of a socket stands where a host does.
+                    // A URL may name the directory of a socket in place of a host.
                     Err(message) => {
                         assert!(scheme.starts_with("postgres") && rest.contains('%'), "{message}");
                         rest.to_owned()
@@ -322,7 +322,7 @@ mod tests {
             match &read {
                 Ok(location) => assert_is_stable(url, location),
                 Err(message) => {
-                    // Its scheme may be as long as what somebody pasted.
+                    // The scheme may be as long as the text that a user pasted.
                     let message: String = message.chars().take(1000).collect();
                     fuzz::assert_is_one_line(&message);
                     let named =
@@ -442,7 +442,7 @@ mod tests {
             };
             input.show(|| url.clone());
             let read = Location::from_url(&url);
-            // A directory is no secret, whatever it is called.
+            // A directory is not a secret, whatever its name is.
             let is_directory = matches!(&read, Ok(Location::File { .. }));
             let shown = match &read {
                 Ok(_) if is_directory => String::new(),

@@ -1,4 +1,4 @@
-//! The reference: a store in memory that does exactly what the trait promises, judged by its own clock. For tests.
+//! The reference: a store in memory that does exactly what the traits promise, judged by its own clock. For tests.
 
 use super::{
     Administration, Claim, Delivery, Finding, Grant, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal,
@@ -22,7 +22,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// None when it has ended.
+    /// The note, or None if it has ended.
     fn note(&self, now: BootInstant) -> Option<Note> {
         let lasts = (self.until != BootInstant::NEVER).then(|| self.until.since(now));
         (now < self.until).then(|| Note::lasting(self.text.clone(), lasts))
@@ -31,10 +31,10 @@ impl Kept {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Of every leadership there was, the last one's.
+    /// The term of the last leadership.
     term: u64,
     lease: Option<Lease>,
-    /// A tree may be alive until then whose lease was revoked.
+    /// The instant until which the tree of a revoked lease may be alive.
     vacant_from: Option<BootInstant>,
 }
 
@@ -119,7 +119,7 @@ impl Leases for Memory {
         match entry.holder() {
             Some(holder) if !mine => Ok(Claim::Refused(holder)),
             Some(_) | None => {
-                // At least the milliseconds since 1970, as with every store that may forget.
+                // At least the milliseconds since 1970, as in every store that may forget.
                 entry.term = (entry.term + 1).max(wall_clock_millis());
                 let renewed = BootInstant::now();
                 let expires = renewed.plus(candidate.lease);
@@ -155,7 +155,7 @@ impl Leases for Memory {
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let mut shards = self.shards();
         let entry = shards.entry(candidate.shard.clone()).or_default();
-        // Of an earlier leadership of the same session: it comes late. Zero is any.
+        // A late request of an earlier leadership of the same session. Zero stands for any term.
         let earlier = term != Term(0) && term != Term(entry.term);
         if earlier || entry.lease.as_ref().is_none_or(|lease| lease.session != candidate.session) {
             return Ok(Release::NotHeld);

@@ -1,27 +1,28 @@
-//! The store `nats://`: one key a shard in a JetStream key-value bucket, changed only at the revision that was seen.
+//! The store `nats://`: one key for each shard in a JetStream key-value bucket, changed only at the revision that was
+//! seen.
 //!
-//! The hazard: a bucket keeps no leases. It compares revisions and stamps what it stores with its clock; everything
-//! that makes a record a lease is done here, over a network that loses answers and delivers writes late:
+//! The hazard: a bucket has no leases. It compares revisions, and stamps each value with its clock. Everything that
+//! makes a record a lease happens here, over a network that loses answers and delivers writes late:
 //!
-//! - Every write names the revision it replaces, so a write that arrives late applies only if nothing has happened since
-//!   it was sent, as if it had been in time: a renewal then prolongs what nobody has taken yet, a release gives back what
-//!   its holder has not touched since. A claim that is delivered after its claimant has gone blocks the shard for one
-//!   lease; it starts nothing. Revisions are not reused: `store init` makes them begin at the microsecond at which the
-//!   bucket is made, so those of a bucket that was dropped and made again do not meet the old ones.
-//! - A lease has expired when its record stood unchanged for all of it, as long as we have known it (a standby hears of
-//!   each renewal at once), or by the server's clock: the time it tells now minus its stamp on the record. Two servers
-//!   of a cluster may have stamped the two, so there more has to pass (`CLUSTER_SLACK`).
-//! - A release marks the record and leaves it there. So an absent record is of a shard that was never led, or somebody
-//!   deleted it, or all of the bucket; its holder may not know yet, and its tree runs until its deadline. A second
-//!   record, the ledger, tells the first from the second, and a marker in the bucket tells since when it remembers
-//!   anything. A leader that has to wait for such a tree may crash meanwhile, so its record says until when to wait, and
-//!   every successor keeps to that.
+//! - Every write names the revision that it replaces. So a write that arrives late applies only if nothing has happened
+//!   since it was sent, just as if it had been in time: a renewal prolongs a lease that nobody has taken, and a release
+//!   gives back a lease that its holder has not touched since. A claim that arrives after its candidate has gone blocks
+//!   the shard for one lease; it starts nothing. Revisions are not reused: `store init` makes them begin at the
+//!   microsecond at which the bucket is made, so a bucket that was dropped and made again does not repeat the old ones.
+//! - A lease has expired if its record stayed unchanged for its whole duration while we knew it (a standby hears of
+//!   each renewal at once). It has also expired by the server's clock: the server's present time minus its stamp on the
+//!   record. In a cluster, two servers may have stamped the two, so more time must pass (`CLUSTER_SLACK`).
+//! - A release marks the record and leaves it in place. So if a record is absent, either the shard was never led, or
+//!   the record or the whole bucket was deleted. In the second case its holder may not know yet, and its tree runs
+//!   until its deadline. A second record, the ledger, distinguishes the two, and a marker in the bucket says since when
+//!   the bucket remembers anything. A leader that has to wait for such a tree may crash meanwhile, so its record says
+//!   until when to wait, and every successor obeys it.
 //!
-//! The term is one more than that of the record before. Where there is none it is the microsecond of the server's
-//! clock, above all that came before unless that clock is set back.
+//! The term is one more than the term of the record before. If there is no such record, the term is the microsecond of
+//! the server's clock, which is above all earlier terms unless that clock is set back.
 //!
-//! What cannot be helped: a server that loses acknowledged writes (storage in memory, a crash of the machine between
-//! two syncs) has forgotten leaderships, and does not know it.
+//! What the store cannot prevent: a server that loses acknowledged writes (storage in memory, a crash of the machine
+//! between two syncs) has forgotten leaderships, and does not know it.
 
 mod address;
 mod bucket;
@@ -53,34 +54,34 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// A write that is refused looks again this often before it says so: somebody wrote in between.
+/// How often a write that was refused looks again before it reports that: another process wrote in between.
 const MOST_ATTEMPTS: usize = 4;
-/// The clocks of a cluster's servers are trusted to agree so far.
+/// How far apart the clocks of a cluster's servers may be.
 const CLUSTER_SLACK: Duration = Duration::from_secs(5);
 
 pub struct Nats {
     bucket: Bucket,
     seen: Mutex<HashMap<Shard, Snapshot>>,
-    /// Something was seen.
+    /// Notifies that a record was seen.
     noted: Notify,
-    /// The latest renewal that was asked for: its term and beat.
+    /// The latest renewal that was requested: its term and beat.
     latest: Mutex<HashMap<Shard, (Term, u64)>>,
 }
 
-/// Who wants to know how old a record is, of a server that does not tell the time.
+/// Who wants to know how old a record is, if the server does not tell the time.
 #[derive(Clone, Copy)]
 enum Asks {
-    /// May write, and does not need another permission for this.
+    /// May write, and needs no further permission for this.
     Candidate,
-    /// May be allowed to look only.
+    /// May perhaps only read.
     Onlooker,
 }
 
 impl Nats {
-    /// Asks nothing of the server yet.
+    /// Opens the store. Sends no request to the server yet.
     ///
     /// # Errors
-    /// Misconfigured, when a file cannot be used that the address names.
+    /// Misconfigured, if a file that the address names cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let bucket = Bucket { connections: Connections::open(address, request_timeout)? };
@@ -95,9 +96,9 @@ impl Nats {
         self.seen().get(shard).cloned()
     }
 
-    /// Takes in what was seen by a request sent at `asked`, or later. Answers with all that is known of it.
+    /// Remembers what a request showed that was sent at `asked`, or later. Returns the best knowledge of the record.
     ///
-    /// Answers may come in another order than they were sent in, so what is known stays unless this is newer.
+    /// Answers may arrive in another order than their requests were sent, so older knowledge is replaced only by newer.
     fn note(&self, shard: &Shard, snapshot: Snapshot, asked: BootInstant) -> Snapshot {
         let mut seen = self.seen();
         let Some(known) = seen.get_mut(shard) else {
@@ -110,7 +111,7 @@ impl Nats {
             known.learn_age(snapshot.age(snapshot.as_of), snapshot.as_of);
             return known.clone();
         }
-        // The second: the bucket was made again, and counts from one.
+        // The second condition: the bucket was made again, and counts from one.
         if snapshot.revision > known.revision || known.as_of < asked {
             *known = snapshot.clone();
         }
@@ -132,7 +133,8 @@ impl Nats {
         Ok(Some(self.note(shard, Snapshot::of(&entry, BootInstant::now()), asked)))
     }
 
-    /// A record that was not seen to appear may be older than we have known it. Asks the server's clock.
+    /// Asks the server's clock how old the record is. A record that we did not see appear may be older than we have
+    /// known it.
     async fn dated(&self, shard: &Shard, mut snapshot: Snapshot, asks: Asks) -> Result<Snapshot, StoreError> {
         let Some(stamp) = snapshot.stamp.filter(|_| !snapshot.dated) else { return Ok(snapshot) };
         let asked = BootInstant::now();
@@ -156,12 +158,12 @@ impl Nats {
         ))
     }
 
-    /// Whether it is the candidate's, and says of which leadership.
+    /// Whether the record belongs to the candidate and names a leadership.
     fn is_ours(candidate: &Candidate, snapshot: &Snapshot) -> bool {
         snapshot.record().is_some_and(|record| record.is_of(candidate)) && snapshot.term().is_some()
     }
 
-    /// Writes our record of revision `expected`. None when somebody else wrote in between.
+    /// Writes our record over revision `expected`. None if another process wrote in between.
     async fn write(
         &self,
         shard: &Shard,
@@ -169,7 +171,8 @@ impl Nats {
         expected: u64,
         hold_until: Option<BootInstant>,
     ) -> Result<Option<Snapshot>, StoreError> {
-        // From before it is sent, so that what the server counts from when it stores it does not end sooner.
+        // Taken before the request is sent, so that the lease does not end sooner by the server's count, which begins
+        // when it stores the record.
         let sent = BootInstant::now();
         record.hold_ms = hold_until.map_or(0, |until| millis(until.since(sent)));
         match self.bucket.put(&key_of(shard), record.encoded(), expected).await? {
@@ -178,7 +181,7 @@ impl Nats {
                 Ok(Some(self.note(shard, snapshot, sent)))
             }
             Put::Conflict => {
-                // What we thought is wrong.
+                // Our knowledge was wrong.
                 let mut seen = self.seen();
                 if seen.get(shard).is_some_and(|known| known.revision == expected) {
                     seen.remove(shard);
@@ -189,7 +192,7 @@ impl Nats {
     }
 }
 
-/// How far two stamps may be apart because they come from different clocks.
+/// How far two stamps may differ because they come from different clocks.
 fn slack(info: &Info) -> Duration {
     if info.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO }
 }

@@ -1,39 +1,41 @@
-//! Small texts beside the leases: what operators ordered of a shard, how its last leaderships went, who waits for it,
-//! and which of its jobs have run.
+//! Small texts beside the leases: operators' orders for a shard, the history of its leaderships, its standbys, and the
+//! runs of its jobs.
 //!
-//! The hazard: whoever writes may be one of many, and may never hear that it was written. So a note is replaced only
-//! where exactly the text stands that its writer had read; and what a lost answer leaves behind is told by reading
-//! again, for a text that somebody writes names who wrote it, or when. No note takes part in deciding who holds a
-//! lease: a store that forgets them all forgets orders and jobs, and lets nobody lead beside another.
+//! The hazard: a writer may be one of many, and may never hear that its write was applied. So a write replaces a note
+//! only if the note still has exactly the text that the writer read. After a lost answer the writer reads the note
+//! again: the text names its writer or its time, so the writer recognises its own. No note decides who holds a lease. A
+//! store that forgets all notes forgets orders and jobs, but never lets two candidates lead at once.
 
 use super::StoreError;
 use crate::lease::{JobId, Session, Shard};
 use std::time::Duration;
 
-/// Bytes in a text, at most: some stores charge by the kilobyte.
+/// The most bytes in a text: some stores charge by the kilobyte.
 pub const LONGEST: usize = 4096;
 
-/// Which of the notes about a shard.
+/// One of the notes about a shard.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Page {
-    /// What operators want of its candidates.
+    /// Operators' orders for the candidates.
     Orders,
-    /// How its last leaderships went.
+    /// The history of the last leaderships.
     History,
-    /// That a candidate waits for it.
+    /// The announcement of a standby.
     Standby(Session),
-    /// The last run of a job that runs once a slot of time.
+    /// The last run of a job that runs once for each slot of time.
     Runs,
-    /// The run of a job that runs once. A page for each, so that none is forgotten to make room for others.
+    /// The run of a job that runs once. Each job has a page of its own, so that none is forgotten to make room for
+    /// others.
     Once(JobId),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Not empty, and not longer than [`LONGEST`].
+    /// The text: not empty, and not longer than [`LONGEST`].
     pub text: String,
-    /// In a draft, how long it lasts from when the store receives it; of what was read, how much is left of that. By
-    /// the store's clock, and some seconds longer where that is known no better. None: for ever.
+    /// In a draft: how long the note lasts from when the store receives it. In a note that was read: how much of that
+    /// is left. It counts by the store's clock, and lasts some seconds longer where that clock is not known better.
+    /// None: for ever.
     pub lasts: Option<Duration>,
 }
 
@@ -49,15 +51,15 @@ impl Note {
     }
 }
 
-/// What can be done with notes. As with leases, to drop a future may leave its request applied.
+/// Operations on notes. As with leases, to drop a future may leave its request applied.
 #[async_trait::async_trait]
 pub trait Notes: Send + Sync {
-    /// None where nothing stands there, or no more; strongly consistent. A text that something else wrote is an error
-    /// (misconfigured) or, where it cannot be told from ours, read.
+    /// Reads a note; strongly consistent. None if there is no such note, or it has ended. A text that another program
+    /// wrote is an error (misconfigured), or is returned if it looks like one of ours.
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError>;
 
-    /// Puts `draft` (None: nothing) where exactly the text `expected` stands (None: nothing). False where something else
-    /// does, also when that is so because an earlier attempt of this very write was applied.
+    /// Writes `draft` (None: removes the note) if the note has exactly the text `expected` (None: if there is no note).
+    /// False if it has another text, even if an earlier attempt of this same write put it there.
     async fn replace(
         &self,
         shard: &Shard,
@@ -66,7 +68,7 @@ pub trait Notes: Send + Sync {
         draft: Option<&Note>,
     ) -> Result<bool, StoreError>;
 
-    /// The notes of all that wait for shards whose names begin with `prefix`, letter by letter: a shard as often as there
-    /// are some, in the order of shards.
+    /// The notes of all standbys of shards whose names begin with `prefix`, letter by letter: in the order of shards, a
+    /// shard once for each of its standbys.
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError>;
 }

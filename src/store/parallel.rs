@@ -1,4 +1,4 @@
-//! Several requests at once, polled by their borrower: no tasks, so that dropping the borrower drops them all.
+//! Several requests at once. The caller polls them itself: there are no tasks, so dropping the caller drops them all.
 
 #[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
 use super::StoreError;
@@ -8,12 +8,12 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Requests under way at once: enough that a slow network does not matter, few enough that each is answered within its
-/// time.
+/// The most requests under way at once: enough to make up for a slow network, and few enough that each is answered
+/// within its time.
 #[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
 const AT_ONCE: usize = 64;
 
-/// What the first of them to end answers; never, where there is none. The others are dropped.
+/// The answer of the first future to end. The others are dropped. Without any future it never ends.
 pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + Send>) -> T {
     let mut waiting: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
     poll_fn(|context| {
@@ -26,7 +26,7 @@ pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T> 
     .await
 }
 
-/// What all of them answer, in their order.
+/// The answers of all, in their order.
 pub async fn all<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + Send>) -> Vec<T> {
     let mut asked: Vec<(Option<Pin<Box<_>>>, Option<T>)> =
         futures.into_iter().map(|future| (Some(Box::pin(future)), None)).collect();
@@ -44,8 +44,8 @@ pub async fn all<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + 
     asked.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
-/// The answers, in no order. The first failure ends it. A list of thousands of shards would take thousands of round trips
-/// one after another.
+/// The answers of all, in any order. The first failure ends it. Lists need this: thousands of shards would take
+/// thousands of round trips, one after another.
 ///
 /// # Errors
 /// The first.

@@ -1,24 +1,25 @@
-//! The store `postgres://`: one row a shard in a table, judged by the server's clock.
+//! The store `postgres://`: one row for each shard in a table, judged by the server's clock.
 //!
-//! The hazards, and what stands against each:
+//! The hazards, and the defence against each:
 //!
-//! - Two candidates claim at once. `INSERT ... ON CONFLICT DO UPDATE ... WHERE` locks the row and then looks at the
-//!   latest version of it, under READ COMMITTED as well: whoever comes second sees the first. Under a stricter isolation
-//!   it fails (40001), which applied nothing. Every other write is an `UPDATE ... WHERE`, which does the same.
-//! - A write arrives late: it waited for a row that somebody had locked, or in a connection that we gave up. A renewal
-//!   names session, term and beat, and applies only over a lower beat. Claims and releases carry the instant at which
-//!   they were sent, on the CLOCK_BOOTTIME that all processes of a session share; one that was sent before the last one
-//!   that was applied does nothing.
-//! - The table forgets: dropped, truncated, restored from a dump, recovered from a backup, or the server failed over to
-//!   a replica that had not heard everything. A marker row says since when the table remembers. It is believed only if
-//!   the transaction that it names wrote it (a restored row was written by another) and while the server's timeline is
-//!   the one that it names (a failover and a recovery begin another). Else it is written anew, and whoever is granted a
-//!   lease within a lease from then on has to wait (`Grant::start_after`), whatever the row says.
-//! - Somebody deletes the row of a lease that is held. A rule on the table has it not happen (`table`).
-//! - The server's clock is set. Leases end by it, so they end early or late by that much. Nothing here can tell; a
-//!   server whose clock is slewed, not set, has not the problem.
-//! - Somebody ends a lease who does not hold it (`revoke`). Its row goes on as nobody's until the lease would have ended
-//!   (`statement`), and only then is the next one granted.
+//! - Two candidates claim at once. `INSERT ... ON CONFLICT DO UPDATE ... WHERE` locks the row and then looks at its
+//!   latest version, under READ COMMITTED as well: the second claim sees the first. Under a stricter isolation it fails
+//!   (40001), and then nothing was applied. Every other write is an `UPDATE ... WHERE`, which does the same.
+//! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. A renewal names
+//!   session, term and beat, and applies only over a lower beat. Claims and releases carry the instant at which they
+//!   were sent, on the `CLOCK_BOOTTIME` that all processes of a session share. A claim or release that was sent before
+//!   the last one that was applied does nothing.
+//! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server
+//!   failed over to a replica that had not received everything. A marker row says since when the table remembers. It is
+//!   believed only if the transaction that it names wrote it (another one wrote a restored row), and while the server's
+//!   timeline is the one that it names (a failover or a recovery begins another). Otherwise it is written again. A
+//!   candidate that is granted a lease less than one lease after that must wait (`Grant::start_after`), whatever the
+//!   row says.
+//! - A user deletes the row of a lease that is held. A rule on the table prevents it (`table`).
+//! - The server's clock is set. Leases end by it, so they end early or late by that much. Nothing here can detect that;
+//!   a server whose clock is slewed, not set, does not have the problem.
+//! - An operator ends another candidate's lease (`revoke`). Its row then belongs to nobody until the lease would have
+//!   ended (`statement`), and only then the next lease is granted.
 //! - A pooler stands before the server (`connection`, `watch`), or the connection is silent (`server`).
 
 mod address;
@@ -55,7 +56,7 @@ pub struct Postgres {
 /// What a look at a shard showed.
 struct Look {
     seen: Seen,
-    /// Who holds the advisory lock, and is none of us.
+    /// The holder of the advisory lock, if it is not one of our own backends.
     stranger: Option<Holder>,
 }
 
@@ -69,7 +70,7 @@ impl Look {
 }
 
 impl Postgres {
-    /// Connects to nothing yet.
+    /// Opens the store. Makes no connection yet.
     ///
     /// # Errors
     /// Misconfigured: no user, or files for TLS that cannot be used.
@@ -115,7 +116,7 @@ impl Postgres {
 }
 
 impl Store for Postgres {
-    /// Whoever finds the one that is kept in use makes another, and closes it afterwards.
+    /// A request that finds the shared connection in use makes another one, and closes it afterwards.
     fn lanes(&self) -> usize {
         2
     }

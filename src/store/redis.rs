@@ -1,31 +1,33 @@
 //! The stores `redis://`, `rediss://`, `redis+unix://` and `redis+sentinel://`: a lock with an expiry, changed only by
 //! scripts that run in the server, by the server's clock.
 //!
-//! The hazard: Redis forgets. A restart loses what was not persisted, a failover what was not replicated, an operator's
-//! FLUSHALL everything, and all of them look like a lock that nobody holds. So beside the lock (a string with an
-//! expiry) stand two keys that do not expire:
+//! The hazard: Redis forgets. A restart loses what was not persisted, a failover loses what was not replicated, and an
+//! operator's FLUSHALL loses everything. All of them look like a lock that nobody holds. So beside the lock (a string
+//! with an expiry) there are two keys that do not expire:
 //!
-//! - `store` names the run of the server that is known to have forgotten nothing, and since when: `run_id`, which is
-//!   new at each start, and `master_replid`, which is new at each promotion of a replica. When either differs from
-//!   what the server says of itself, or the key is gone, the server may have forgotten everything until now.
-//! - `last` tells of the last leadership of a shard: its term, when it would end, and whether it was released. A lock
-//!   that vanished before that was deleted by hand, and its tree may live until then. Where an operator revoked it,
-//!   `last` says so, for a renewal must not make that lease again. A copy of it is a field of `store`: who deletes all
-//!   keys of a shard leaves it behind, and who deletes that one as well has the server forget everything.
+//! - `store` names the run of the server that has certainly forgotten nothing, and says since when. It consists of
+//!   `run_id`, which is new at each start, and `master_replid`, which is new at each promotion of a replica. If either
+//!   differs from what the server says of itself, or the key is gone, the server may have forgotten everything until
+//!   now.
+//! - `last` describes the last leadership of a shard: its term, when it would end, and whether it was released. A lock
+//!   that vanished before that end was deleted by hand, and its tree may live until then. After an operator revoked the
+//!   lease, `last` says so, because a renewal must not make that lease again. `store` has a copy of `last` as a field.
+//!   So if a user deletes all keys of a shard, the copy remains; if the user deletes the copy too, the server counts as
+//!   having forgotten everything.
 //!
-//! While the server may have forgotten a lease, which is until one lease after it was first spoken to, **nobody is
-//! granted one**, and a **renewal makes the lease again** that was forgotten. Why that is safe: until then one tree runs
-//! at most, for the server granted its leases one after another. A holder counts from when it sent its last renewal
-//! that was granted; that was before the server forgot, or the server knows of it. So who does not renew in that
-//! time is dead at its end, as after any expiry. And a renewal that was made again by one who had lost its leadership
-//! before (a packet that came late) does no harm: its tree is dead, it starts none without a claim, claims are refused,
-//! and the renewal of the one that leads, whose term is higher, replaces it.
+//! The server may have forgotten a lease until one lease after it was first spoken to. In that time **nobody is granted
+//! a lease**, and a **renewal makes the lease again** that was forgotten. Why that is safe: until then at most one tree
+//! runs, because the server granted its leases one after another. A holder counts from when it sent its last renewal
+//! that was granted. Either that was before the server forgot, or the server knows of it. So the tree of a holder that
+//! does not renew in that time is dead at its end, as after any expiry. A late packet may make a lease again for a
+//! holder that had already lost its leadership. That does no harm: the tree of that holder is dead, it starts none
+//! without a claim, claims are refused, and the renewal of the present leader, whose term is higher, replaces it.
 //!
-//! Terms are at least the server's time in milliseconds, so they rise also after everything was forgotten.
+//! Terms are at least the server's time in milliseconds, so they rise even after everything was forgotten.
 //!
-//! What is left to trust: the server's clock is not set forward. A candidate that saw the lock before still waits for
-//! what it saw (`Rival`); one that has just been started cannot know. And a master that is cut off from its replicas
-//! goes on renewing leases while a promoted replica grants others: `wait=` is against that.
+//! What the store has to trust: the server's clock is not set forward. A candidate that saw the lock before still waits
+//! for what it saw (`Rival`); a candidate that has just started cannot know. And a master that is cut off from its
+//! replicas goes on renewing leases while a promoted replica grants others: `wait=` protects against that.
 
 mod address;
 mod check;
@@ -52,7 +54,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use watch::Subscription;
 
-/// Whom a server that may have forgotten a lease names as its holder.
+/// The holder that a server names if it may have forgotten a lease.
 const FORGOTTEN: &str = "a leader that the server may have forgotten";
 /// Rates of clocks differ by less than one part in this many.
 const DRIFT_PARTS: u32 = 100;
@@ -61,7 +63,7 @@ pub struct Redis {
     client: Client,
     scripts: Scripts,
     prefix: String,
-    /// So many replicas have a lease before it counts.
+    /// How many replicas must have a lease before it counts.
     replicas: u32,
     seen: Mutex<HashMap<Shard, Seen>>,
     /// The number of the last request that was sent.
@@ -70,31 +72,31 @@ pub struct Redis {
     subscription: Mutex<Option<Subscription>>,
 }
 
-/// What this process remembers of a shard.
+/// What this process remembers about a shard.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// For how long it claims; 0 before its first claim.
+    /// The lease that it claims; 0 before its first claim.
     lease_millis: u64,
     /// When its leadership began, by the server's clock.
     began: u64,
-    /// The same by ours, in RFC 3339.
+    /// When its leadership began by our clock, in RFC 3339.
     started_at: String,
     rival: Option<Rival>,
 }
 
-/// Who stood in our way. By our own clock, in case the server's is set forward.
+/// A session that stood in our way, by our own clock, in case the server's clock is set forward.
 #[derive(Clone, Debug)]
 struct Rival {
-    /// None for somebody that the server may have forgotten.
+    /// None for a session that the server may have forgotten.
     session: Option<Session>,
     until: BootInstant,
 }
 
 impl Redis {
-    /// Asks nothing of the server yet.
+    /// Opens the store. Sends no request to the server yet.
     ///
     /// # Errors
-    /// Misconfigured, when a file for TLS cannot be used.
+    /// Misconfigured, if a file for TLS cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         tls::install_provider();
@@ -109,12 +111,13 @@ impl Redis {
         })
     }
 
-    /// In a cluster all keys are on one node, for a script may touch no others: that of the word in braces.
+    /// The name of a key. In a cluster all keys must be on one node, because a script may touch no others: the word in
+    /// braces selects that node.
     fn key(&self, what: &str) -> String {
         format!("{}{{leases}}:{what}", self.prefix)
     }
 
-    /// In the order in which the scripts take them.
+    /// The keys of a shard, in the order in which the scripts take them.
     fn keys(&self, shard: &Shard) -> [String; 4] {
         [
             self.key(&format!("lock:{shard}")),
@@ -136,7 +139,7 @@ impl Redis {
         self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a script; as often as it is told to, replicas confirm.
+    /// Runs a script. If `counts` says that the answer needs replicas, waits until enough of them have confirmed.
     async fn run(
         &self,
         script: &Script,
@@ -160,7 +163,7 @@ impl Redis {
         self.run(&self.scripts.look, shard, &[&lease.to_string()], None).await
     }
 
-    /// What a look showed.
+    /// The report about a shard, from the reply to a look.
     fn report(&self, shard: &Shard, reply: &Reply) -> Result<Report, StoreError> {
         let renewed_ago = reply.number(5).map(Duration::from_millis);
         let holder = self.holder(shard, reply, 0)?.map(|holder| Holder { renewed_ago, ..holder });
@@ -172,7 +175,7 @@ impl Redis {
         Holder { owner, ..Holder::default() }
     }
 
-    /// As three words of a reply tell: what it is, the lock, and what is left of it.
+    /// The holder, from three words of a reply: the kind, the lock, and how much time is left.
     fn holder(&self, shard: &Shard, reply: &Reply, index: usize) -> Result<Option<Holder>, StoreError> {
         let expires_in = Some(reply.millis(index + 2));
         let foreign = || Holder { expires_in, ..self.foreign(shard) };

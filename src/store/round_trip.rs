@@ -1,4 +1,4 @@
-//! How long a request may take, and how long it does.
+//! The time that a request may take, and the time that it took.
 
 use super::StoreError;
 use crate::lease::show;
@@ -6,7 +6,7 @@ use crate::lease::show;
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// A request that is cut off may have been applied, or may yet be.
+/// Bounds a request. A request that is cut off may have been applied, or may be applied later.
 pub(crate) async fn within<T>(
     timeout: Duration,
     request: impl Future<Output = Result<T, StoreError>>,
@@ -20,8 +20,8 @@ pub(crate) async fn within<T>(
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 const QUESTIONS: usize = 5;
 
-/// Asks several times, one question after another, for `leaderctl store check`. Answers with the last answer, and with the
-/// median time that one took.
+/// Sends the same question several times, one after another, for `leaderctl store check`. Returns the last answer, and
+/// the median time of one.
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub async fn measure<T, F>(mut ask: impl FnMut() -> F) -> Result<(T, Duration), StoreError>
 where

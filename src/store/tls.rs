@@ -1,7 +1,7 @@
-//! TLS for the stores that speak over sockets of their own: rustls on ring, one set-up for all of them.
+//! TLS for the stores that open their own sockets: rustls on ring, with one configuration for all of them.
 //!
-//! The hazard: a client that cannot check a server's certificate must not go on without. Nothing here turns a check
-//! off; a missing file or an empty set of authorities is an error that names it.
+//! The hazard: a client that cannot check a server's certificate must not continue without the check. Nothing here
+//! turns a check off; a missing file or an empty set of authorities is an error that names it.
 
 use super::StoreError;
 use super::url::TlsFiles;
@@ -11,16 +11,16 @@ use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Makes ring the provider of this process: two libraries in it would otherwise not know which to take.
+/// Makes ring the provider of this process. With two libraries in it, rustls would otherwise not know which one to use.
 pub fn install_provider() {
-    // An error says that there is one already, which is ours: nobody else installs any.
+    // An error means that there is a provider already. It is ours, because nothing else installs one.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// A configuration that trusts `files.ca`, or else the system's authorities, and shows `files.cert`.
+/// A configuration that trusts `files.ca`, or the system's authorities without it, and shows `files.cert`.
 ///
 /// # Errors
-/// Misconfigured, naming the file that cannot be read or makes no sense.
+/// Misconfigured, with the name of the file that cannot be read or makes no sense.
 pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -34,7 +34,7 @@ pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     }
 }
 
-/// The authorities in `ca`, or else the system's.
+/// The authorities in `ca`, or the system's without it.
 ///
 /// # Errors
 /// As [`client_config`].
@@ -56,7 +56,7 @@ pub fn roots(ca: Option<&Path>) -> Result<RootCertStore, StoreError> {
     Ok(roots)
 }
 
-/// Our own certificate and its key, where there is one.
+/// Our own certificate and its key, if the files name one.
 ///
 /// # Errors
 /// As [`client_config`].

@@ -1,7 +1,7 @@
-//! Reads the URLs of stores behind a network: `SCHEME://[USER[:PASSWORD]@]HOST[:PORT][,HOST...][/PATH][?OPTIONS]`.
+//! Reads the URLs of stores on a network: `SCHEME://[USER[:PASSWORD]@]HOST[:PORT][,HOST...][/PATH][?OPTIONS]`.
 //!
-//! The hazard: a URL may hold a password, and what somebody mistyped is printed. No message here repeats more of
-//! a URL than its scheme, the names of options, and what was shown to be harmless; and a [`Secret`] does not print.
+//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats more of a URL
+//! than its scheme, the names of options, and the parts that were shown to be harmless. A [`Secret`] does not print.
 
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 use url::form_urlencoded;
 
-/// What must not be printed.
+/// A text that must not be printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret(String);
 
@@ -50,7 +50,7 @@ impl Host {
     }
 }
 
-/// A URL taken apart, everything percent-decoded.
+/// A URL in parts, with everything percent-decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: &'static str,
@@ -58,13 +58,13 @@ pub struct StoreUrl {
     pub password: Option<Secret>,
     /// Empty in `scheme:///path`.
     pub hosts: Vec<Host>,
-    /// Without the slash before it.
+    /// The path without its first slash.
     pub path: String,
     options: BTreeMap<String, String>,
 }
 
 impl StoreUrl {
-    /// Takes apart what follows `SCHEME:`. Each option may be there once, not be empty, and has to be among `known`.
+    /// Splits the text after `SCHEME:`. Each option may occur once, must not be empty, and must be among `known`.
     ///
     /// # Errors
     /// One line that says what is wrong, and what to write.
@@ -77,14 +77,14 @@ impl StoreUrl {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // After the host it would have been taken for one of a password with a '/' in it, which then is no password here,
-        // but a host or a path, and would be printed.
+        // The user probably has a password with a '/' in it, which was not encoded. Behind the host it is not read as a
+        // password, but as a host or a path, and would be printed.
         if path.contains('@') {
             return Err(format!(
                 "{scheme}:// has an '@' after a '/': write %2F for a '/' in a password, and %40 for an '@' in a path"
             ));
         }
-        // A password may have an '@' in it that nobody encoded; a host may not.
+        // A password may contain an '@' that the user did not encode; a host may not.
         let (credentials, hosts) = match authority.rsplit_once('@') {
             Some((credentials, hosts)) => (Some(credentials), hosts),
             None => (None, authority),
@@ -108,7 +108,7 @@ impl StoreUrl {
         Ok(Self { scheme, user, password, hosts, path, options: query_options(query, scheme, known)? })
     }
 
-    /// The value of an option, which is not asked for again.
+    /// Takes the value of an option out of the URL.
     pub fn take(&mut self, option: &str) -> Option<String> {
         self.options.remove(option)
     }
@@ -116,7 +116,7 @@ impl StoreUrl {
     /// As [`StoreUrl::take`], read as a number.
     ///
     /// # Errors
-    /// One line when it is no number of the type asked for.
+    /// One line if the value is not a number of this type.
     pub fn take_number<T: std::str::FromStr>(&mut self, option: &str) -> Result<Option<T>, String> {
         let scheme = self.scheme;
         let read = |text: String| {
@@ -125,10 +125,10 @@ impl StoreUrl {
         self.take(option).map(read).transpose()
     }
 
-    /// `ca=FILE`, `cert=FILE` and `key=FILE`, which have to be among the known options.
+    /// Takes `ca=FILE`, `cert=FILE` and `key=FILE`, which must be among the known options.
     ///
     /// # Errors
-    /// One line when there is a certificate without its key, or a key without its certificate.
+    /// One line if there is a certificate without its key, or a key without its certificate.
     pub fn take_tls_files(&mut self) -> Result<TlsFiles, String> {
         let mut file = |option| self.take(option).map(PathBuf::from);
         let files = TlsFiles { ca: file("ca"), cert: file("cert"), key: file("key") };
@@ -138,10 +138,10 @@ impl StoreUrl {
         Ok(files)
     }
 
-    /// At least one host.
+    /// Checks that the URL names at least one host.
     ///
     /// # Errors
-    /// One line when none is named.
+    /// One line if it names none.
     pub fn some_host(&self) -> Result<(), String> {
         if self.hosts.is_empty() { Err(format!("{0}:// names no host: write {0}://HOST", self.scheme)) } else { Ok(()) }
     }
@@ -150,9 +150,9 @@ impl StoreUrl {
 /// PEM files for TLS, as options of a URL name them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Trusted instead of the system's certificate authorities.
+    /// Authorities to trust instead of the system's.
     pub ca: Option<PathBuf>,
-    /// Our own certificate, with the chain that leads to it. Some when `key` is.
+    /// Our own certificate, with its chain. Some if `key` is.
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
 }
@@ -189,17 +189,17 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
     Ok(Host { name: name.to_owned(), port })
 }
 
-/// Reads `a=b&c=d`, each key at most once and only keys that are known, none empty.
+/// Reads `a=b&c=d`. Each key occurs at most once, is known, and has a value.
 ///
 /// # Errors
 /// One line that names the option.
 pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeMap<String, String>, String> {
     let mut options = BTreeMap::new();
-    // Then a part of it may be taken for options: `u:pa?word=x@host`, `?sentinel_password=pa&word=x`.
+    // A part of a secret may look like options: `u:pa?word=x@host`, `?sentinel_password=pa&word=x`.
     let beside_a_secret = query.contains('@') || query.contains("password");
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if !known.contains(&&*key) {
-            // What has no value, or is no word, may be a part of a password that nobody encoded.
+            // A part without a value, or that is not a word, may belong to a password that was not encoded.
             let word = key.len() <= 30 && key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
             let option = if word && !value.is_empty() && !beside_a_secret {
                 format!("the option {key}")
@@ -227,7 +227,7 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
 
 #[cfg(all(test, any(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")))]
 impl StoreUrl {
-    /// What follows `SCHEME:`, everything percent-encoded that may be.
+    /// The text after `SCHEME:`, with everything percent-encoded that may be.
     pub(super) fn written(&self) -> String {
         use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
         use std::fmt::Write as _;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none() {
+    fn missing_parts_of_a_url_are_none() {
         let read = StoreUrl::read("redis", "//h", &[]).unwrap();
         assert_eq!((read.user, read.password, read.path.as_str()), (None, None, ""));
         let read = StoreUrl::read("redis", "//:secret@h/", &[]).unwrap();

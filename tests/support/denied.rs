@@ -1,4 +1,4 @@
-//! Users who may do a part of it: what the programs say to them, and that nothing comes of it.
+//! Users with a part of the permissions: what the programs tell them, and that their attempts have no effect.
 
 use super::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! etcd, as Debian's `etcd-server` and `etcd-client` have it (3.4 and later): a server alone, or members of a cluster.
+//! etcd from Debian's `etcd-server` and `etcd-client` (3.4 and later): a single server, or the members of a cluster.
 
 use super::fleet::{leaderctl, wait_until_or};
 use super::ports::free_port;

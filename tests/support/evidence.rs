@@ -1,6 +1,7 @@
-//! What the stamps of a story show: whether two trees were ever alive at once, how long none was, and who was left.
+//! The evidence in the stamps of a story: whether two trees were ever alive at once, how long no tree was alive, and
+//! which processes were left.
 //!
-//! The stamps are read, and overlaps found, as `leaderctl selftest` does it.
+//! The stamps are read, and overlaps found, in the same way as in `leaderctl selftest`.
 
 use super::fleet::Life;
 use super::note::note;

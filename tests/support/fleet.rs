@@ -1,4 +1,4 @@
-//! Several candidates of one shard, as real processes, and what their COMMANDs wrote down.
+//! Several candidates of one shard, as real processes, and the stamps that their COMMANDs wrote.
 
 use super::evidence::Evidence;
 pub use leaderrun::internals::cli::leaderctl::selftest::evidence::Life;

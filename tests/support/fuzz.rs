@@ -1,15 +1,14 @@
-//! Inputs for what parses: valid ones that were bent, by the million, for the tests of this crate.
+//! Inputs for parsers: valid ones that were bent, by the million, for the tests of this crate.
 //!
-//! The hazard: a fuzz test that only asks whether something panicked passes on a parser that takes everything. So each
-//! check says what it did with an input, both answers have to occur, and what is accepted has to hold what the test
-//! says of it.
+//! The hazard: a fuzz test that only looks for panics passes on a parser that accepts everything. So each check says
+//! whether it accepted an input, both answers have to occur, and an accepted input must pass the test's own assertions.
 //!
 //! Every input is made from a number of its own, which is shown when the check fails or hangs. `LEADERRUN_FUZZ_SEED`
-//! with that number and `LEADERRUN_FUZZ_INPUTS=1` make it again; without them a run begins at a random number and tries
+//! with that number and `LEADERRUN_FUZZ_INPUTS=1` make it again. Without them a run begins at a random number and tries
 //! a million. Deep strategies of proptest are fifty times slower than bending bytes, so they are not used here.
 //!
-//! Where `LEADERRUN_EVIDENCE` names a file, every run that ends adds a line to it:
-//! `fuzz`, what, inputs, how many of them were accepted, panics (none), with tabs between.
+//! If `LEADERRUN_EVIDENCE` names a file, every run that ends adds a line to it: `fuzz`, the name, the number of inputs,
+//! how many of them were accepted, and panics (none), with tabs in between.
 
 #![allow(dead_code, reason = "a build with fewer stores has fewer parsers")]
 

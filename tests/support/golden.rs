@@ -1,7 +1,7 @@
 //! Golden files: text in tests/golden that must not change unnoticed.
 //!
-//! The hazard: a test that writes what it is compared with cannot fail. With `LEADERRUN_GOLDEN=write` a test writes its
-//! file and says so, and the run fails; the change to the file is then for a person to read.
+//! The hazard: a test that writes the text it is compared with cannot fail. So with `LEADERRUN_GOLDEN=write` a test
+//! writes its file and says so, and the run fails. A person must then read the change to the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
-//! Servers that mean harm, or are broken: what they say has no end, no meaning, or does not come.
+//! Servers that are hostile or broken: their answers have no end, no meaning, or never arrive.
 //!
-//! The hazard is this machine: so each server stops by itself, after some time and after so many bytes, and the programs
-//! that meet it have a bound on their address space.
+//! The hazard is for this machine. So each server stops by itself, after some time and after some number of bytes, and
+//! the programs that meet it have a limit on their address space.
 
 use super::fleet::{leaderctl, leaderrun};
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! The line that stamps are made of: `OWNER TERM PID BOOT_NANOSECONDS`.
+//! The line of a stamp: `OWNER TERM PID BOOT_NANOSECONDS`.
 
 use leaderrun::internals::time::BootInstant;
 use std::fs::File;

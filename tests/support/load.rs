@@ -1,4 +1,4 @@
-//! A machine that is busy with something else. One load at a time: the tests beside it are not what it is meant for.
+//! A machine that is busy with other work. One load runs at a time, because the tests beside it are not its target.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};

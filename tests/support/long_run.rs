@@ -1,13 +1,13 @@
-//! Stories that nobody has thought of: a store, some candidates, and faults upon faults, all drawn from a seed.
+//! Stories that no author wrote: a store, some candidates, and many faults, all drawn from a seed.
 //!
-//! A seed draws the same story again, yet not the same races: the machine has a say in those. So a breach is told with
-//! its seed, to be replayed until it shows itself.
+//! A seed draws the same story again, but not the same races, because the machine influences those. So a breach is
+//! reported with its seed. Replay the seed until the breach occurs again.
 //!
-//! In some of them an operator orders at random meanwhile. What is ordered is no fault; it is in the table beside them,
-//! for whoever follows upon it.
+//! In some stories an operator gives random orders meanwhile. An order is not a fault; the table lists it beside the
+//! faults, because a change of the leader may follow from it.
 //!
-//! One fault is never told, for nothing is promised of it: all three keepers of a tree harmed at once. So harm that is
-//! done to one of them is over, or its tree dead, before the next is harmed.
+//! One fault never occurs, because leaderrun promises nothing about it: all three keepers of a tree harmed at once. So
+//! harm to one of them is over, or its tree is dead, before the next one is harmed.
 
 use crate::support::evidence::{Evidence, common, median_and_worst, millis};
 use crate::support::fleet::{Life, leaderctl, wait_until};

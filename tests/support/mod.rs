@@ -1,4 +1,4 @@
-//! What several tests need. Each test uses a part of it.
+//! Code that several tests share. Each test uses a part of it.
 #![allow(dead_code, unused_macros, reason = "each test compiles all of it and uses some")]
 
 pub mod claims;

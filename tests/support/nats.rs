@@ -1,4 +1,4 @@
-//! A real nats-server for tests, and a small client of its own: what an operator does with `nats`.
+//! A real nats-server for tests, and a small client of its own, which does what an operator does with `nats`.
 
 use super::ports::free_port;
 use super::server::{self, prepare};

@@ -1,4 +1,4 @@
-//! A line for the table of evidence, which `tests/evidence` prints: words with tabs between, in the file that
+//! Writes a line for the table of evidence, which `tests/evidence` prints: words with tabs in between, in the file that
 //! `LEADERRUN_EVIDENCE` names.
 
 use std::fs::File;

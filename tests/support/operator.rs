@@ -1,8 +1,7 @@
-//! Operators who order at random with the real leaderctl, beside whatever else happens: some of their verbs are killed
-//! half-way.
+//! Operators who give random orders with the real leaderctl during a story. Some of their verbs are killed half-way.
 //!
-//! What they order is drawn from a seed; what comes of it depends on the moment. So an answer is held to what is
-//! documented of every answer, and nothing more.
+//! Their orders are drawn from a seed; the results depend on the moment. So an answer is compared only with the facts
+//! that the manual documents for every answer.
 
 use super::fleet::leaderctl;
 use super::random::Random;

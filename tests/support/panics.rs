@@ -1,6 +1,6 @@
 //! A candidate that panics while its COMMAND runs: `panics main|task|pool|thread STORE FILE`.
 //!
-//! COMMAND writes its number into FILE and sleeps. Once that stands there, the panic comes.
+//! COMMAND writes its process id into FILE and sleeps. Once FILE has it, the candidate panics.
 
 use leaderrun::internals::election::{OnLoss, Patience, Settings};
 use leaderrun::internals::guard::contain::{Contain, Containment};

@@ -1,4 +1,4 @@
-//! Where candidates meet: a store, and a directory to write into.
+//! The place where candidates meet: a store, and a directory for their files.
 
 use super::fleet::{Fleet, leaderctl};
 use super::server::{Server, prepare};

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same again for the same seed: SplitMix64.
+//! Pseudo-random numbers, the same again for the same seed: SplitMix64.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A store's real server, as the tests that are the same for all stores use it.
+//! A store's real server, for the tests that are the same for all stores.
 
 use super::fleet::children_of;
 use nix::sys::signal::{Signal, kill};

@@ -1,4 +1,4 @@
-//! A shell of one's own at a terminal of its own (tmux).
+//! A shell in a terminal of its own (tmux).
 
 use super::fleet::wait_until_or;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Candidates of a shard that has two slots: who leads in which, and what must hold in each.
+//! Candidates of a shard with two slots: which one leads in each slot, and what must be true in each.
 
 use super::evidence::{Evidence, common};
 use super::fleet::{Fleet, Life, wait_until_or};

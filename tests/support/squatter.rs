@@ -1,7 +1,8 @@
-//! Sits on names in the abstract namespace of sockets, as any process of the machine may. Says `ready` once it does.
+//! Binds names in the abstract namespace of sockets, as any process of the machine may. Prints `ready` when it has
+//! them.
 //!
-//! `squatter WORD NAME...`: what it answers to each connection: `silence` nothing, `endless` a stream that does not end, and
-//! anything else is the answer itself.
+//! `squatter WORD NAME...`: WORD is its answer to each connection. `silence` sends nothing, `endless` sends a stream
+//! without an end, and any other word is sent as it is.
 
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;

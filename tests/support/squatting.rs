@@ -1,4 +1,4 @@
-//! Other users who sit on names of sockets.
+//! Other users who bind names of sockets that candidates need.
 
 use super::fleet::example_program;
 use std::fs;

@@ -1,9 +1,9 @@
 //! A COMMAND that shows when it was alive: it appends a line to a file every two milliseconds until it dies.
 //!
 //! `stamp FILE [ignore-term] [daemon] [ends | ends-once]`; in slot 2 of a shard it writes into `FILE.2`. Each line is
-//! `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it starts a second one first, double-forked and in a session of its
-//! own. With `ends` it fails after a while that is never the same, with `ends-once` soon, in the first run of each term;
-//! that daemon does not. The terms of all runs are in `FILE.runs`.
+//! `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it first starts a second stamp, double-forked and in a session of
+//! its own. With `ends` it fails after a random time; with `ends-once` it fails soon, in the first run of each term.
+//! The daemon does not fail. The terms of all runs are in `FILE.runs`.
 
 mod line;
 

@@ -1,8 +1,8 @@
-//! A program that uses the library, and shows when it worked: a line every two milliseconds, as those of a stamp.
+//! A program that uses the library and shows when it worked: it writes a line every two milliseconds, like a stamp.
 //!
 //! `worker STORE OWNER FILE [block] [hold] [warn] [lease=SECONDS] [margin=SECONDS]`; each line is
-//! `OWNER TERM PID BOOT_NANOSECONDS`. With `block` its work never awaits, so that the whole runtime stands still; with
-//! `hold` it ignores that it has to end, and with `warn` it may. SIGTERM has it leave.
+//! `OWNER TERM PID BOOT_NANOSECONDS`. With `block` its work never awaits, so the whole runtime stands still. With
+//! `hold` it ignores that it has to end, and with `warn` the library only warns about that. SIGTERM makes it leave.
 
 mod line;
 

@@ -1,4 +1,4 @@
-//! A story's world: the server of a store, candidates, and between them proxies that misbehave on demand.
+//! The world of a story: the server of a store, candidates, and proxies between them that misbehave on demand.
 
 use super::fleet::{Fleet, Life, children_of};
 use super::proxy::{NetworkFault, Proxy};

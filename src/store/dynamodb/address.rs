@@ -1,6 +1,6 @@
-//! What names a table.
+//! The address of a table.
 
-/// Which table, and how to reach it. What is None is found as the AWS SDK finds it.
+/// Which table, and how to reach it. Fields that are None are found as the AWS SDK finds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub table: String,

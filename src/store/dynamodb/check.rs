@@ -1,8 +1,8 @@
 //! `leaderctl store init` and `leaderctl store check`: the table, and whether an election can rely on it.
 //!
-//! The hazard: a table that looks right and is not. With other keys every request fails; replicated without strong
-//! consistency two regions grant the same lease at once; with a TTL on one of our other attributes DynamoDB deletes
-//! leases that are held. Permissions are told apart only by trying each.
+//! The hazard: a table may look right and not be. With other keys every request fails. Replicated without strong
+//! consistency, two regions grant the same lease at once. With a TTL on one of our other attributes, DynamoDB deletes
+//! leases that are held. And a missing permission shows only when it is needed, so the check tries each one.
 
 use super::claim::{FIRST_GUESS, unchanged};
 use super::list::report;
@@ -25,17 +25,17 @@ use aws_sdk_dynamodb::types::{
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A new table is ready in some seconds; nobody waits longer than this for it.
+/// How long to wait for a new table, which is ready after some seconds.
 const MOST_CREATION: Duration = Duration::from_mins(1);
 /// From one look at the server's clock to the next, while it has not passed a term.
 const MOMENT: Duration = Duration::from_millis(100);
 const TTL: &str = "ttl";
-/// Numbers of ours that are no time at which an item may go.
+/// Our attributes with numbers that are not a time at which an item may be deleted.
 const OUR_OTHER_NUMBERS: [&str; 9] =
     ["beat", "term", "leaseMs", "expiresMs", "pid", "sinceMs", "waitUntilMs", "waitMs", "createdMs"];
-/// The clock of a host whose signatures AWS is about to refuse.
+/// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
 const MOST_WALL_CLOCK_ERROR: i64 = 60;
-/// What a check leaves behind, if it may not delete it, goes after this.
+/// When scratch items expire that the check may not delete.
 const SCRATCH_SECONDS: u64 = 600;
 
 #[async_trait::async_trait]
@@ -70,20 +70,21 @@ impl Administration for DynamoDb {
             if !self.may_go(shard, &record, term, sent).await? {
                 return Ok(Release::NotHeld);
             }
-            // The term item stays as it is: it names a holder who did not say goodbye, and for how long its tree may run.
+            // The term item stays as it is: it names a holder that did not release, and how long its tree may run.
             match self.table.delete(lock_key(shard), unchanged(&record)).await? {
                 Outcome::Done(_) => {
                     self.unsee(shard);
                     return Ok(Release::Released);
                 }
-                // Renewed meanwhile, or gone, or the server does not return it.
+                // The item was renewed meanwhile, or is gone, or the server does not return it.
                 Outcome::Refused(item) => found = item,
             }
         }
         Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be revoked")))
     }
 
-    /// The lock goes last, so that nobody comes in between; without it, its term item would make the next leader wait.
+    /// The lock goes last, so that no candidate comes in between. The term item goes before it: alone, it would make
+    /// the next leader wait.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (shard, beat) = (&candidate.shard, self.beat.load(Ordering::Relaxed));
         let item = self.table.get(lock_key(shard), true).await?;
@@ -117,8 +118,8 @@ impl Administration for DynamoDb {
 }
 
 impl DynamoDb {
-    /// Whether a record that a read sent at `read_sent` has shown is the lease of `term`, and may go: whoever finds it
-    /// gone will know of its tree.
+    /// Whether a record that a read sent at `read_sent` showed is the lease of `term`, and may be deleted. Before it
+    /// returns true it makes sure that the next candidate will know of the tree.
     async fn may_go(
         &self,
         shard: &Shard,
@@ -139,7 +140,8 @@ impl DynamoDb {
         Ok(true)
     }
 
-    /// Whether the first term of a shard that begins now is higher, also on another host. A moment's wait may make it so.
+    /// Whether the first term of a shard that begins now is higher, on other hosts too. Waits a moment if that may
+    /// help.
     async fn is_past(&self, term: Term) -> bool {
         let give_up = BootInstant::now().plus(FIRST_GUESS);
         loop {
@@ -153,7 +155,7 @@ impl DynamoDb {
     }
 }
 
-/// Makes the table where there is none, and what it needs in it.
+/// Makes the table if it is missing, and what it needs in it.
 async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     let Table { name, server, .. } = table;
     let mut lines = Vec::new();
@@ -178,7 +180,7 @@ async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     Ok(lines)
 }
 
-/// Answers false when somebody else has just made it.
+/// Makes the table. False if another process has just made it.
 async fn create(table: &Table) -> Result<bool, StoreError> {
     let wrong = |error: BuildError| StoreError::misconfigured(format!("cannot describe the table: {error}"));
     let attribute = |name: &str| {
@@ -204,7 +206,7 @@ async fn create(table: &Table) -> Result<bool, StoreError> {
     }
 }
 
-/// None when there is no such table.
+/// The table's description. None if there is no such table.
 async fn describe(table: &Table) -> Result<Option<TableDescription>, StoreError> {
     match table.client.describe_table().table_name(&table.name).send().await {
         Ok(answer) => Ok(answer.table),
@@ -224,7 +226,7 @@ async fn wait_until_active(
     loop {
         match description {
             Some(description) if is_usable(&description) => return Ok(description),
-            // Just made, and not everywhere to be seen yet.
+            // The table is new, and not visible everywhere yet.
             Some(_) | None => {}
         }
         if BootInstant::now().since(start) > MOST_CREATION {
@@ -245,7 +247,7 @@ fn is_usable(description: &TableDescription) -> bool {
     matches!(description.table_status(), Some(TableStatus::Active | TableStatus::Updating))
 }
 
-/// Some, in words, when the keys are not what every request names.
+/// A description of the keys, if they are not those that every request names.
 fn other_keys(description: &TableDescription) -> Option<String> {
     let keys = description.key_schema().iter().map(|key| {
         let mut definitions = description.attribute_definitions().iter();
@@ -264,7 +266,7 @@ async fn ttl(table: &Table) -> Result<Option<TimeToLiveDescription>, StoreError>
     }
 }
 
-/// The attribute by which DynamoDB deletes items, if it does.
+/// The attribute by which DynamoDB deletes items, if the table has a TTL.
 fn ttl_attribute(description: Option<&TimeToLiveDescription>) -> Option<&str> {
     let enabled = description.filter(|ttl| {
         matches!(ttl.time_to_live_status(), Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling))
@@ -272,7 +274,8 @@ fn ttl_attribute(description: Option<&TimeToLiveDescription>) -> Option<&str> {
     enabled?.attribute_name()
 }
 
-/// Not every table can have it (multi-region strongly consistent ones cannot), and an election does without.
+/// Turns the TTL on. Not every table can have one (multi-region strongly consistent tables cannot), and an election
+/// does not need it.
 async fn enable_ttl(table: &Table) -> Result<String, StoreError> {
     let without = |error: StoreError| match error.kind {
         ErrorKind::Misconfigured => {
@@ -299,7 +302,7 @@ async fn enable_ttl(table: &Table) -> Result<String, StoreError> {
     }
 }
 
-/// Looks at everything that an election relies on.
+/// Checks everything that an election relies on.
 async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let strong = match describe(table).await {
@@ -334,7 +337,7 @@ async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-/// Answers whether it is a multi-region strongly consistent table.
+/// Checks the description. Returns whether the table is a multi-region strongly consistent one.
 fn check_description(table: &Table, description: &TableDescription, findings: &mut Vec<Finding>) -> bool {
     let Table { name, server, .. } = table;
     match (other_keys(description), is_usable(description)) {
@@ -380,7 +383,7 @@ fn check_ttl(attribute: Option<&str>, strong: bool) -> Finding {
     }
 }
 
-/// Does to a scratch item all that an election does to a lock. Answers false when it is of no use to go on.
+/// Does with a scratch item everything that an election does with a lock. False if further checks are pointless.
 async fn check_items(table: &Table, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
     let session = Session::random()
         .map_err(|error| StoreError::not_applied(format!("no random bytes for the name of a scratch item: {error}")))?;
@@ -445,7 +448,7 @@ fn permission<T>(action: &str, tried: Result<T, StoreError>, findings: &mut Vec<
 async fn check_clock(table: &Table, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let (marker, time) = match round_trip::measure(|| table.get(marker_key(), true)).await {
         Ok(measured) => measured,
-        // Already told.
+        // Reported already.
         Err(error) if error.kind == ErrorKind::Denied => return Ok(()),
         Err(error) => return Err(error),
     };

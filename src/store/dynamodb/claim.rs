@@ -1,4 +1,4 @@
-//! How the lock item is taken, looked at, renewed and given back: each by one conditional write of that item.
+//! Claims, looks, renewals and releases of the lock item: each is one conditional write of that item.
 //!
 //! The hazards are those of the store: see its module.
 
@@ -12,14 +12,14 @@ use crate::time::millis;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How much later than our wall clock DynamoDB's may be while no answer has told. The upper end of the first
+/// How much later than our wall clock DynamoDB's may be, while no answer has shown it. The upper end of the first
 /// answer's date is up to two seconds ahead; a guess that proves too low costs one more write.
 pub(super) const FIRST_GUESS: Duration = Duration::from_millis(2500);
 
-/// A first guess that proves to be further ahead than this is taken back: it would delay a takeover.
+/// A first guess that proves to be further ahead than this is corrected, because it would delay a takeover.
 const MOST_EXCESS: Duration = Duration::from_secs(5);
 
-/// Of a lock write that may only apply over an earlier one of the same session.
+/// The condition of a write to the lock that may apply only over an earlier one of the same session.
 const MINE: &str = "#session = :me AND #ownerId = :owner AND #beat < :beat";
 
 #[async_trait::async_trait]
@@ -50,8 +50,8 @@ impl Leases for DynamoDb {
     }
 
     async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        // The beat in the record is our own counter's, which claims raise as well: see `DynamoDb::beat`. The argument
-        // only tells a renewal that comes after its successor.
+        // The beat in the record comes from our own counter, which claims raise as well: see `DynamoDb::beat`. The
+        // argument only reveals a renewal that arrives after a later one.
         if self.seen().get(&candidate.shard).is_some_and(|seen| beat <= seen.renewed) {
             return Ok(Renewal::Overtaken);
         }
@@ -64,7 +64,7 @@ impl Leases for DynamoDb {
                 return Ok(Renewal::Renewed);
             }
             Outcome::Refused(Some(item)) => item,
-            // Gone, or the server does not return it.
+            // The item is gone, or the server does not return it.
             Outcome::Refused(None) => match self.table.get(lock_key(&candidate.shard), true).await? {
                 Some(item) => item,
                 None => return Ok(Renewal::Lost(None)),
@@ -88,10 +88,10 @@ impl Leases for DynamoDb {
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        // Before anything is sent: what is written from now on is of a later leadership.
+        // Read before anything is sent: a higher beat belongs to a later leadership.
         let beat = self.beat.load(Ordering::Relaxed);
         let ledger = self.seen().get(&candidate.shard).and_then(|seen| seen.ledger);
-        // In this order: whoever sees the lock gone must see why.
+        // In this order: a candidate that sees the lock gone must be able to see why.
         term::mark_released(&self.table, candidate, term, ledger).await?;
         self.remove(candidate, beat).await
     }
@@ -101,11 +101,11 @@ impl Leases for DynamoDb {
     }
 }
 
-/// What an attempt to take the lock came to.
+/// The result of an attempt to take the lock.
 enum Attempt {
-    /// It is ours, and the trees of these sessions are dead.
+    /// The lock is ours, and the trees of these sessions are dead.
     Taken(Vec<Session>),
-    /// Nobody had it a moment ago.
+    /// The lock was free a moment ago.
     Free,
     /// This record has expired.
     Expired(Record),
@@ -113,19 +113,19 @@ enum Attempt {
 }
 
 impl DynamoDb {
-    /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's
-    /// clock will show it.
+    /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
+    /// will show it.
     pub(super) fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {
         let guess = || self.table.wall_clock_millis().saturating_add(millis(FIRST_GUESS));
         let now = self.table.watch.clock().bounds(sent).map_or_else(guess, |bounds| bounds.upper);
         now.saturating_add(millis(lease))
     }
 
-    /// Whether what was written at `sent`, by a guess if nothing was `known` then, is right by what is known now.
+    /// Whether the expiry that was written at `sent` is right by what is known now. `known` is false if it was a guess.
     fn is_right(&self, expires_millis: u64, known: bool, sent: BootInstant, lease: Duration) -> bool {
         let clock = self.table.watch.clock();
         let now = BootInstant::now();
-        // What was known holds, unless this very answer belied it: looking back from now only adds drift to it.
+        // Earlier knowledge holds, unless this answer contradicted it: looking back from now only adds drift to it.
         if known && clock.settled(now, now.since(sent)) {
             return true;
         }
@@ -142,7 +142,7 @@ impl DynamoDb {
         snapshot.expired.then(|| snapshot.record.clone())
     }
 
-    /// One put: over nothing or our own record, or over the very record that has expired.
+    /// One put: over nothing, over our own record, or over exactly the record that has expired.
     async fn attempt(&self, candidate: &Candidate, expired: Option<&Record>) -> Result<Attempt, StoreError> {
         let (sent, beat) = (BootInstant::now(), self.next_beat());
         let known = self.table.watch.clock().bounds(sent).is_some();
@@ -157,7 +157,7 @@ impl DynamoDb {
         let dead = match self.table.put(item, condition).await? {
             Outcome::Done(old) => match expired {
                 Some(record) => record.sessions(),
-                // Over a record of our own: what that one replaced is as dead as it was.
+                // This replaced a record of our own. The session that our record had replaced is still dead.
                 None => old.and_then(|old| Record::read(&old)?.ours?.after).into_iter().collect(),
             },
             Outcome::Refused(item) => return self.refused(candidate, item, sent).await,
@@ -165,7 +165,7 @@ impl DynamoDb {
         if self.is_right(expires_millis, known, sent, candidate.lease) {
             return Ok(Attempt::Taken(dead));
         }
-        // Nothing has been concluded from the record yet, so it may be mended as a renewal mends it.
+        // Nobody has concluded anything from the record yet, so it may be corrected as a renewal corrects it.
         let sent = BootInstant::now();
         match self.prolong(candidate, None, sent).await? {
             (_, Outcome::Done(_)) => Ok(Attempt::Taken(dead)),
@@ -173,7 +173,7 @@ impl DynamoDb {
         }
     }
 
-    /// What stands in the way of a put or update that was sent at `sent`.
+    /// The holder that stands in the way of a put or update that was sent at `sent`.
     async fn refused(
         &self,
         candidate: &Candidate,
@@ -199,7 +199,7 @@ impl DynamoDb {
         Ok(if left.is_zero() { Attempt::Expired(record) } else { Attempt::Held(record.holder(Some(left))) })
     }
 
-    /// A whole lease more, counted from `sent`. Answers with the beat that it wrote.
+    /// Prolongs the lease to its whole length, counted from `sent`. Returns the beat that it wrote.
     async fn prolong(
         &self,
         candidate: &Candidate,
@@ -221,8 +221,8 @@ impl DynamoDb {
         Ok((beat, self.table.update(lock_key(&candidate.shard), &update, condition).await?))
     }
 
-    /// Deletes our lock item, but never one that was written after `beat`: by a later claim of ours, which this one is
-    /// slower than. Zero is of a process that has written nothing: it speaks for one that is gone.
+    /// Deletes our lock item, but never one that was written after `beat`: a later claim of ours may have overtaken
+    /// this request. Zero comes from a process that has written nothing: it acts for one that is gone.
     pub(super) async fn remove(&self, candidate: &Candidate, mut beat: u64) -> Result<Release, StoreError> {
         let for_another = beat == 0;
         loop {
@@ -244,7 +244,7 @@ impl DynamoDb {
         }
     }
 
-    /// The lock is ours, the term is not yet.
+    /// Takes the term. The lock is ours already.
     async fn lead(&self, candidate: &Candidate, dead: &[Session]) -> Result<Grant, StoreError> {
         match term::take(&self.table, candidate, dead).await {
             Ok(grant) => {
@@ -254,10 +254,10 @@ impl DynamoDb {
             }
             Err(error) => {
                 let kind = match error.kind {
-                    // The lock was taken, whatever became of the term.
+                    // The lock was taken, whatever happened to the term.
                     ErrorKind::NotApplied | ErrorKind::Unknown => ErrorKind::Unknown,
                     ErrorKind::Denied | ErrorKind::Misconfigured => {
-                        // Nobody will ask again soon, so others need not wait until it expires.
+                        // We will not ask again soon, so others should not have to wait until the lock expires.
                         let _ = self.remove(candidate, self.beat.load(Ordering::Relaxed)).await;
                         error.kind
                     }
@@ -274,7 +274,7 @@ impl Expression {
     }
 }
 
-/// The item still holds this very record.
+/// The condition that the item still has exactly this record.
 pub(super) fn unchanged(record: &Record) -> Expression {
     let mut text = "#ownerId = :owner AND #ttl = :ttl".to_owned();
     text.push_str(match (&record.ours, &record.session) {

@@ -1,28 +1,28 @@
-//! What DynamoDB's clock shows, as far as the `Date` headers of its answers tell.
+//! The time on DynamoDB's clock, as far as the `Date` headers of its answers show it.
 //!
-//! The hazard: DynamoDB evaluates no clock in a condition, and two hosts' wall clocks must never be compared. A
-//! holder that writes an expiry which is too early, or a candidate that believes it is later than it is, starts a
-//! second tree. So nobody here knows the time; everybody knows an interval that contains it. A holder writes from
-//! the upper end, a candidate judges by the lower end, and a wide interval only delays a takeover.
+//! The hazard: DynamoDB looks at no clock in a condition, and two hosts' wall clocks must never be compared. If a
+//! holder writes an expiry that is too early, or a candidate believes that it is later than it is, a second tree
+//! starts. So nobody here knows the time; each process knows an interval that contains it. A holder writes from the
+//! upper end, a candidate judges by the lower end, and a wide interval only delays a takeover.
 //!
-//! An answer dated D, sent for at `s` and received at `r` on our own clock, says: at some instant of `[s, r]` the
-//! server's clock showed D and a fraction. Many servers render that header once a second on a timer of their own,
-//! so D may be a second old as well: the server's time was in `[D, D + 2)`. Two such intervals are intersected
-//! after the older one was widened by what the two clocks may have drifted apart meanwhile.
+//! An answer dated D, whose request left at `s` and which arrived at `r` on our own clock, says: at some instant of
+//! `[s, r]` the server's clock showed D and a fraction. Many servers render that header once a second on a timer of
+//! their own, so D may also be a second old: the server's time was in `[D, D + 2)`. Two such intervals are intersected,
+//! after the older one was widened by the possible drift between the two clocks.
 //!
-//! When they do not meet, the server's clock was set, or another front end with another clock answered. Then
-//! neither is believed alone: the interval becomes both and all between, and no date proves anything until a whole
+//! If the two do not meet, the server's clock was set, or another front end with another clock answered. Then neither
+//! is believed alone: the interval becomes both and everything between them, and no date proves anything until a whole
 //! lease has passed in agreement ([`Clock::settled`]).
 
 use crate::lease::show_seconds;
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// How far D may lie behind the clock that it was taken from: a whole second that is shown for a second.
+/// How far D may be behind the clock that it was taken from: it is a whole second, and is shown for a second.
 const MOST_DATE_AGE: i128 = 2 * SECOND;
 /// Clock rates differ by less than one part in this many.
 const DRIFT_PARTS: i128 = 100;
-/// The age of a date, and an answer that took long.
+/// A wide interval: the age of a date, and an answer that took long.
 const WIDE: Duration = Duration::from_secs(6);
 const SECOND: i128 = 1_000_000_000;
 const MILLISECOND: i128 = 1_000_000;
@@ -35,7 +35,7 @@ pub struct Clock {
     contradicted: Option<BootInstant>,
 }
 
-/// Between which values, in nanoseconds, the server's clock minus ours lay at `as_of`. Always `low < high`.
+/// The bounds, in nanoseconds, of the server's clock minus ours at `as_of`. Always `low < high`.
 #[derive(Clone, Copy, Debug)]
 struct Offset {
     low: i128,
@@ -43,7 +43,7 @@ struct Offset {
     as_of: BootInstant,
 }
 
-/// The server's clock shows something between these, in milliseconds since 1970.
+/// The server's clock shows a time between these, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub lower: u64,
@@ -51,7 +51,7 @@ pub struct Bounds {
 }
 
 impl Clock {
-    /// Takes in an answer dated `date` (whole seconds since 1970).
+    /// Learns from an answer dated `date` (whole seconds since 1970).
     pub fn sample(&mut self, date: u64, sent: BootInstant, received: BootInstant) {
         let (date, sent_at, received_at) = (i128::from(date) * SECOND, nanos(sent), nanos(received));
         if received_at < sent_at {
@@ -77,7 +77,7 @@ impl Clock {
         }
     }
 
-    /// None while no answer had a date.
+    /// The bounds of the server's time. None while no answer had a date.
     pub fn bounds(&self, at: BootInstant) -> Option<Bounds> {
         let offset = self.offset?.at(at);
         let milliseconds = |nanos: i128| u64::try_from(nanos.div_euclid(MILLISECOND)).unwrap_or(0);
@@ -87,7 +87,7 @@ impl Clock {
         })
     }
 
-    /// What makes a takeover slow, for people: a standby judges by the lower end.
+    /// The reason why a takeover is slow, for people: a standby judges by the lower end.
     pub fn hindrance(&self, now: BootInstant) -> Option<String> {
         let Bounds { lower, upper } = self.bounds(now)?;
         let width = Duration::from_millis(upper.saturating_sub(lower));
@@ -100,11 +100,11 @@ impl Clock {
         })
     }
 
-    /// When the server's clock will show `millis` for certain. None while no answer had a date.
+    /// When the server's clock will certainly show `millis`. None while no answer had a date.
     pub fn reaches(&self, millis: u64, now: BootInstant) -> Option<BootInstant> {
         let lower = self.bounds(now)?.lower;
         let missing = Duration::from_millis(millis.saturating_sub(lower));
-        // The lower end advances more slowly than our own clock, by the drift that has to be allowed for.
+        // The lower end advances more slowly than our own clock, by the drift allowance.
         Some(now.plus(missing.saturating_add(missing / 50)))
     }
 
@@ -126,7 +126,7 @@ fn nanos(instant: BootInstant) -> i128 {
     i128::from(instant.as_nanos())
 }
 
-/// What lasts `duration` on somebody else's clock is over on ours after this.
+/// How long to wait on our clock for `duration` to be over on another clock.
 pub fn with_drift(duration: Duration) -> Duration {
     duration.saturating_add(duration / 100)
 }
@@ -143,7 +143,7 @@ mod tests {
         BootInstant::from_nanos(millis * 1_000_000)
     }
 
-    /// A server whose clock shows `EPOCH` when ours shows zero.
+    /// The date of a server whose clock shows `EPOCH` when ours shows zero.
     fn date_at(millis: u64) -> u64 {
         EPOCH + millis / 1000
     }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_delays_takeovers_is_told_of_and_a_usual_one_is_not() {
+    fn an_interval_that_delays_takeovers_is_reported_and_a_usual_one_is_not() {
         let mut clock = Clock::default();
         assert_eq!(clock.hindrance(at(5)), None);
         clock.sample(date_at(10_300), at(10_300), at(11_300));
@@ -254,7 +254,7 @@ mod tests {
                 let other = source.next() % 253_402_300_800;
                 clock.sample(other, sent, received);
                 let bounds = clock.bounds(received).expect("there were dates");
-                // Where both can be true the later one is known to be reached, else either may be.
+                // If both can be true, the later one has certainly been reached; otherwise either may be true.
                 assert!(
                     bounds.lower <= shown.max(other * 1000) && shown.max(other * 1000) <= bounds.upper,
                     "{bounds:?}"
@@ -268,7 +268,7 @@ mod tests {
     }
 
     proptest! {
-        /// The server's clock runs up to 1 % faster or slower than ours and its header is up to a second old.
+        /// The server's clock runs up to 1 % faster or slower than ours, and its header is up to a second old.
         #[test]
         fn the_servers_time_is_always_within_the_interval(
             start in 0_u64..5_000_000_000,

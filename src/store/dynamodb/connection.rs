@@ -1,9 +1,10 @@
-//! How the SDK is set up: one attempt a request, bounded in time, and a look at every answer's date.
+//! The SDK's configuration: one attempt for each request, bounded in time, and a look at the date of every answer.
 //!
-//! The hazards: what an answer holds is read to its end, whatever that is; so its body has a bound, for the sources of
-//! credentials as well. And the SDK means well. Its own retries go on for seconds after the election has given a request up and
-//! may apply a write twice; so there are none. Its TLS client loads the root certificates when it is made, 7 ms and
-//! some MiB that a plain `http://` endpoint never needs; so that client is made by the first request for `https://`.
+//! The hazards: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
+//! the sources of credentials. The SDK's own retries go on for seconds after the election has given a request up, and
+//! may apply a write twice. So retries are off. And the SDK's TLS client loads the root certificates when it is made,
+//! which takes 7 ms and some MiB that a plain `http://` endpoint never needs. So the first request for `https://` makes
+//! that client.
 
 use super::Address;
 use super::clock::Clock;
@@ -40,7 +41,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 use url::{Host, Url};
 
-/// The instance metadata service gets a second attempt.
+/// The shortest timeout for the instance metadata service, enough for a second attempt.
 const LEAST_METADATA_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Sees every request of a client leave and every answer arrive.
@@ -56,7 +57,7 @@ struct Watched {
 }
 
 impl Watch {
-    /// What the answers up to now tell of the server's clock.
+    /// The server's clock, as far as the answers up to now show it.
     pub fn clock(&self) -> Clock {
         self.shared.clock.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -67,7 +68,7 @@ impl Watch {
     }
 }
 
-/// When the request left, as far as its answer's date is concerned.
+/// When the request left, for the date of its answer.
 #[derive(Debug)]
 struct Sent(BootInstant);
 
@@ -108,12 +109,12 @@ impl Intercept for Watch {
     }
 }
 
-/// Scheme, host and port of a URL, and never what else may be in it.
+/// Scheme, host and port of a URL, without any other part.
 fn origin(uri: &str) -> String {
     Url::parse(uri).map_or_else(|_| "its endpoint".to_owned(), |url| url.origin().ascii_serialization())
 }
 
-/// The SDK's client for an address, and what messages call its server.
+/// The SDK's client for an address, and the server's name in messages.
 pub async fn connect(
     http: SharedHttpClient,
     address: &Address,
@@ -130,14 +131,14 @@ pub async fn connect(
     } else if let Some(region) = &address.region {
         loader = loader.region(Region::new(region.clone()));
     }
-    // Everything is local here, but for the region of an EC2 instance, which is asked for last.
+    // Everything here is local, except the region of an EC2 instance, which is asked for last.
     let shared = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await;
     let no_region = "no AWS region for DynamoDB: say dynamodb://TABLE?region=REGION, or set AWS_REGION";
     let shared = shared.map_err(|_| StoreError::misconfigured(no_region))?;
     let Some(region) = shared.region().cloned() else {
         return Err(StoreError::misconfigured(no_region));
     };
-    // Those who call bound it as well, with less to say.
+    // Callers bound it too, but their messages can say less.
     let bound = request_timeout - request_timeout / 20;
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(bound)
@@ -159,8 +160,8 @@ pub async fn connect(
     Ok((Client::from_conf(config.build()), server))
 }
 
-/// DynamoDB Local and its like on this machine check nothing: who has neither region nor credentials need not invent
-/// them, and nobody is asked for them over the network.
+/// DynamoDB Local and similar servers on this machine check nothing. So a user without a region or credentials need not
+/// invent them, and nothing is looked up over the network.
 fn undemanding(loader: ConfigLoader, address: &Address, http: SharedHttpClient) -> ConfigLoader {
     let mut region_of_profile = ProfileFileRegionProvider::builder();
     let mut profile = ProfileFileCredentialsProvider::builder().configure(
@@ -240,14 +241,14 @@ impl HttpConnector for ByScheme {
         let answer = if request.uri().starts_with("http://") {
             self.plain.call(request)
         } else {
-            // The SDK's client keeps the connector, and its connections, for the next request.
+            // The SDK's client keeps the connector and its connections for the next request.
             self.tls.http_connector(&self.settings, &self.components).call(request)
         };
         HttpConnectorFuture::new(async move { Ok(answer.await?.map(bounded)) })
     }
 }
 
-/// A body that fails where it becomes too long. The HTTP client bounds the headers.
+/// A body that fails when it becomes too long. The HTTP client bounds the headers.
 fn bounded(body: SdkBody) -> SdkBody {
     SdkBody::from_body_1_x(
         Limited::new(body, MOST).map_err(|error| if error.is::<LengthLimitError>() { TooLong.into() } else { error }),

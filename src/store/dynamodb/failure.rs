@@ -1,8 +1,8 @@
-//! What may be concluded from a failed request, and how to say it in one line.
+//! What a failed request means, in one line.
 //!
-//! The hazard: to call a write "not applied" that was applied is to lead twice or to lose a lease that is held. So
-//! everything is [`ErrorKind::Unknown`](crate::store::ErrorKind) but what shows by itself that DynamoDB never saw
-//! the request or turned it away.
+//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
+//! is held. So every failure is [`ErrorKind::Unknown`](crate::store::ErrorKind), unless the failure itself shows that
+//! DynamoDB never saw the request or turned it away.
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
@@ -16,16 +16,16 @@ use std::io;
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
     pub table: &'a str,
-    /// `DynamoDB (eu-west-1)`, or `DynamoDB at http://127.0.0.1:8000` for an endpoint that was given.
+    /// `DynamoDB (eu-west-1)`, or `DynamoDB at http://127.0.0.1:8000` for an endpoint that the user named.
     pub server: &'a str,
     /// `https://dynamodb.eu-west-1.amazonaws.com`; empty before the first request.
     pub endpoint: &'a str,
-    /// How far our wall clock is from the server's, in seconds, where that is known.
+    /// How far our wall clock is from the server's, in seconds, if that is known.
     pub wall_clock_error: Option<i64>,
 }
 
 impl Place<'_> {
-    /// Where a request went, as far as one did.
+    /// The server, with the endpoint if a request went there.
     fn asked(&self) -> String {
         if self.endpoint.is_empty() { self.server.to_owned() } else { format!("DynamoDB at {}", self.endpoint) }
     }
@@ -40,7 +40,7 @@ where
     E: ProvideErrorMetadata + Error + 'static,
 {
     if causes(error).any(<dyn Error>::is::<TooLong>) {
-        // Where it was a source of credentials, nothing was sent to DynamoDB.
+        // Nothing was sent to DynamoDB if the request was for a source of credentials.
         return without_credentials(place, error)
             .unwrap_or_else(|| StoreError::unknown(allowance::complaint(&place.asked(), "DynamoDB", MOST)));
     }
@@ -70,8 +70,8 @@ fn undelivered(place: &Place<'_>, error: &(dyn Error + 'static), timeout: bool) 
     if never_connected(error) { StoreError::not_applied(message) } else { StoreError::unknown(message) }
 }
 
-/// True when the failure shows that no connection was made. The HTTP client tells that only in words; should they
-/// change, the answer is no, which is always safe.
+/// Whether the failure shows that no connection was made. The HTTP client says that only in words. If they change, the
+/// answer is no, which is always safe.
 fn never_connected(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|cause| {
         let words = cause.to_string();
@@ -80,8 +80,8 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Some when the request was not sent because there was nothing to sign it with. The error's type belongs to a crate
-/// that the SDK does not re-export, so this, too, goes by the words.
+/// Some if the request was not sent because there was nothing to sign it with. The error's type belongs to a crate that
+/// the SDK does not re-export, so this check relies on words too.
 fn without_credentials(place: &Place<'_>, error: &(dyn Error + 'static)) -> Option<StoreError> {
     let words = causes(error).map(ToString::to_string);
     let (misconfigured, reason) = words.into_iter().find_map(|words| match words.as_str() {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_was_never_connected_and_what_was_reset_was() {
+    fn a_refused_connection_was_never_made_and_a_reset_one_was() {
         assert!(never_connected(&io::Error::from_raw_os_error(111)));
         assert!(!never_connected(&io::Error::from(io::ErrorKind::ConnectionReset)));
     }

@@ -1,7 +1,7 @@
-//! Which shards there are, and who leads them.
+//! Lists the shards, and their leaders.
 //!
-//! The hazard: a scan reads the whole table, and shows each item as it was at another instant. So a holder that the lock
-//! item names is matched with the term item by the session in both.
+//! The hazard: a scan reads the whole table, and shows each item as of another instant. So a holder that the lock item
+//! names is matched with the term item by the session in both.
 
 use super::record::{LOCK, PARTITION, Record, TERM, shard_of};
 use super::table::Expression;
@@ -12,7 +12,7 @@ use crate::store::{Holder, Report, StoreError};
 use crate::time::BootInstant;
 use std::collections::BTreeMap;
 
-/// The last term, and whose it is.
+/// The last term, and its session.
 pub type LastTerm = (Term, Option<Session>);
 
 pub async fn list(store: &DynamoDb, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
@@ -48,9 +48,9 @@ pub async fn list(store: &DynamoDb, prefix: &str) -> Result<Vec<(Shard, Report)>
     Ok(found.into_iter().map(|(shard, (holder, last))| (shard, report(holder, last))).collect())
 }
 
-/// Of what the lock item and the term item tell.
+/// A report, from the lock item and the term item.
 pub fn report(mut holder: Option<Holder>, last: Option<LastTerm>) -> Report {
-    // The lock item has the term from the first renewal on; before that, the term item tells.
+    // The lock item has the term from the first renewal on. Before that, the term item has it.
     if let (Some(holder), Some((term, whose))) = (&mut holder, &last)
         && holder.session.is_some()
         && holder.session == *whose

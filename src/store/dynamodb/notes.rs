@@ -1,11 +1,11 @@
-//! Notes as items beside the lock: `ORDERS`, `HISTORY`, `STANDBY#SESSION`, `RUNS` and `ONCE#JOB` in the partition of their
-//! shard.
+//! Notes as items beside the lock: `ORDERS`, `HISTORY`, `STANDBY#SESSION`, `RUNS` and `ONCE#JOB` in the partition of
+//! their shard.
 //!
-//! The hazard: DynamoDB compares, and knows no time while it does. So the end of a note is an attribute, written from
-//! the upper end of what is known of the server's clock (`clock`) and judged by the lower: no note goes early, each may
-//! stay for some seconds more, and for so long two hosts may differ on whether it stands. What is written is
+//! The hazard: DynamoDB compares, but knows no time while it does. So the end of a note is an attribute. It is written
+//! from the upper bound of the server's clock (`clock`), and judged by the lower bound: no note ends early, and each
+//! may stay for some seconds more. In those seconds two hosts may disagree on whether the note has ended. Writes are
 //! compared and swapped all the same. DynamoDB's own TTL deletes by a clock that nobody here has seen, and compares
-//! nothing: what lasts for a time gets a `ttl` of a day more than that, and what lasts for ever gets none.
+//! nothing. So a note that lasts for a time gets a `ttl` of a day more than that, and a note without an end gets none.
 
 use super::DynamoDb;
 use super::record::{Item, PARTITION, n, number, partition, shard_of, text, ttl_of};
@@ -20,17 +20,17 @@ use std::time::Duration;
 
 const ORDERS: &str = "ORDERS";
 const HISTORY: &str = "HISTORY";
-/// Before the session.
+/// Precedes the session in a sort key.
 const STANDBY: &str = "STANDBY#";
 const RUNS: &str = "RUNS";
-/// Before the name of the job.
+/// Precedes the name of the job in a sort key.
 const ONCE: &str = "ONCE#";
-/// How much later than the note ends DynamoDB may delete it.
+/// How much later than the note's end DynamoDB may delete it.
 const TTL_SLACK: Duration = Duration::from_hours(24);
-/// So many ended notes go with one look at all: who asked is not to wait for a crowd.
+/// The most ended notes that one look at all notes deletes: its caller must not wait for a crowd.
 const MOST_SWEPT: usize = 50;
 
-/// What an item says.
+/// The content of an item.
 struct Kept {
     text: String,
     /// Server time, in milliseconds since 1970; an upper bound of when the note ends.
@@ -38,7 +38,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// None when we cannot have written it.
+    /// Reads a note. None if we cannot have written it.
     fn read(item: &Item) -> Option<Self> {
         let expires_millis = match item.get("expiresMs") {
             Some(_) => Some(number(item, "expiresMs")?),
@@ -48,7 +48,7 @@ impl Kept {
         Some(Self { text, expires_millis })
     }
 
-    /// None when it has ended.
+    /// The note, or None if it has ended.
     fn note(self, now_millis: u64) -> Option<Note> {
         let left = self.expires_millis.map(|expires| Duration::from_millis(expires.saturating_sub(now_millis)));
         (left != Some(Duration::ZERO)).then_some(Note { text: self.text, lasts: left })
@@ -65,7 +65,7 @@ fn sort(page: &Page) -> String {
     }
 }
 
-/// Whether an item in the partition of a shard is a note, and not another program's.
+/// Whether an item in a shard's partition is a note, and not another program's item.
 pub fn is_note(sort: &str) -> bool {
     [ORDERS, HISTORY, RUNS].contains(&sort) || [STANDBY, ONCE].iter().any(|mark| sort.starts_with(mark))
 }
@@ -74,7 +74,7 @@ fn key(shard: &Shard, page: &Page) -> Key {
     (AttributeValue::S(partition(shard)), AttributeValue::S(sort(page)))
 }
 
-/// Exactly the text `expected` stands in the item (None: nothing) at `now_millis`.
+/// The condition that the item has exactly the text `expected` (None: no text) at `now_millis`.
 fn stands(expected: Option<&str>, now_millis: u64) -> Expression {
     let condition = match expected {
         Some(expected) => {
@@ -87,7 +87,7 @@ fn stands(expected: Option<&str>, now_millis: u64) -> Expression {
 }
 
 impl DynamoDb {
-    /// What the server's clock shows, at least; our wall clock's guess where its answers have no date.
+    /// The lower bound of the server's clock; our wall clock's guess if its answers have no date.
     fn least_server_millis(&self) -> u64 {
         let bounds = self.table.watch.clock().bounds(BootInstant::now());
         bounds.map_or_else(|| self.table.wall_clock_millis(), |bounds| bounds.lower)
@@ -120,7 +120,7 @@ impl DynamoDb {
 impl Notes for DynamoDb {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
         let Some(item) = self.table.get(key(shard, page), true).await? else { return Ok(None) };
-        // The answer has told what time it is.
+        // The answer has shown what time it is.
         Ok(self.kept(shard, &item)?.note(self.least_server_millis()))
     }
 
@@ -135,7 +135,7 @@ impl Notes for DynamoDb {
             return Ok(Notes::read(self, shard, page).await?.is_none());
         }
         if self.table.watch.clock().bounds(BootInstant::now()).is_none() {
-            // Nothing was asked of the server yet. Any answer tells what time it is.
+            // No request has reached the server yet. Any answer shows what time it is.
             self.table.get(key(shard, page), true).await?;
         }
         let condition = stands(expected, self.least_server_millis());
@@ -177,8 +177,8 @@ impl Notes for DynamoDb {
 }
 
 impl DynamoDb {
-    /// Deletes what stood there when a note had ended: nobody comes back to it, for a session is used once, and not
-    /// every table has a TTL. Who may only look leaves it to others.
+    /// Deletes ended notes. Nobody else does: a session is used once, and not every table has a TTL. A user who may
+    /// only read leaves them to others.
     async fn sweep(&self, ended: Vec<Item>) {
         for mut item in ended.into_iter().take(MOST_SWEPT) {
             let mut part = |name: &str| item.remove(name);

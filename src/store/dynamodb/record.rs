@@ -1,9 +1,9 @@
 //! The lock item of a shard: how it is written and read, and when it has expired.
 //!
 //! The hazard: other programs write this item too. The Go library gurre/shardcoordinator knows `pk`, `sk`, `ownerId`
-//! and `ttl`; it takes the item over once `ttl` lies before its own clock, and deletes it on release. So those four
-//! always tell the truth about our lease, and a record is only taken for one of ours while they agree with the
-//! rest: whoever took it over by changing only the four of them has left attributes of ours behind that mean nothing.
+//! and `ttl`; it takes the item over once `ttl` is before its own clock, and deletes it on release. So these four
+//! attributes always tell the truth about our lease. And a record counts as ours only while they agree with the rest: a
+//! program that took the item over by changing only the four has left attributes of ours behind that mean nothing.
 
 use super::clock::{Clock, with_drift};
 use crate::lease::{Candidate, Session, Shard, Term};
@@ -16,23 +16,23 @@ use std::time::Duration;
 
 pub type Item = HashMap<String, AttributeValue>;
 
-/// How long a stranger's record must stand unchanged before anything but undisputed dates may expire it. Its own
-/// lease is not in it; 15 s is what its library recommends.
+/// How long another program's record must stay unchanged before it may expire, unless undisputed dates show that it
+/// has. The record does not contain that program's lease; its library recommends 15 s.
 const STRANGERS_PATIENCE: Duration = Duration::from_mins(1);
 
-/// What the lock item says.
+/// The content of the lock item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub owner: String,
-    /// Seconds since 1970. Expired for certain when the server's clock is past the end of that second.
+    /// Seconds since 1970. The record has certainly expired when the server's clock is past the end of that second.
     pub ttl: i64,
-    /// The session in it, whether it means something or was left behind.
+    /// The session in the record. It may be a meaningless rest that another program left behind.
     pub session: Option<Session>,
     /// Some when this program wrote the record.
     pub ours: Option<Ours>,
 }
 
-/// What only we write.
+/// The attributes that only leaderrun writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ours {
     pub session: Session,
@@ -45,12 +45,12 @@ pub struct Ours {
     pub host: Option<String>,
     pub pid: Option<u32>,
     pub since_millis: Option<u64>,
-    /// Whose expired record this one replaced.
+    /// The session whose expired record this one replaced.
     pub after: Option<Session>,
 }
 
 impl Record {
-    /// None when neither we nor the other library can have written it.
+    /// Reads a record. None if neither we nor the other library can have written it.
     pub fn read(item: &Item) -> Option<Self> {
         let owner = text(item, "ownerId")?.to_owned();
         let ttl = number(item, "ttl")?;
@@ -77,16 +77,16 @@ impl Record {
         }
     }
 
-    /// Since its last write, to a second or so. None where the server has no dates, or contradicts itself.
+    /// Time since the last write, to about a second. None where the server has no dates, or contradicts itself.
     pub fn renewed_ago(&self, clock: &Clock, now: BootInstant) -> Option<Duration> {
         let ours = self.ours.as_ref()?;
         let bounds = clock.bounds(now).filter(|_| clock.settled(now, with_drift(ours.lease)))?;
-        // Whoever wrote it took the latest that the server's clock could show; the two errors cancel each other out.
+        // The writer took the latest time that the server's clock could show; the two errors cancel each other out.
         let written = ours.expires_millis.saturating_sub(millis(ours.lease));
         Some(Duration::from_millis(bounds.upper.saturating_sub(written)))
     }
 
-    /// The sessions whose trees are dead for certain once this record has expired.
+    /// The sessions whose trees are certainly dead once this record has expired.
     pub fn sessions(&self) -> Vec<Session> {
         let ours = self.ours.as_ref();
         ours.into_iter().flat_map(|ours| [Some(ours.session.clone()), ours.after.clone()]).flatten().collect()
@@ -115,7 +115,7 @@ pub struct Draft<'a> {
     pub beat: u64,
     pub expires_millis: u64,
     pub since_millis: u64,
-    /// Whose expired record it replaces.
+    /// The session whose expired record this one replaces.
     pub after: Option<&'a Session>,
 }
 
@@ -144,14 +144,14 @@ impl Draft<'_> {
 
 pub const LOCK: &str = "LOCK";
 pub const TERM: &str = "TERM";
-/// What the partition of every shard begins with.
+/// The beginning of the partition of every shard.
 pub const PARTITION: &str = "SHARD#";
 
 pub fn partition(shard: &Shard) -> String {
     format!("{PARTITION}{shard}")
 }
 
-/// Whose item it is. None where it is no shard's.
+/// The shard of an item. None if the item does not belong to a shard.
 pub fn shard_of(item: &Item) -> Option<Shard> {
     text(item, "pk")?.strip_prefix(PARTITION)?.parse().ok()
 }
@@ -173,19 +173,19 @@ pub fn number<N: std::str::FromStr>(item: &Item, name: &str) -> Option<N> {
     item.get(name)?.as_n().ok()?.parse().ok()
 }
 
-/// A record as one candidate has seen it, and for how long.
+/// A record as one candidate has seen it, and how long it has.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub record: Record,
-    /// When an answer first showed this very record.
+    /// When an answer first showed exactly this record.
     pub since: BootInstant,
-    /// What our wall clock showed then.
+    /// What our wall clock showed at that time.
     wall_millis: u64,
-    /// Once true it stays so: the record is not what it was if its holder comes back.
+    /// Once true, it stays true: if its holder comes back, it writes another record.
     pub expired: bool,
 }
 
-/// When a record is judged.
+/// The instant at which a record is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// When the read was sent that last showed the record unchanged.
@@ -199,14 +199,14 @@ impl Snapshot {
         Self { record, since: received, wall_millis, expired: false }
     }
 
-    /// Until somebody else may have the lease; zero when they may.
+    /// Time until another candidate may have the lease; zero if it may now.
     pub fn expires_in(&self, clock: &Clock, moment: Moment) -> Duration {
         if self.expired {
             return Duration::ZERO;
         }
         match &self.record.ours {
             Some(ours) => {
-                // A lease that nobody prolonged for its whole length on our own clock is over, whatever dates say.
+                // A lease that was not prolonged for its whole length on our own clock is over, whatever dates say.
                 let stood = moment.read_sent.since(self.since);
                 let by_age = with_drift(ours.lease).saturating_sub(stood);
                 let dated = clock.bounds(moment.now).filter(|_| clock.settled(moment.now, with_drift(ours.lease)));
@@ -218,7 +218,7 @@ impl Snapshot {
         }
     }
 
-    /// A stranger's lease ends, for the stranger, in the second after `ttl`.
+    /// For the other program, its lease ends in the second after `ttl`.
     fn stranger_expires_in(&self, clock: &Clock, moment: Moment) -> Duration {
         let end = u64::try_from(self.record.ttl.saturating_add(1)).unwrap_or(0).saturating_mul(1000);
         let until = |millis: u64| Duration::from_millis(end.saturating_sub(millis));
@@ -231,7 +231,7 @@ impl Snapshot {
             };
             return until(bounds.lower).max(settling);
         }
-        // A server without dates: our wall clock, but neither if it jumps nor if it is ahead at first sight.
+        // A server without dates: use our wall clock, but not if it jumps, and not if it is ahead at first sight.
         let wall = until(moment.wall_millis).max(until(self.wall_millis).saturating_sub(stood));
         wall.max(STRANGERS_PATIENCE.saturating_sub(stood))
     }
@@ -273,7 +273,7 @@ pub mod tests {
             if source.one_in(2)
                 && let Some(expires) = number(&item, "expiresMs")
             {
-                // Whatever it is, so that more than our usual numbers are taken for ours.
+                // Any number, so that more than our usual numbers are taken for ours.
                 item.insert("ttl".to_owned(), n(ttl_of(expires)));
             }
             input.show(|| format!("{item:?}"));
@@ -286,7 +286,7 @@ pub mod tests {
                 let snapshot = Snapshot::first(record.clone(), since, source.number());
                 let left = snapshot.expires_in(&clock, Moment { wall_millis: source.number(), ..moment(seconds) });
                 let stood = at(seconds).since(since);
-                // The server's clock shows no more than that.
+                // The latest time that the server's clock shows.
                 let latest_millis = u128::from((EPOCH + seconds + 2) * 1000);
                 let expired_by_date = |end_millis: u128| dated && end_millis <= latest_millis;
                 if left.is_zero() {
@@ -321,7 +321,7 @@ pub mod tests {
             let mut item = draft.item();
             let is_ours = source.below(8) > 0;
             if !is_ours {
-                // As the other library does when it takes over.
+                // The other library does this when it takes over.
                 item.insert("ttl".to_owned(), n(ttl_of(expires_millis) + 1));
             }
             input.show(|| format!("{item:?}"));
@@ -332,7 +332,7 @@ pub mod tests {
                 assert!(ours.lease >= candidate.lease || millis(candidate.lease) == u64::MAX);
                 assert_eq!((ours.beat, ours.expires_millis), (beat, expires_millis));
                 assert_eq!((ours.since_millis, &ours.after), (Some(since_millis), &after));
-                // For the other library, which compares whole seconds, it ends no earlier.
+                // For the other library, which compares whole seconds, the lease ends no earlier.
                 assert!(u128::try_from(read.ttl).expect("it is after 1970") * 1000 >= expires_millis.into());
             } else {
                 assert_eq!(read.ours, None);

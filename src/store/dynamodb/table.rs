@@ -22,30 +22,30 @@ use std::error::Error;
 use std::fmt::Display;
 use std::time::Duration;
 
-/// So many items are looked at in one request, whether they match or not: it is to be over in its time, and to leave
-/// others some of a table's capacity.
+/// How many items one request looks at, whether they match or not. It must end in time, and leave others some of the
+/// table's capacity.
 const SCAN_PAGE: i32 = 250;
 
-/// A table, the client to reach it, and what is known of its server's clock.
+/// A table, the client to reach it, and what we know about the server's clock.
 pub struct Table {
     pub client: Client,
     pub name: String,
-    /// What messages call the server.
+    /// The server's name in messages.
     pub server: String,
     pub watch: Watch,
     wall_clock: WallClock,
 }
 
-/// What a conditional write came to.
+/// The result of a conditional write.
 #[derive(Debug)]
 pub enum Outcome {
     /// Applied; the item as it was before.
     Done(Option<Item>),
-    /// The condition failed; the item as it is, where there is one and the server tells.
+    /// The condition failed; the item as it is, if it exists and the server returns it.
     Refused(Option<Item>),
 }
 
-/// An expression over attributes, written `#name`, and the values in it, written `:name`.
+/// An expression over attributes, written `#name`, and its values, written `:name`.
 pub struct Expression {
     text: String,
     values: HashMap<String, AttributeValue>,
@@ -70,7 +70,8 @@ impl Expression {
     }
 }
 
-/// Every `#name` in an expression stands for the attribute of that name: half of ours are reserved words.
+/// The attribute names in expressions: each `#name` stands for the attribute `name`, because half of ours are reserved
+/// words.
 fn names(expressions: &[&str]) -> HashMap<String, String> {
     let mut names = HashMap::new();
     for part in expressions.iter().flat_map(|expression| expression.split('#').skip(1)) {
@@ -90,12 +91,13 @@ pub fn term_key(shard: &Shard) -> Key {
     (AttributeValue::S(partition(shard)), AttributeValue::S(TERM.to_owned()))
 }
 
-/// Tells since when the table remembers.
+/// The key of the marker, which says since when the table remembers.
 pub fn marker_key() -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S("TABLE".to_owned()))
 }
 
-/// Tells that a shard was led. Not beside its other items: a hand that deletes all of those leaves it.
+/// The key of a shard's ledger, which says that the shard was led. It is not beside the shard's other items, so a user
+/// who deletes all of those leaves it.
 pub fn ledger_key(shard: &Shard) -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S(partition(shard)))
 }
@@ -124,8 +126,8 @@ impl Table {
         }
     }
 
-    /// One page of all items that match `filter`, from where the last one ended. Answers where this one ended, None at
-    /// the end of the table.
+    /// One page of all items that match `filter`, from the end of the page before. Also returns the end of this page,
+    /// None at the end of the table.
     pub async fn scan(&self, filter: Expression, from: Option<Item>) -> Result<(Vec<Item>, Option<Item>), StoreError> {
         let request = self
             .client
@@ -196,7 +198,7 @@ impl Table {
         }
     }
 
-    /// Changes some attributes, and makes the item when the condition allows it to be absent.
+    /// Changes some attributes. Makes the item if it is absent and the condition allows that.
     pub async fn update(&self, key: Key, update: &str, condition: Expression) -> Result<Outcome, StoreError> {
         let request = self
             .client
@@ -256,7 +258,7 @@ impl Table {
         failure::failure(&place, action, error)
     }
 
-    /// What the server's clock shows at an instant, at most; our wall clock's guess where its answers have no date.
+    /// The upper bound of the server's clock at an instant; our wall clock's guess if its answers have no date.
     pub fn server_millis(&self, at: BootInstant) -> u64 {
         self.watch.clock().bounds(at).map_or_else(
             || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),

@@ -1,14 +1,14 @@
 //! Terms, and how long a new leader has to wait for a tree that may still run.
 //!
-//! The hazard: a lock item that is absent does not say why. Released, never there, deleted by an operator, swept away
-//! by DynamoDB's TTL, gone with the whole table: in the last three its holder may not know yet, and its tree runs
-//! until its deadline. So beside the lock item lies the term item, which nothing expires. It names the last holder,
-//! and a release marks it before the lock item goes. An absent lock over an unmarked term item means waiting for one
-//! whole lease of that holder. Where the term item is absent too, the shard is new or the table was wiped: a marker
-//! item that is older than a lease shows which.
+//! The hazard: a lock item that is absent does not say why. It was released, it never existed, or it was deleted: by an
+//! operator, by DynamoDB's TTL, or with the whole table. After a deletion its holder may not know yet, and its tree
+//! runs until its deadline. So beside the lock item is the term item, which nothing expires. It names the last holder,
+//! and a release marks it before the lock item goes. If the lock is absent and the term item is not marked, the next
+//! leader waits for one whole lease of that holder. If the term item is absent too, the shard is new or the table was
+//! wiped: a marker item that is older than a lease shows which.
 //!
-//! A leader that has to wait may crash while it does, and whoever follows would not know. So the wait is written
-//! by the same update that takes the term, and every successor keeps it, whatever happened in between.
+//! A leader that has to wait may crash while it waits, and its successor would not know. So the wait is written by the
+//! same update that takes the term, and every successor keeps it, whatever happened in between.
 
 use super::clock::{Clock, with_drift};
 use super::record::{Item, Ours, n, number, text};
@@ -20,10 +20,10 @@ use crate::time::millis;
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::time::Duration;
 
-/// On a server without dates a wall clock says whether something lies in the past. It may be this far off.
+/// On a server without dates, a wall clock says whether an instant is in the past. It may be wrong by this much.
 const WALL_CLOCK_SLACK: Duration = Duration::from_mins(5);
 
-/// A term item changes only by the hand of who holds the lock, so one retry is a rare thing.
+/// Only the holder of the lock changes the term item, so even one retry is rare.
 const MOST_ATTEMPTS: usize = 4;
 
 /// The term item of a shard.
@@ -31,22 +31,22 @@ struct LastTerm {
     term: u64,
     holder: Option<Session>,
     lease: Option<Duration>,
-    /// The lease that the ledger is known to tell of.
+    /// The lease that the ledger is known to have.
     ledger: Duration,
     wait: Option<Wait>,
 }
 
-/// No tree may start before this: a leader that forgot to say goodbye may still have one.
+/// The time before which no tree may start: a leader that did not release may still have one.
 struct Wait {
     /// On the server's clock, in milliseconds since 1970.
     until_millis: u64,
-    /// From when it was written.
+    /// How long the wait was when it was written.
     duration: Duration,
 }
 
 /// Takes the next term for a candidate that holds the lock.
 ///
-/// The trees of the sessions in `dead` are known to be gone, for the lock item that named them had expired.
+/// The trees of the sessions in `dead` are known to be gone, because the lock item that named them had expired.
 pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Result<Grant, StoreError> {
     for _ in 0..MOST_ATTEMPTS {
         let last = match take_after_a_known_end(table, candidate, dead).await? {
@@ -61,7 +61,7 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
                 let start_after = last.wait.and_then(|wait| wait.over_at(table, now));
                 return Ok(Grant { term: Term(last.term + 1), start_after });
             }
-            // A server that does not return the item may have one.
+            // The item may exist, on a server that does not return it.
             Outcome::Refused(None) => table.get(term_key(&candidate.shard), true).await?,
             Outcome::Refused(item) => item,
         };
@@ -73,10 +73,10 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
     Err(StoreError::unknown(format!("the term of shard {} changes faster than it can be taken", candidate.shard)))
 }
 
-/// Says that a leadership ended with its tree dead, so that nobody waits for it. To be done before the lock goes.
+/// Marks that a leadership ended with its tree dead, so that no candidate waits for it. Call it before the lock goes.
 ///
-/// The term is in the condition so that a mark that arrives late does not end the session's next leadership; zero
-/// where it is not known. With what the ledger is known to tell.
+/// The condition contains the term, so that a mark that arrives late does not end the session's next leadership; zero
+/// means that the term is not known. Also writes what the ledger is known to have.
 pub async fn mark_released(
     table: &Table,
     candidate: &Candidate,
@@ -93,18 +93,18 @@ pub async fn mark_released(
         condition = condition.number(":ledger", millis(ledger));
         update.push_str(", #ledgerMs = :ledger");
     }
-    // Refused: another session holds the term by now, and the mark is its own business.
+    // If it is refused, another session holds the term by now, and writes its own mark.
     table.update(term_key(&candidate.shard), &update, condition).await.map(drop)
 }
 
-/// The shard is as if nobody had ever led it. To be done before the lock goes.
+/// Makes the shard look as if it was never led. Call it before the lock goes.
 pub async fn forget(table: &Table, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
     let ledger = table.get(ledger_key(&candidate.shard), true).await?;
     let ours = Expression::new("#holder = :me AND #term = :term").number(":term", term);
-    // In this order: a leader that finds a term item which tells of a ledger writes none.
+    // In this order: a leader that finds a term item with a ledger's lease writes no ledger.
     let outcome = table.delete(term_key(&candidate.shard), ours.text(":me", candidate.session.as_str())).await?;
     let (Outcome::Done(_), Some(ledger)) = (outcome, ledger) else { return Ok(()) };
-    // A leader that comes from now on signs the ledger.
+    // A leader that comes from now on signs the ledger, and then the delete is refused.
     let same = text(&ledger, "holder").map_or_else(
         || Expression::new("attribute_exists(#pk) AND attribute_not_exists(#holder)"),
         |holder| Expression::new("#holder = :holder").text(":holder", holder),
@@ -112,19 +112,20 @@ pub async fn forget(table: &Table, candidate: &Candidate, term: Term) -> Result<
     table.delete(ledger_key(&candidate.shard), same).await.map(drop)
 }
 
-/// The last term, and whose it is.
+/// The last term, and its session.
 pub async fn last(table: &Table, shard: &Shard) -> Result<Option<(Term, Option<Session>)>, StoreError> {
     let item = table.get(term_key(shard), true).await?;
     let last = item.map(|item| LastTerm::read(&table.name, shard, &item)).transpose()?;
     Ok(last.map(|last| (Term(last.term), last.holder)))
 }
 
-/// As [`last`] tells, of an item that was read already. None where it cannot be read.
+/// As [`last`], from an item that was read already. None if it cannot be read.
 pub fn told(table: &Table, shard: &Shard, item: &Item) -> Option<(Term, Option<Session>)> {
     LastTerm::read(&table.name, shard, item).ok().map(|last| (Term(last.term), last.holder))
 }
 
-/// Writes the term item of a leadership that goes on and has lost it: else its lock item alone would tell of its tree.
+/// Writes the term item again for a present leadership that has lost it. Otherwise only its lock item would show that
+/// its tree exists.
 pub async fn remember(table: &Table, shard: &Shard, term: Term, ours: &Ours) -> Result<(), StoreError> {
     let (pk, sk) = term_key(shard);
     let item = Item::from([
@@ -137,7 +138,7 @@ pub async fn remember(table: &Table, shard: &Shard, term: Term, ours: &Ours) -> 
     table.put(item, Expression::new("attribute_not_exists(#pk)")).await.map(drop)
 }
 
-/// Writes down that the table remembers from now on. False when it did so before.
+/// Marks that the table remembers from now on. False if it did so before.
 pub async fn mark_table(table: &Table) -> Result<bool, StoreError> {
     let created = table.server_millis(BootInstant::now());
     let (pk, sk) = marker_key();
@@ -162,7 +163,7 @@ async fn take_after_a_known_end(table: &Table, candidate: &Candidate, dead: &[Se
     table.update(term_key(&candidate.shard), update, condition).await
 }
 
-/// `last` is None where the shard has no term item. Answers None when it has changed meanwhile.
+/// `last` is None if the shard has no term item. Returns None if the item has changed meanwhile.
 async fn take_after_an_unknown_end(
     table: &Table,
     candidate: &Candidate,
@@ -184,8 +185,9 @@ async fn take_after_an_unknown_end(
         let (by_marker, by_ledger) =
             tokio::join!(wait_of_a_new_shard(table, candidate), wait_of_a_known_shard(table, candidate));
         let start_after = by_marker?.max(by_ledger?);
-        // Milliseconds since 1970 rise faster than leaderships do: above every term of a table that was wiped. What is
-        // known of the server's time may be off by a second or two, which the wait for the wiped ones outlasts.
+        // Milliseconds since 1970 rise faster than leaderships do, so this is above every term of a table that was
+        // wiped. The known server's time may be off by a second or two, but the wait for wiped leaderships lasts
+        // longer.
         let term = table.server_millis(start_after.unwrap_or_else(BootInstant::now)) + 1;
         (Expression::new("attribute_not_exists(#pk)"), term, start_after)
     };
@@ -207,7 +209,8 @@ async fn take_after_an_unknown_end(
     })
 }
 
-/// A wiped table's leaders are dead one lease after the wipe; the marker tells when the table began.
+/// The wait of a shard without any item. A wiped table's leaders are dead one lease after the wipe; the marker says
+/// when the table began.
 async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Option<BootInstant>, StoreError> {
     let duration = with_drift(candidate.lease);
     let Some(marker) = table.get(marker_key(), true).await? else {
@@ -225,7 +228,7 @@ async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Opt
     Ok(wait.over_at(table, BootInstant::now()))
 }
 
-/// Answers what the ledger told before. One that tells of a lease as long stays as it is.
+/// Writes the ledger, and returns its earlier content. A ledger with a lease at least as long stays as it is.
 async fn write_ledger(table: &Table, candidate: &Candidate) -> Result<Option<Item>, StoreError> {
     let (pk, sk) = ledger_key(&candidate.shard);
     let lease = n(millis(candidate.lease));
@@ -239,7 +242,8 @@ async fn write_ledger(table: &Table, candidate: &Candidate) -> Result<Option<Ite
     }
 }
 
-/// The ledger stays for a leadership of ours: who forgets the shard deletes only what another session has signed.
+/// Signs the ledger, so that it stays for our leadership: a process that forgets the shard deletes the ledger only if
+/// the signature has not changed.
 async fn sign_ledger(table: &Table, candidate: &Candidate) -> Result<(), StoreError> {
     for _ in 0..MOST_ATTEMPTS {
         let there = Expression::new("attribute_exists(#pk)").text(":me", candidate.session.as_str());
@@ -251,10 +255,10 @@ async fn sign_ledger(table: &Table, candidate: &Candidate) -> Result<(), StoreEr
     Err(StoreError::unknown(format!("the ledger of shard {} changes faster than it can be kept", candidate.shard)))
 }
 
-/// Somebody deleted all items of a shard that was led: when its tree is surely dead. Nothing of it was renewed since the
-/// lock is ours.
+/// A user deleted all items of a shard that was led: when its tree is certainly dead. Its lease was not renewed since
+/// the lock became ours.
 async fn wait_of_a_known_shard(table: &Table, candidate: &Candidate) -> Result<Option<BootInstant>, StoreError> {
-    // One that names our own session tells no better: others may have led since that wrote it.
+    // A ledger with our own session proves no more: other leaders may have written it since.
     let ledger = write_ledger(table, candidate).await?;
     if ledger.is_some() {
         sign_ledger(table, candidate).await?;
@@ -266,13 +270,14 @@ async fn wait_of_a_known_shard(table: &Table, candidate: &Candidate) -> Result<O
 }
 
 impl Wait {
-    /// None when it is over.
+    /// The end of the wait. None if it is over.
     fn over_at(&self, table: &Table, now: BootInstant) -> Option<BootInstant> {
         self.over_by(&table.watch.clock(), table.wall_clock_millis(), now)
     }
 
     fn over_by(&self, clock: &Clock, wall_millis: u64, now: BootInstant) -> Option<BootInstant> {
-        // However wrong a clock was when it was written: from now it does not last longer than it did from then.
+        // The clock may have been wrong when this was written. From now, the wait lasts no longer than it did from
+        // then.
         let at_most = now.plus(with_drift(self.duration));
         let by_date = match clock.reaches(self.until_millis, now) {
             Some(reached) if clock.settled(now, with_drift(self.duration)) => reached,
@@ -336,7 +341,7 @@ mod tests {
                     }
                     if let Some(wait) = &last.wait {
                         let over = wait.over_by(&clock, source.number(), now);
-                        // Whatever date is in it, it does not last longer than it did when it was written.
+                        // Whatever date it contains, the wait lasts no longer than it did when it was written.
                         assert!(over.is_none_or(|over| over > now && over <= now.plus(with_drift(wait.duration))));
                     }
                 }

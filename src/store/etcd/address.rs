@@ -14,12 +14,12 @@ pub struct Address {
     pub(super) hosts: Vec<(String, String)>,
     pub(super) prefix: String,
     pub(super) user: Option<(String, Secret)>,
-    /// Some where the connection is encrypted.
+    /// Some if the connection is encrypted.
     pub(super) tls: Option<TlsFiles>,
 }
 
 impl Address {
-    /// Reads what follows `etcd:` or `etcds:`.
+    /// Reads the text after `etcd:` or `etcds:`.
     ///
     /// # Errors
     /// One line that says what is wrong, and what to write.
@@ -55,9 +55,9 @@ impl Address {
     }
 }
 
-/// Checks the files on the way.
+/// The configuration for TLS. Checks the files.
 pub fn tls_config(files: &TlsFiles) -> Result<ClientTlsConfig, StoreError> {
-    // Says in our words what is wrong with the files.
+    // Reports in our own words what is wrong with the files.
     tls::client_config(files)?;
     let mut config = ClientTlsConfig::new().trust_anchors(tls::roots(files.ca.as_deref())?.roots);
     if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
@@ -85,7 +85,7 @@ mod tests {
         assert!(address.tls.unwrap().cert.is_some());
         let plain = Address::read("etcd", "//h").unwrap();
         assert_eq!((plain.prefix.as_str(), plain.user, plain.tls), (DEFAULT_PREFIX, None, None));
-        // Prefixes are often written like paths.
+        // A prefix may be written like a path.
         assert_eq!(Address::read("etcd", "//h//services/locks").unwrap().prefix, "/services/locks");
     }
 

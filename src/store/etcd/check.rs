@@ -1,6 +1,6 @@
 //! `leaderctl store init` and `leaderctl store check` for etcd.
 //!
-//! The hazard: what works today may be a member that is about to be alone, or a list of servers that are two
+//! The hazard: a server that works today may be a member that is about to be alone, or the listed servers may be two
 //! clusters. So a check asks every server that the URL names, and not only the first that answers.
 
 use super::claim::given_back;
@@ -60,8 +60,9 @@ impl Etcd {
         Ok(Report { holder, last_term: view.last_known().map(Entry::<Last>::term) })
     }
 
-    /// The etcd lease is left alone: for as long as it lives, whoever is granted the lock waits for the tree that it was
-    /// for. So is the record that leads there, unless it is not the one that was written with this lock.
+    /// Deletes the lock, and leaves its etcd lease alone: while that lives, the next holder of the lock waits for the
+    /// old holder's tree. The record of the last leadership stays too, unless it is not the one that was written with
+    /// this lock.
     async fn revoke_on(&self, connection: Arc<Connection>, shard: &Shard, term: Term) -> Result<Release, StoreError> {
         let (lock_key, last_key) = (self.keys.lock(shard), self.keys.last(shard));
         for _ in 0..MOST_ATTEMPTS {
@@ -85,8 +86,8 @@ impl Etcd {
         Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be taken away")))
     }
 
-    /// All in one step. Terms count on from the revision, so nothing has to stay. `again` after a request whose answer
-    /// was lost.
+    /// Removes everything in one step. Terms count on from the revision, so nothing has to stay. `again` is true after
+    /// a request whose answer was lost.
     async fn forget_on(
         &self,
         connection: Arc<Connection>,
@@ -104,7 +105,7 @@ impl Etcd {
                 return Ok(if is_gone { Release::Released } else { Release::NotHeld });
             };
             let mut success = vec![delete(&lock_key), delete(&keys.copy(shard))];
-            // Unless they were counted from a higher base than there is by now.
+            // The base must stay if the terms counted from a higher base than the present one.
             let is_ahead = base.is_none_or(|base| lock.record.term_offset > base.term_offset());
             success.push(if is_ahead { put(&last_key, written(&given_back(&lock)), 0) } else { delete(&last_key) });
             success.extend([Page::Orders, Page::History, Page::Runs].map(|page| delete(&keys.note(shard, &page))));
@@ -123,7 +124,8 @@ impl Etcd {
     }
 }
 
-/// What has to stand beside a lock once that is gone, so that its tree is waited for. None: that stands there already.
+/// The record that must be beside a lock after the lock is gone, so that candidates wait for its tree. None: it is
+/// there already.
 fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
     let hold = Hold { etcd_lease: lock.lease, lease_ms: lock.record.lease_ms };
     let (mut young, mut before) = (false, Vec::new());
@@ -131,7 +133,7 @@ fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
         if last.hold.etcd_lease == hold.etcd_lease && !last.released {
             return None;
         }
-        // Somebody's hand was there. Whom it speaks of is waited for as well.
+        // The record was changed by hand. Candidates must also wait for the leader that it names.
         (young, before) = (last.young, last.before);
         if !last.released {
             before.push(last.hold);
@@ -179,7 +181,7 @@ async fn check(etcd: &Etcd) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-/// Each server that the URL names.
+/// Checks each server that the URL names.
 async fn check_members(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let mut clusters = Vec::new();
     let mut unreachable = Vec::new();
@@ -251,7 +253,7 @@ fn is_older_than_3_4(version: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (3, 4)
 }
 
-/// Does to a scratch key all that an election does to a lock. Answers false when it is of no use to go on.
+/// Does with a scratch key everything that an election does with a lock. False if further checks are pointless.
 async fn check_permissions(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
     let session = Session::random()
         .map_err(|error| StoreError::not_applied(format!("no random bytes for the name of a scratch key: {error}")))?;
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_lock_that_is_taken_away_speaks_of_it() {
+    fn the_record_beside_a_revoked_lock_names_its_leadership() {
         let hold = |etcd_lease| Hold { etcd_lease, lease_ms: 15_000 };
         let lock = Lock {
             owner: "o".to_owned(),

@@ -1,4 +1,4 @@
-//! How a lock is taken, kept and given back, and for whom its new holder has to wait.
+//! Claims, renewals and releases of the lock, and the wait that a new holder owes to earlier trees.
 //!
 //! The hazards are those of the store: see its module.
 
@@ -44,7 +44,7 @@ impl Leases for Etcd {
     }
 }
 
-/// The wait that a new leader owes to trees of before.
+/// The wait that a new leader owes to earlier trees.
 #[derive(Debug, Default)]
 struct Debt {
     start_after: Option<BootInstant>,
@@ -74,15 +74,15 @@ fn whose(candidate: &Candidate, connection: &Connection, kv: Option<&KeyValue>) 
     }
 }
 
-/// Whether a lock that was found stays for a whole lease from when both were asked: its lease was kept alive, and by
-/// who leads. See the hazards of this store.
+/// Whether the lock that `found` shows stays for a whole lease from when both requests were sent: its lease was kept
+/// alive, and by the present leader of etcd. See the hazards of this store.
 fn is_proof(kept: &LeaseKeepAliveResponse, found: &RangeResponse) -> bool {
     let term = |header: &Option<ResponseHeader>| header.as_ref().map(|header| header.raft_term);
-    // A lease that is gone takes its lock with it, which the read may have been too early to see.
+    // A lease that is gone takes its lock with it. The read may have been too early to see that.
     kept.ttl_seconds > 0 && term(&kept.header).is_some() && term(&kept.header) == term(&found.header)
 }
 
-/// What stands beside a lock that is given back, where a hand has deleted that.
+/// The record beside a lock that is given back, if that record was deleted by hand.
 pub(super) fn given_back(lock: &Entry<Lock>) -> Last {
     let Lock { session, lease_ms, term_offset, .. } = lock.record.clone();
     let hold = Hold { etcd_lease: lock.lease, lease_ms };
@@ -91,7 +91,7 @@ pub(super) fn given_back(lock: &Entry<Lock>) -> Last {
 }
 
 impl Etcd {
-    /// Makes the prefix remember from now on. False when it did so already, or somebody was faster.
+    /// Makes the prefix remember from now on. False if it did so already, or another candidate was faster.
     pub(super) async fn found(&self, connection: &Arc<Connection>, after: Option<Term>) -> Result<bool, StoreError> {
         let unclaimed = UnclaimedLeases::new_lease(&self.unclaimed)?;
         self.grant(connection, unclaimed.id, YOUTH).await?;
@@ -111,17 +111,17 @@ impl Etcd {
         Ok(answer.succeeded)
     }
 
-    /// For which trees of before a leader has to wait that takes the lock over this view.
+    /// The wait for earlier trees that a leader owes if it takes the lock over this view.
     async fn debt(&self, connection: &Arc<Connection>, view: &View, candidate: &Candidate) -> Result<Debt, StoreError> {
         let mut debt = Debt::default();
         let mut may_be_young = true;
         if let Some(Entry { record: last, .. }) = view.last_known() {
             may_be_young = last.young;
-            // Whoever claims has no tree.
+            // A candidate that claims has no tree.
             let vanished = !last.released && last.session != candidate.session;
             for hold in last.before.iter().chain(vanished.then_some(&last.hold)) {
                 if let Some(left) = self.time_to_live(connection, hold.etcd_lease).await? {
-                    // Not what is left alone: a renewal that saw its lock may still be under way.
+                    // The whole lease, not just what is left: a renewal that saw its lock may still be under way.
                     let whole = left.granted.max(Duration::from_millis(hold.lease_ms));
                     debt.until(BootInstant::now().plus(with_drift(whole)));
                     debt.before.push(hold.clone());
@@ -129,7 +129,7 @@ impl Etcd {
             }
         }
         if let Some(mark) = view.young.filter(|_| may_be_young) {
-            // Zero: somebody put it there by hand.
+            // Zero: a user put it there by hand.
             let left = if mark == 0 { Some(Left::ALL) } else { self.time_to_live(connection, mark).await? };
             if let Some(left) = left {
                 let age = left.granted.saturating_sub(left.at_most);
@@ -146,7 +146,7 @@ impl Etcd {
     async fn claim_on(&self, connection: Arc<Connection>, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
         let mut unclaimed = UnclaimedLeases::new_lease(&self.unclaimed)?;
-        // At once, for most claims come when the lock is free.
+        // Both at the same time, because most claims come when the lock is free.
         let (view, granted) =
             tokio::join!(self.look(&connection, shard), self.grant(&connection, unclaimed.id, candidate.lease));
         let mut view = view?;
@@ -178,7 +178,7 @@ impl Etcd {
         Err(StoreError::not_applied(format!("the lock of shard {shard} changes faster than it can be taken")))
     }
 
-    /// Puts the lock if nothing has changed since the view, or answers what is there now.
+    /// Puts the lock if nothing has changed since the view; otherwise returns what is there now.
     async fn take(
         &self,
         connection: &Arc<Connection>,
@@ -194,8 +194,8 @@ impl Etcd {
         // The lock will be put after this view, so this makes its term higher than the last one.
         let higher = view.last_known().map_or(0, |last| last.term().0 + 1);
         let term_offset = base.term_offset().max(higher.saturating_sub(record::revision(view.revision)));
-        // Over a lock of ours, by a claim whose answer nobody heard or a leadership that ran out: it moves to the new
-        // etcd lease, for its own may be revoked.
+        // The lock may already be ours, by a claim whose answer was lost or a leadership that ran out. Then it moves to
+        // the new etcd lease, because its own may be revoked.
         let lock = Lock::of(candidate, term_offset, wall_clock_millis());
         let session = candidate.session.clone();
         let last = Last { session, hold, term_offset, term: None, released: false, young, before };
@@ -246,7 +246,7 @@ impl Etcd {
         };
         for _ in 0..MOST_ATTEMPTS {
             let Some((etcd_lease, mod_revision)) = mine else {
-                // A claim of ours whose answer nobody heard, or nothing.
+                // This is a claim of ours whose answer was lost, or nothing.
                 let found = self.get(&connection, key.clone()).await?;
                 match whose(candidate, &connection, found.kvs.first()) {
                     Whose::Ours(lock) if self.unclaimed.leases().contains(&lock.lease) => {
@@ -340,7 +340,8 @@ impl Etcd {
                 };
                 let answer: TxnResponse = self.client.call(&connection, TXN, request).await?;
                 if answer.succeeded {
-                    // It may be the last thing that this process does, and expires by itself otherwise.
+                    // In the background, because this process may end now. A lease that is not revoked expires by
+                    // itself.
                     UnclaimedLeases::revoke_later(&self.unclaimed, lock.lease);
                     released = Release::Released;
                     break;
@@ -354,7 +355,7 @@ impl Etcd {
             }
         }
         self.forget_leadership(shard, &candidate.session);
-        // A claim that was given up may be under way: without its etcd lease it comes to nothing.
+        // A claim that was given up may be under way. Without its etcd lease it has no effect.
         for id in self.unclaimed.leases() {
             self.unclaimed.revoke(&connection, id).await?;
         }
@@ -372,7 +373,7 @@ impl Etcd {
         let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
         let mut answer = answer.found();
         let (lock, last) = (answer.next().flatten(), answer.next().flatten());
-        // What cannot be read is not ours, and nothing to complain about here.
+        // A lock that cannot be read is not ours, and no error here.
         let lock = lock.and_then(|kv| record::read::<Lock>(&connection.server, &kv).ok());
         let Some(lock) = lock.filter(|lock| lock.record.session == candidate.session) else { return Ok(None) };
         let last = last.and_then(|kv| record::read::<Last>(&connection.server, &kv).ok()).map(|last| last.record);

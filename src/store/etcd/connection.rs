@@ -2,12 +2,12 @@
 //!
 //! The hazards:
 //!
-//! - A connection may hang, or have ended unnoticed: see `kept`. The next request then goes to the next endpoint.
-//! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is dialled
-//!   within a request's time, and a request is sent once.
+//! - A connection may hang, or may have ended unnoticed: see `kept`. The next request then goes to the next endpoint.
+//! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is
+//!   dialled within a request's time, and a request is sent once.
 //! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
-//! - A token may expire at any time, at a restart of etcd for one. Then the password is shown again, once.
-//! - What etcd says in an error may name anything; what it never contains is the password, which travels in one request only.
+//! - A token may expire at any time, for example at a restart of etcd. Then the password is sent again, once.
+//! - etcd's words in an error may name anything, but never the password, which travels in one request only.
 
 use super::failure::{Circumstances, Failure, explain, is_local};
 use super::proto::{
@@ -40,8 +40,8 @@ use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
-/// etcd closes connections that are pinged more often than every 5 s (`--grpc-keepalive-min-time`). This is for watches;
-/// requests do not wait for it.
+/// The interval of pings, for watches; requests do not wait for them. etcd closes connections that are pinged more
+/// often than every 5 s (`--grpc-keepalive-min-time`).
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -51,7 +51,7 @@ pub struct Client {
     request_timeout: Duration,
     /// The range of keys to name when a permission is missing.
     prefix: String,
-    /// What may be the reason when a connection ends before it was of any use.
+    /// The possible reason, if a connection ends before its first success.
     doubt: Option<&'static str>,
     shared: Kept<Connection>,
     state: Mutex<State>,
@@ -65,7 +65,7 @@ pub struct Server {
 
 #[derive(Default)]
 struct State {
-    /// Whose turn it is to be dialled.
+    /// The index of the endpoint to dial next.
     next: usize,
     token: Token,
 }
@@ -74,7 +74,7 @@ struct State {
 enum Token {
     #[default]
     Unknown,
-    /// etcd asks nobody who they are.
+    /// etcd has authentication turned off.
     NotNeeded,
     Known(String),
 }
@@ -85,9 +85,9 @@ pub struct Connection {
     channel: Channel,
     allowance: Allowance,
     pending: Pending,
-    /// It was of use at least once.
+    /// It has answered at least once.
     proven: AtomicBool,
-    /// It ended, and did not just fall silent.
+    /// It ended; it did not just fall silent.
     broken: AtomicBool,
 }
 
@@ -102,16 +102,16 @@ impl Connection {
     }
 }
 
-/// Goes on until it is dropped.
+/// A watch. It goes on until it is dropped.
 pub struct Watch {
     events: Streaming<WatchResponse>,
     allowance: Allowance,
-    /// Our side of the stream, which would stay open for as long as the connection.
+    /// Our side of the stream, which would otherwise stay open as long as the connection.
     _open: oneshot::Sender<Infallible>,
 }
 
 impl Watch {
-    /// The next that is told; None when etcd ended it.
+    /// The next event; None when etcd ended the watch.
     pub async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
         let news = self.events.message().await?;
         self.allowance.begin_again();
@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// What one operation may take.
+    /// The time bound of one operation.
     pub fn bound(&self) -> Duration {
         kept::bound(self.request_timeout)
     }
@@ -161,7 +161,7 @@ impl Client {
         self.servers.iter().map(|server| server.name.as_str())
     }
 
-    /// True when a user was named, and etcd has its authentication turned off.
+    /// True if the URL names a user, but etcd has its authentication turned off.
     pub fn user_is_of_no_use(&self) -> bool {
         self.user.is_some() && matches!(self.state().token, Token::NotNeeded)
     }
@@ -170,7 +170,7 @@ impl Client {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `operation` within its time.
+    /// Runs `operation` within the time bound.
     pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         match timeout(self.bound(), operation).await {
             Ok(answer) => answer,
@@ -182,7 +182,8 @@ impl Client {
         }
     }
 
-    /// Runs an operation within its time: on the shared connection, and on a new one when that one proves to have ended.
+    /// Runs an operation within the time bound: on the shared connection, and on a new one if that one turns out to
+    /// have ended.
     pub async fn operate<'a, T>(
         &self,
         attempt: impl Fn(Arc<Connection>) -> BoxFuture<'a, Result<T, StoreError>> + Send + Sync,
@@ -209,7 +210,7 @@ impl Client {
             }
             self.distrust(&connection);
         }
-        // Nothing is locked while this dials, so that an attempt that hangs keeps nobody else from dialling.
+        // Nothing is locked during this dial, so an attempt that hangs keeps no other request from dialling.
         let begun = Instant::now();
         let first = self.state().next;
         let mut failures = Vec::new();
@@ -231,7 +232,7 @@ impl Client {
         Err(StoreError::not_applied(failures.join("; ")))
     }
 
-    /// A connection to one of the servers, known to whom it speaks.
+    /// Connects to one of the servers, and logs in.
     pub async fn dial(&self, index: usize, within: Duration) -> Result<Arc<Connection>, StoreError> {
         let Server { name, endpoint } = &self.servers[index];
         let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach etcd at {name}: {why}"));
@@ -260,20 +261,20 @@ impl Client {
         timeout(within, dialled).await.unwrap_or_else(|_| Err(unreachable("no answer in time")))
     }
 
-    /// The next request goes to the next endpoint.
+    /// Stops using the connection; the next request goes to the next endpoint.
     fn distrust(&self, connection: &Arc<Connection>) {
         if self.shared.forget(connection) {
             self.state().next = (connection.index + 1) % self.servers.len();
         }
     }
 
-    /// A request begins on `connection`, which is not trusted any more if that is given up.
+    /// Begins a request on `connection`, which is no longer trusted if the request is given up.
     fn ask_on<'a>(&'a self, connection: &'a Arc<Connection>) -> Asked<'a, impl FnOnce(bool)> {
         connection.allowance.begin_again();
         connection.pending.begin(self.patience(), |_| self.distrust(connection))
     }
 
-    /// Gets a token if there is a password to show and none was shown yet.
+    /// Gets a token, if there is a password and no token yet.
     async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
         let Some((name, password)) = &self.user else { return Ok(()) };
         if !matches!(self.state().token, Token::Unknown) {
@@ -284,7 +285,7 @@ impl Client {
         let token = match answer {
             Ok(answer) => Token::Known(answer.token),
             Err(status) if status.message().contains("authentication is not enabled") => Token::NotNeeded,
-            // Showing a password twice does no harm, so nothing is in doubt.
+            // Sending a password twice does no harm, so nothing is in doubt.
             Err(status) => {
                 let error = self.failure(connection, AUTHENTICATE, &status).error;
                 return Err(match error.kind {
@@ -297,7 +298,7 @@ impl Client {
         Ok(())
     }
 
-    /// One request, one answer.
+    /// Sends one request and returns its answer.
     pub async fn call<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, Failure>
     where
         Q: prost::Message + Clone + Default + 'static,
@@ -326,7 +327,7 @@ impl Client {
         let mut grpc = connection.grpc();
         let answer = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            // A stream of one for a method that streams, too: LeaseKeepAlive answers each request once.
+            // A stream of one message, also for a method that streams: LeaseKeepAlive answers each request once.
             let request = self.dressed(method, Request::new(stream::once(std::future::ready(request))));
             let codec = ProstCodec::<Q, A>::default();
             grpc.client_streaming(request, path(method), codec).await
@@ -336,7 +337,7 @@ impl Client {
             connection.broken.store(true, Ordering::Relaxed);
         }
         match &answer {
-            // Somebody answered, who cannot do it: another member may.
+            // This member cannot answer; another one may.
             Err(status) if is_local(status) || matches!(status.code(), Code::Unavailable | Code::Unimplemented) => {
                 drop(asked);
             }
@@ -348,7 +349,7 @@ impl Client {
         answer.map(tonic::Response::into_inner)
     }
 
-    /// What happens to a key from a revision on. Bounded is only how long it takes to begin.
+    /// Watches a key from a revision on. The bound applies only to the beginning.
     pub async fn watch(&self, connection: &Arc<Connection>, what: WatchCreateRequest) -> Result<Watch, Failure> {
         let asked = self.ask_on(connection);
         let mut grpc = connection.grpc();
@@ -386,13 +387,13 @@ impl Client {
         explain(&circumstances, method, status)
     }
 
-    /// What a watch ended with.
+    /// The error with which a watch ended.
     pub fn watch_failure(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
         self.distrust(connection);
         self.failure(connection, WATCH, status).error
     }
 
-    /// Why etcd itself ended a watch, in its own words.
+    /// The error when etcd itself ended a watch, with its own words.
     pub fn watch_refused(&self, connection: &Arc<Connection>, reason: &str) -> StoreError {
         let code = if reason.contains("permission denied") { Code::PermissionDenied } else { Code::Unavailable };
         if reason.contains("auth token") {
@@ -403,7 +404,8 @@ impl Client {
     }
 
     fn dressed<T>(&self, method: Method, mut request: Request<T>) -> Request<T> {
-        // A member without a leader shall say so at once, and end its watches; unless that is the question.
+        // With this header a member without a leader reports that at once, and ends its watches. Not for the question
+        // about the status itself.
         if method.path != STATUS.path {
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         }
@@ -416,7 +418,7 @@ impl Client {
     }
 }
 
-/// As the library's own.
+/// The connector, configured as the library's own.
 fn network() -> HttpConnector {
     let mut network = HttpConnector::new();
     network.enforce_http(false);
@@ -424,7 +426,7 @@ fn network() -> HttpConnector {
     network
 }
 
-/// Makes connections whose bytes count.
+/// A connector whose connections count their bytes.
 struct Connector {
     network: HttpConnector,
     allowance: Allowance,

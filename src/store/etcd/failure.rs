@@ -1,7 +1,7 @@
-//! What a failed request means, in our words.
+//! The meaning of a failed request, in our words.
 //!
-//! The hazard: etcd tells many failures apart by words alone. What is not known by its words is an unknown outcome; and
-//! what etcd says may name anything, but never the password, which travels in one request only.
+//! The hazard: etcd distinguishes many failures by their words alone. A failure with unknown words is an unknown
+//! outcome. And etcd's words may name anything, but never the password, which travels in one request only.
 
 use super::proto::Method;
 use crate::store::StoreError;
@@ -11,10 +11,10 @@ use std::error::Error;
 use std::fmt::Write as _;
 use tonic::{Code, Status};
 
-/// What went wrong with a request, with what a caller may want to know about it.
+/// The error of a request, with details that a caller may need.
 #[derive(Debug)]
 pub struct Failure {
-    /// There is no such etcd lease (any more). Nothing was applied.
+    /// The etcd lease does not exist (any more). Nothing was applied.
     pub no_such_lease: bool,
     pub error: StoreError,
 }
@@ -31,7 +31,7 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// What a failure is told with.
+/// The details that a message needs.
 #[derive(Clone, Copy)]
 pub struct Circumstances<'a> {
     pub server: &'a str,
@@ -39,11 +39,11 @@ pub struct Circumstances<'a> {
     /// The range of keys to name when a permission is missing.
     pub prefix: &'a str,
     pub allowance: &'a Allowance,
-    /// What may be the reason when the connection ended before it was of any use.
+    /// The possible reason, if the connection ended before its first success.
     pub doubt: Option<&'static str>,
 }
 
-/// In our words.
+/// The failure in our words.
 pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Status) -> Failure {
     let Circumstances { server, user, prefix, allowance, doubt } = *circumstances;
     let said = status.message().trim_start_matches("etcdserver: ");
@@ -78,13 +78,13 @@ pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Statu
     Failure { no_such_lease: said.contains("requested lease not found"), error }
 }
 
-/// Whether it has said more than it may. The library judges a message by the length that it announces, and tells that
-/// in words alone; should they change, they are shown as they are.
+/// Whether the server has exceeded its allowance. The library judges a message by the length that it announces, and
+/// reports that in words alone. If those words change, the message shows them as they are.
 fn said_too_much(allowance: &Allowance, status: &Status) -> bool {
     allowance.is_exceeded() || status.message().contains("decoded message length too large")
 }
 
-/// What any etcd may say to anybody.
+/// The error for an answer that any etcd may give to any request.
 fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreError {
     let mut said = in_short(said);
     if said.is_empty() {
@@ -95,7 +95,7 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
             "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
              etcdctl alarm disarm"
         )),
-        // Turned away before it was handled.
+        // Turned away before the server handled it.
         Code::ResourceExhausted => StoreError::not_applied(format!("etcd at {server} turned a request away: {said}")),
         Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
             StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
@@ -112,7 +112,7 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
     }
 }
 
-/// It was made here, not by etcd.
+/// Whether the library made this status, not etcd.
 pub fn is_local(status: &Status) -> bool {
     status.source().is_some()
 }

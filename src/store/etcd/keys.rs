@@ -1,21 +1,21 @@
-//! Which key holds what.
+//! The keys, and what each one holds.
 //!
 //! | key | what |
 //! | --- | --- |
 //! | `PREFIX/base` | since when this prefix remembers; the terms count from it |
-//! | `PREFIX/young` | there for a day from then on, or longer: an etcd lease ends it |
+//! | `PREFIX/young` | exists for at least a day from then on: an etcd lease ends it |
 //! | `PREFIX/lock/SHARD` | who leads, attached to the leader's etcd lease |
 //! | `PREFIX/last/SHARD` | who led last, and how that ended; attached to nothing |
 //! | `PREFIX/led/HASH` | a copy of the last one while it has the lock, attached to its etcd lease |
-//! | `PREFIX/note/orders/SHARD` | what operators want of its candidates; a note's etcd lease ends it |
-//! | `PREFIX/note/history/SHARD` | how its last leaderships went |
-//! | `PREFIX/note/standby/SHARD=SESSION` | that a candidate waits for it |
+//! | `PREFIX/note/orders/SHARD` | operators' orders for its candidates; a note's etcd lease ends it |
+//! | `PREFIX/note/history/SHARD` | the history of its last leaderships |
+//! | `PREFIX/note/standby/SHARD=SESSION` | the announcement of a standby |
 
 use crate::lease::{Session, Shard};
 use crate::store::Page;
 use crate::store::fnv::fnv1a;
 
-/// Ends the name of the shard in the key of a standby's note; not in the alphabet of shards.
+/// The mark after the shard's name in the key of a standby's note. It is not in the alphabet of shards.
 pub const STANDBY_MARK: char = '=';
 
 /// The keys under one prefix.
@@ -41,17 +41,18 @@ impl Keys {
         [self.lasts().as_bytes(), shard.as_str().as_bytes()].concat()
     }
 
-    /// Without the name of the shard: a hand that deletes all keys that have it leaves this one.
+    /// The key of the copy. It does not contain the shard's name, so a user who deletes all keys with that name does
+    /// not delete it.
     pub fn copy(&self, shard: &Shard) -> Vec<u8> {
         format!("{}/led/{:016x}", self.prefix, fnv1a(shard.as_str().bytes())).into_bytes()
     }
 
-    /// What the keys of locks begin with.
+    /// The beginning of the keys of locks.
     pub fn locks(&self) -> String {
         format!("{}/lock/", self.prefix)
     }
 
-    /// What the keys of the last leaderships begin with.
+    /// The beginning of the keys of last leaderships.
     pub fn lasts(&self) -> String {
         format!("{}/last/", self.prefix)
     }
@@ -68,13 +69,13 @@ impl Keys {
         key.into_bytes()
     }
 
-    /// What the keys of those notes begin with of which a shard may have several.
+    /// The beginnings of the keys of those notes of which a shard may have several.
     pub fn many_notes(&self, shard: &Shard) -> [String; 2] {
         let once = format!("{}/note/once/{shard}{STANDBY_MARK}", self.prefix);
         [format!("{}{shard}{STANDBY_MARK}", self.standbys()), once]
     }
 
-    /// What the keys of standbys' notes begin with.
+    /// The beginning of the keys of standbys' notes.
     pub fn standbys(&self) -> String {
         format!("{}/note/standby/", self.prefix)
     }

@@ -1,7 +1,7 @@
 //! etcd's own leases, to which locks and notes are attached.
 //!
-//! The hazard: etcd counts them in whole seconds, rounded towards zero, and removes an expired one some time later. So a
-//! lease with no second left is asked about again, until etcd says that it is gone.
+//! The hazard: etcd counts leases in whole seconds, rounded towards zero, and removes an expired one some time later.
+//! So for a lease with no second left, the question is repeated until etcd says that the lease is gone.
 
 use super::connection::Connection;
 use super::failure::Failure;
@@ -15,11 +15,11 @@ use crate::store::StoreError;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An etcd lease with less than a second left is asked after so often: it may have expired, and be about to be gone.
+/// How often to ask about an etcd lease with less than a second left: it may have expired, and be gone soon.
 const MOST_QUESTIONS: usize = 4;
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
 
-/// Of an etcd lease.
+/// The time that an etcd lease has left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
     pub(super) at_most: Duration,
@@ -30,13 +30,13 @@ impl Left {
     pub(super) const ALL: Self = Self { at_most: YOUTH, granted: YOUTH };
 }
 
-/// The server's clock and ours may differ in rate by one part in a hundred.
+/// The duration with an allowance for drift: the server's clock and ours may differ in rate by one part in a hundred.
 pub(super) fn with_drift(duration: Duration) -> Duration {
     duration + duration / 100
 }
 
 impl Etcd {
-    /// Some etcd lease that lives for `ttl` at least.
+    /// Grants an etcd lease that lives for at least `ttl`.
     pub(super) async fn grant(&self, connection: &Arc<Connection>, id: i64, ttl: Duration) -> Result<(), StoreError> {
         let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
         let asked = request.ttl_seconds;
@@ -58,17 +58,17 @@ impl Etcd {
         self.client.call(connection, LEASE_KEEP_ALIVE, LeaseKeepAliveRequest { id }).await
     }
 
-    /// What is left of an etcd lease: not less than that, nor more than what was granted. None: it is gone.
+    /// How much is left of an etcd lease: not less than that, nor more than was granted. None: it is gone.
     ///
-    /// To be asked after a linearizable read on the same connection: whoever leads etcd since then knows every lease,
-    /// and every renewal of it, that this read could have shown.
+    /// Call it after a linearizable read on the same connection: every leader of etcd since then knows every lease, and
+    /// every renewal of it, that this read could have shown.
     pub(super) async fn time_to_live(&self, connection: &Arc<Connection>, id: i64) -> Result<Option<Left>, StoreError> {
         for question in 1.. {
             let request = LeaseTimeToLiveRequest { id };
             let answer: Result<LeaseTimeToLiveResponse, Failure> =
                 self.client.call(connection, LEASE_TIME_TO_LIVE, request).await;
             match answer {
-                // Rounded towards zero, so this one may have expired and wait to be revoked.
+                // Rounded towards zero: this lease may have expired, and its removal may be under way.
                 Ok(answer) if answer.ttl_seconds == 0 && question < MOST_QUESTIONS => {
                     tokio::time::sleep(BETWEEN_QUESTIONS).await;
                 }

@@ -1,6 +1,6 @@
-//! Which shards there are, and who leads them.
+//! Lists the shards, and their leaders.
 //!
-//! The hazard: one answer of etcd has room for some megabytes, and one request has so much time. So keys are read in
+//! The hazard: one answer of etcd has room for some megabytes, and one request has limited time. So keys are read in
 //! pages, and each page is as of its own revision: one revision for all might be compacted away before the last page.
 
 use super::Etcd;
@@ -11,12 +11,12 @@ use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::{Holder, Report, StoreError, parallel};
 use std::collections::BTreeMap;
 
-/// So many keys are read in one request.
+/// How many keys one request reads.
 const RANGE_PAGE: i64 = 250;
 
 pub async fn list(etcd: &Etcd, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
     let (locks, lasts) = (etcd.keys.locks(), etcd.keys.lasts());
-    // In this order: whoever releases in between is found free.
+    // In this order: a shard that is released in between is shown as free.
     let (found, server) = below(etcd, &locks, prefix).await?;
     let held = of_shards(found).map(|(shard, kv)| {
         let server = &server;
@@ -42,12 +42,12 @@ async fn holder(etcd: &Etcd, lock: Entry<Lock>) -> Result<Holder, StoreError> {
     etcd.client.operate(|connection| Box::pin(async move { etcd.holder(&connection, lock).await })).await
 }
 
-/// What is no name of a shard is nobody's lock.
+/// The shards among the keys. A key that is not the name of a shard is skipped.
 fn of_shards(found: Vec<(String, KeyValue)>) -> impl Iterator<Item = (Shard, KeyValue)> {
     found.into_iter().filter_map(|(name, kv)| Some((name.parse().ok()?, kv)))
 }
 
-/// All keys whose names below `root` begin with `prefix`, and the server that told the last of them.
+/// All keys whose names below `root` begin with `prefix`, and the server that answered last.
 pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String, KeyValue)>, String), StoreError> {
     let mut key = format!("{root}{prefix}").into_bytes();
     let range_end = after_all(&key);
@@ -80,7 +80,7 @@ pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String
     }
 }
 
-/// The first key after all that begin with `key`, which ends with no byte of 255.
+/// The first key after all that begin with `key`. The last byte of `key` must not be 255.
 pub fn after_all(key: &[u8]) -> Vec<u8> {
     let mut end = key.to_vec();
     if let Some(last) = end.last_mut() {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_ends_after_all_that_begin_alike() {
+    fn a_range_ends_after_the_last_key_with_the_prefix() {
         let end = after_all(b"p/lock/db.");
         assert_eq!(end, b"p/lock/db/");
         for inside in ["p/lock/db.", "p/lock/db.a", "p/lock/db.zzz"] {

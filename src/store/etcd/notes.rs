@@ -1,13 +1,14 @@
-//! Notes as keys, each with its text as it is. One that lasts for a time is attached to an etcd lease of its own.
+//! Notes as keys, each with its plain text. A note that lasts for a time is attached to an etcd lease of its own.
 //!
 //! The hazards:
 //!
-//! - A write may be applied though nobody heard of it, and then its note has to last as it was promised. So its etcd
-//!   lease is revoked only where etcd said that the write was not applied; else it ends by itself, note or no note.
-//! - A note that is replaced leaves its etcd lease, which would live on for nothing. It is revoked later, and whoever
-//!   has just read that note finds no lease under it: then the note is read again.
-//! - etcd counts in whole seconds, and may be a second late to remove what has ended. So a note lasts longer, never
-//!   shorter; a change of etcd's leader gives it its whole time again.
+//! - A write may be applied although its answer was lost, and then its note must last as promised. So its etcd lease is
+//!   revoked only if etcd said that the write was not applied. Otherwise the lease ends by itself, with or without a
+//!   note.
+//! - A note that is replaced leaves its etcd lease behind, which would live on for nothing. It is revoked later. A
+//!   reader that has just read that note then finds no lease under it, and reads the note again.
+//! - etcd counts in whole seconds, and may remove an ended note a second late. So a note lasts longer, never shorter; a
+//!   change of etcd's leader gives it its whole time again.
 
 use super::connection::Connection;
 use super::keys::STANDBY_MARK;
@@ -21,23 +22,23 @@ use crate::store::{ErrorKind, Note, Notes, Page, StoreError, parallel};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Seconds, more than 200 years. etcd refuses leases that are longer than 285.
+/// The longest lease for notes, in seconds: more than 200 years. etcd refuses leases that are longer than 285 years.
 const FOR_EVER: i64 = 7_000_000_000;
 
-/// What became of a note that was found.
+/// The state of a note that was found.
 enum Found {
     Stands(Note),
-    /// It has ended, or was replaced since.
+    /// The note has ended, or was replaced since.
     Gone,
 }
 
-/// None: for ever.
+/// The duration of the note's etcd lease. None: for ever.
 fn time_to_grant(draft: &Note) -> Option<Duration> {
     draft.lasts.filter(|&lasts| whole_seconds(lasts) < FOR_EVER)
 }
 
 impl Etcd {
-    /// After a linearizable read on the same connection.
+    /// Examines a note, after a linearizable read on the same connection.
     async fn examine(&self, connection: &Arc<Connection>, kv: &KeyValue) -> Result<Found, StoreError> {
         let text = String::from_utf8(kv.value.clone());
         let text = text.map_err(|_| unreadable(&connection.server, &kv.key))?;
@@ -80,7 +81,7 @@ impl Etcd {
         };
         let request = TxnRequest {
             compare: vec![expected.map_or_else(|| is_absent(key), |text| is_value(key, text.as_bytes()))],
-            // In this order: what was there before is found.
+            // In this order, so that the get finds what was there before the write.
             success: [get(key)].into_iter().chain(written).collect(),
             failure: Vec::new(),
         };
@@ -131,7 +132,7 @@ impl Notes for Etcd {
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
         let (found, _) = below(self, &self.keys.standbys(), prefix).await?;
         let notes = found.into_iter().filter_map(|(name, kv)| {
-            // What else is there was written by something else.
+            // Other keys here were written by another program.
             let shard: Shard = name.split_once(STANDBY_MARK)?.0.parse().ok()?;
             std::str::from_utf8(&kv.value).ok()?;
             Some(async move {

@@ -1,12 +1,12 @@
-//! The messages of etcd's gRPC interface that are needed, and no more of them than is needed.
+//! The messages of etcd's gRPC interface, as far as the store needs them.
 //!
 //! Names and field numbers are those of `rpc.proto` and `kv.proto` of etcd 3.4 (`etcdserver/etcdserverpb/rpc.proto`,
-//! `mvcc/mvccpb/kv.proto`; since 3.5 in `api/`, unchanged). Declared by hand, so that nobody needs protoc. A field that
-//! is left out here is skipped when it is read, as protobuf wants it.
+//! `mvcc/mvccpb/kv.proto`; since 3.5 in `api/`, unchanged). They are declared by hand, so that a build does not need
+//! protoc. A reader skips the fields that are left out here, as protobuf requires.
 
 use prost::{Message, Oneof};
 
-/// Where a method is, and its name for people.
+/// The path of a method, and its name for people.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
     pub path: &'static str,
@@ -53,7 +53,7 @@ pub struct KeyValue {
 pub struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// Empty: the one key. Else all keys from that one up to this one, which is not among them.
+    /// Empty: the one key. Otherwise all keys from that one up to this one, exclusive.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
     /// Zero: all.
@@ -67,7 +67,7 @@ pub struct RangeResponse {
     pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// There is more than the limit.
+    /// There are more keys than the limit.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
@@ -91,7 +91,7 @@ pub struct DeleteRangeRequest {
     pub range_end: Vec<u8>,
 }
 
-/// What a put or a delete answers is of no interest.
+/// The answer to a put or a delete, which does not matter.
 #[derive(Clone, PartialEq, Message)]
 pub struct Nothing {}
 
@@ -127,7 +127,7 @@ pub enum Outcome {
     DeleteRange(Nothing),
 }
 
-/// The result that is asked for is always equality, which is the default.
+/// The result compared for is always equality, which is the default.
 #[derive(Clone, PartialEq, Message)]
 pub struct Compare {
     /// 1: the create revision, 2: the revision of the last change, 3: the value.
@@ -192,7 +192,7 @@ pub struct WatchCreateRequest {
 pub struct WatchResponse {
     #[prost(bool, tag = "4")]
     pub canceled: bool,
-    /// Not zero when the revision to start at is no longer there.
+    /// Not zero if the revision to start at no longer exists.
     #[prost(int64, tag = "5")]
     pub compact_revision: i64,
     #[prost(string, tag = "6")]
@@ -237,7 +237,7 @@ pub struct LeaseKeepAliveRequest {
 pub struct LeaseKeepAliveResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// Zero or less when there is no such lease.
+    /// Zero or less if there is no such lease.
     #[prost(int64, tag = "3")]
     pub ttl_seconds: i64,
 }
@@ -250,7 +250,7 @@ pub struct LeaseTimeToLiveRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct LeaseTimeToLiveResponse {
-    /// Whole seconds, rounded down. -1 when there is no such lease.
+    /// Whole seconds, rounded down. -1 if there is no such lease.
     #[prost(int64, tag = "3")]
     pub ttl_seconds: i64,
     #[prost(int64, tag = "4")]
@@ -277,7 +277,7 @@ pub struct StatusResponse {
     pub header: Option<ResponseHeader>,
     #[prost(string, tag = "2")]
     pub version: String,
-    /// Zero when the member knows of no leader.
+    /// Zero if the member knows of no leader.
     #[prost(uint64, tag = "4")]
     pub leader: u64,
     /// Alarms, since 3.4.
@@ -299,7 +299,7 @@ pub fn delete(key: &[u8]) -> RequestOp {
     delete_range(key.to_vec(), Vec::new())
 }
 
-/// All keys from `key` on that are less than `range_end`.
+/// Deletes all keys from `key` up to `range_end`, exclusive.
 pub fn delete_range(key: Vec<u8>, range_end: Vec<u8>) -> RequestOp {
     RequestOp { request: Some(Operation::DeleteRange(DeleteRangeRequest { key, range_end })) }
 }
@@ -313,7 +313,7 @@ pub fn is_unchanged(key: &[u8], mod_revision: i64) -> Compare {
     Compare { target: 2, key: key.to_vec(), compared: Some(Compared::ModRevision(mod_revision)) }
 }
 
-/// The key is there, with this value.
+/// The key exists, with this value.
 pub fn is_value(key: &[u8], value: &[u8]) -> Compare {
     Compare { target: 3, key: key.to_vec(), compared: Some(Compared::Value(value.to_vec())) }
 }
@@ -323,7 +323,7 @@ impl TxnResponse {
         self.header.as_ref().map_or(0, |header| header.revision)
     }
 
-    /// What each of the gets found, in their order.
+    /// The key that each of the gets found, in their order.
     pub fn found(self) -> impl Iterator<Item = Option<KeyValue>> {
         self.responses.into_iter().filter_map(|operation| match operation.response {
             Some(Outcome::Range(range)) => Some(range.kvs.into_iter().next()),
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
 
-    /// Reads it, and what it reads once more from how we would write it.
+    /// Reads a message, then writes it and reads it again.
     fn read<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Fate {
         let read = M::decode(bytes);
         if let Ok(message) = &read {

@@ -1,7 +1,7 @@
-//! What is stored, and how it is read. Everything is JSON, so that `etcdctl get` shows it to people.
+//! The stored records, and how they are read. Everything is JSON, so that `etcdctl get` shows it to people.
 //!
-//! The hazard: anybody can put anything under a key. What cannot be read here is an error that names the key, and
-//! nothing is ever put over it. Numbers are bounded, so that no sum with them overflows.
+//! The hazard: every user can put anything under a key. A value that cannot be read is an error that names the key, and
+//! is never replaced. Numbers are bounded, so that no sum with them overflows.
 
 use super::proto::{KeyValue, TxnResponse};
 use crate::lease::{Candidate, Session, Term};
@@ -11,20 +11,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// No term, revision or time comes near it, and JSON's numbers go as far.
+/// The largest number. No term, revision or time comes near it, and JSON's numbers are exact up to it.
 const MOST: u64 = 1 << 53;
 
-/// A record, and what etcd says of its key.
+/// A record, and what etcd says about its key.
 #[derive(Clone, Debug)]
 pub struct Entry<T> {
     pub record: T,
     pub create_revision: i64,
-    /// No two writes of a key have the same.
+    /// The revision of the last change. No two writes of a key have the same.
     pub mod_revision: i64,
     pub lease: i64,
 }
 
-/// Every record says whether its numbers can be true.
+/// A record, which can check that its numbers are possible.
 pub trait Record: DeserializeOwned {
     fn is_sound(&self) -> bool;
 }
@@ -33,7 +33,7 @@ pub trait Record: DeserializeOwned {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Base {
-    /// Microseconds since 1970, by the wall clock of whoever made it. The first term is higher.
+    /// Microseconds since 1970, by the wall clock of the candidate that made it. The first term is higher.
     pub origin: u64,
 }
 
@@ -47,12 +47,12 @@ pub struct Lock {
     pub pid: u32,
     pub lease_ms: u64,
     pub since_ms: u64,
-    /// The term is this and the revision at which the lock was put: also where its session claims it again, after a
-    /// leadership that it could neither renew nor release.
+    /// The term is this number plus the revision at which the lock was put. That also holds if its session claims the
+    /// lock again after a leadership that it could neither renew nor release.
     pub term_offset: u64,
 }
 
-/// The last leadership: written with the lock, and again by its release.
+/// The last leadership. Written with the lock, and again by its release.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Last {
@@ -60,21 +60,21 @@ pub struct Last {
     #[serde(flatten)]
     pub hold: Hold,
     pub term_offset: u64,
-    /// None: the term is the offset and the revision of this record, which cannot know it.
+    /// None: the term is the offset plus the revision of this record, which the record itself cannot contain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub term: Option<u64>,
     /// Its tree was dead when it gave the lease back.
     #[serde(default)]
     pub released: bool,
-    /// It had to wait until the prefix was a lease old, and nobody knows that it did.
+    /// It had to wait until the prefix was a lease old, and nobody knows whether it did.
     #[serde(default)]
     pub young: bool,
-    /// Leaderships before it whose trees nobody saw die.
+    /// Earlier leaderships whose trees were not seen to die.
     #[serde(default)]
     pub before: Vec<Hold>,
 }
 
-/// A leadership that may have a tree for as long as its etcd lease lives.
+/// A leadership that may have a tree while its etcd lease lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hold {
@@ -108,7 +108,7 @@ impl Hold {
 }
 
 impl Base {
-    /// `after` is the highest term that is known to have been.
+    /// A base that begins now. `after` is the highest term that is known to have existed.
     pub fn now(after: Option<Term>) -> Self {
         let wall = wall_clock_millis().saturating_mul(1000);
         Self { origin: wall.max(after.map_or(0, |term| term.0 + 1)).min(MOST - 1) }
@@ -116,7 +116,7 @@ impl Base {
 }
 
 impl Entry<Base> {
-    /// What a revision counts up from: the prefix was born at zero.
+    /// The number to which a revision is added: the prefix was born at zero.
     pub fn term_offset(&self) -> u64 {
         self.record.origin.saturating_sub(revision(self.create_revision))
     }
@@ -161,7 +161,7 @@ impl Entry<Last> {
     }
 }
 
-/// All that a claim wants to know of a shard, at one revision.
+/// Everything that a claim needs to know about a shard, at one revision.
 #[derive(Clone, Debug)]
 pub struct View {
     pub revision: i64,
@@ -174,12 +174,12 @@ pub struct View {
 }
 
 impl View {
-    /// The last leadership as far as anything tells of it.
+    /// The last leadership, from any record that still tells of it.
     pub fn last_known(&self) -> Option<&Entry<Last>> {
         self.last.as_ref().or(self.copy.as_ref())
     }
 
-    /// Of the answer to gets of lock, last, base, young and the copy, in this order.
+    /// Reads the answer to gets of lock, last, base, young and the copy, in this order.
     pub fn read(server: &str, answer: TxnResponse) -> Result<Self, StoreError> {
         let revision = answer.revision();
         let mut found = answer.found();
@@ -195,13 +195,13 @@ impl View {
             last: last.map(|kv| read(server, &kv)).transpose()?,
             base: base.map(|kv| read(server, &kv)).transpose()?,
             young: young.map(|kv| kv.lease),
-            // What cannot be read is no copy.
+            // A copy that cannot be read does not count.
             copy: copy.and_then(|kv| read(server, &kv).ok()),
         })
     }
 }
 
-/// A lock that is attached to no lease would never end, and protects nobody.
+/// Reads a lock. A lock without a lease would never end, and protects nobody.
 pub fn read_lock(server: &str, kv: &KeyValue) -> Result<Entry<Lock>, StoreError> {
     let entry: Entry<Lock> = read(server, kv)?;
     if entry.lease == 0 { Err(unreadable(server, &kv.key)) } else { Ok(entry) }
@@ -213,7 +213,7 @@ pub fn read<T: Record>(server: &str, kv: &KeyValue) -> Result<Entry<T>, StoreErr
     Ok(Entry { record, create_revision: kv.create_revision, mod_revision: kv.mod_revision, lease: kv.lease })
 }
 
-/// Of a lock that cannot be read.
+/// The holder that stands for a lock that cannot be read.
 pub fn foreign(kv: &KeyValue) -> Holder {
     let owner = format!("something else that wrote {}", String::from_utf8_lossy(&kv.key));
     Holder { owner, ..Holder::default() }
@@ -235,12 +235,12 @@ pub fn revision(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or(0)
 }
 
-/// Rounded up: nobody's lease gets shorter by it.
+/// Rounded up, so that no lease gets shorter by it.
 pub fn millis(duration: Duration) -> u64 {
     crate::time::millis(duration).min(MOST - 1)
 }
 
-/// etcd's leases are whole seconds long.
+/// The duration of an etcd lease, in whole seconds.
 pub fn whole_seconds(duration: Duration) -> i64 {
     i64::try_from(millis(duration).div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_answers_of_transactions_are_views_or_told_to_be_none() {
+    fn a_million_answers_of_transactions_are_views_or_refused() {
         let (base, lock, last) = ours();
         let range = |value: Vec<u8>| {
             let kvs = vec![KeyValue { key: b"p/x".to_vec(), create_revision: 5, mod_revision: 9, value, lease: 7 }];

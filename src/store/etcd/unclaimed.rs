@@ -1,8 +1,8 @@
 //! Revokes leases left over from failed claims.
 //!
-//! The hazard: the transaction of a claim that was given up may still put the lock while its etcd lease exists. But to
-//! revoke the lease of a leadership ends that leadership. So each claim has a lease id of its own, which is listed here from
-//! its beginning until it has become a leadership.
+//! The hazard: the transaction of a claim that was given up may still put the lock while its etcd lease exists. But
+//! revoking the lease of a leadership ends that leadership. So each claim has a lease id of its own. The id is listed
+//! here from the beginning of the claim until the claim has become a leadership.
 
 use super::connection::{Client, Connection};
 use super::failure::Failure;
@@ -11,15 +11,15 @@ use crate::store::StoreError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 
-/// So many are remembered.
+/// The most leases that are remembered.
 const MOST: usize = 16;
 
-/// Etcd leases of claims that may not have ended in a leadership: to be revoked.
+/// Etcd leases of claims that may not have ended in a leadership: they must be revoked.
 pub struct UnclaimedLeases {
     client: Arc<Client>,
-    /// Under these a lock may yet be put.
+    /// A transaction under way may still put a lock with one of these.
     leases: Mutex<Vec<i64>>,
-    /// End with the store.
+    /// The tasks that revoke. They end with the store.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -27,7 +27,7 @@ pub struct UnclaimedLeases {
 pub struct UnclaimedLease {
     unclaimed: Arc<UnclaimedLeases>,
     pub id: i64,
-    /// Etcd has it: only since then is it used.
+    /// True if etcd has granted it. Only then is it used.
     granted: bool,
     kept: bool,
 }
@@ -37,7 +37,7 @@ impl UnclaimedLease {
         self.granted = true;
     }
 
-    /// It is in use: it will never be revoked from here.
+    /// Keeps the lease, which is in use: it will never be revoked from here.
     pub fn keep(mut self) {
         self.kept = true;
     }
@@ -59,7 +59,8 @@ impl UnclaimedLeases {
         Self { client, leases: Mutex::default(), tasks: Mutex::default() }
     }
 
-    /// The number of a lease that is yet to be granted: ours, so that it can be revoked though no answer was heard.
+    /// The id of a lease that is not granted yet. We choose it, so that the lease can be revoked even if the answer was
+    /// lost.
     pub fn new_lease(unclaimed: &Arc<Self>) -> Result<UnclaimedLease, StoreError> {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
@@ -78,7 +79,7 @@ impl UnclaimedLeases {
 
     fn remember(&self, id: i64) {
         let mut leases = self.locked();
-        // Older ones have met etcd since, or have expired.
+        // The transaction of the oldest one has reached etcd since, or the lease has expired.
         if leases.len() == MOST {
             leases.remove(0);
         }
@@ -89,9 +90,9 @@ impl UnclaimedLeases {
         self.locked().retain(|&known| known != id);
     }
 
-    /// Within one request's time, or never: it expires then.
+    /// Revokes the lease within one request's time. If that fails, the lease expires.
     pub fn revoke_later(unclaimed: &Arc<Self>, id: i64) {
-        // Dropped outside of it when a runtime ends.
+        // No runtime is current if this is dropped while a runtime ends.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (client, weak) = (Arc::clone(&unclaimed.client), Arc::downgrade(unclaimed));
         let mut tasks = unclaimed.tasks.lock().unwrap_or_else(PoisonError::into_inner);

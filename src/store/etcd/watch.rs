@@ -6,14 +6,14 @@ use crate::lease::Shard;
 use crate::store::StoreError;
 use std::time::Duration;
 
-/// Between two tries to see what becomes of our own lock.
+/// From one failed watch of our own lock to the next.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Etcd {
     pub(super) async fn wait_for_release(&self, shard: &Shard) -> Result<(), StoreError> {
         loop {
             let Some(from) = self.news_from(shard).await? else { return Ok(()) };
-            // A lock that is taken over is deleted first: by its holder, by a hand, or with its etcd lease.
+            // A lock that is taken over is deleted first: by its holder, by hand, or with its etcd lease.
             if self.watch_lock(shard, from, vec![NO_PUT]).await? {
                 return Ok(());
             }
@@ -26,13 +26,13 @@ impl Etcd {
     pub(super) async fn wait_for_doubt(&self, shard: &Shard) {
         let leadership = self.known().get(shard).and_then(|known| known.leadership.clone());
         let Some(leadership) = leadership else { return std::future::pending().await };
-        // Nobody but we touches it, so anything is news.
+        // Only we change it, so any event is news.
         while self.watch_lock(shard, leadership.lock.mod_revision.saturating_add(1), Vec::new()).await.is_err() {
             tokio::time::sleep(DOUBT_PAUSE).await;
         }
     }
 
-    /// The revision from which on news of the lock are news. None: it is free now.
+    /// The first revision at which an event at the lock is news. None: the lock is free now.
     async fn news_from(&self, shard: &Shard) -> Result<Option<i64>, StoreError> {
         let seen = self.known().get(shard).and_then(|known| known.seen);
         if let Some(seen) = seen {
@@ -49,7 +49,7 @@ impl Etcd {
         Ok(Some(revision.saturating_add(1)))
     }
 
-    /// Returns with the first event at the lock from a revision on; false when that revision is there no more.
+    /// Returns at the first event at the lock from a revision on. False if that revision no longer exists.
     async fn watch_lock(&self, shard: &Shard, start_revision: i64, filters: Vec<i32>) -> Result<bool, StoreError> {
         let connection = self.client.bounded(self.client.connection()).await?;
         let what = WatchCreateRequest { key: self.keys.lock(shard), start_revision, filters };

@@ -1,6 +1,7 @@
-//! `leaderctl store init` and `leaderctl store check`, and what else operators do with a directory of leases.
+//! `leaderctl store init` and `leaderctl store check`, and the other operations on a directory of leases.
 //!
-//! The hazard: locks on a network file system may be granted to two machines, or get lost. Such a directory is refused.
+//! The hazard: locks on a network file system may be granted to two machines, or get lost. The store refuses such a
+//! directory.
 
 use super::lock::Lock;
 use super::{FileStore, explain, lock};
@@ -12,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// File systems whose locks other machines see late, or not at all, as `/proc/self/mountinfo` names them.
+/// File systems whose locks other machines see late or not at all, as `/proc/self/mountinfo` names them.
 const NETWORKED: [&str; 16] = [
     "9p",
     "afs",
@@ -49,7 +50,7 @@ impl Administration for FileStore {
                 }
                 report => report?,
             };
-            // A lock that nobody holds, without a record, is of a standby that left before anybody led.
+            // A free lock without a record belongs to a standby that left before any candidate led.
             if report != Report::default() {
                 list.push((shard, report));
             }
@@ -69,7 +70,8 @@ impl Administration for FileStore {
         )))
     }
 
-    /// The lock's file goes last, while it is locked: who waits for it finds that it is gone, and makes another one.
+    /// Removes the lock's file last, while it is locked: a candidate that waits for it finds that it is gone, and makes
+    /// another one.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         let file = self.path(shard, "lock");
@@ -77,7 +79,7 @@ impl Administration for FileStore {
             return Ok(Release::NotHeld);
         }
         self.forget_notes(shard).await?;
-        // Unless the clock is behind: the next term would not be higher.
+        // If the clock is behind, the record must stay, because the next term would not be higher.
         if term.0 < wall_clock_millis() {
             // Candidates that were killed leave drafts.
             let drafts = ["lock.new", "lock.old", "json.new"].map(|ending| self.path(shard, ending));
@@ -106,7 +108,7 @@ impl Administration for FileStore {
             Err(error) => Finding::bad(error.message),
         });
         let scratch = self.directory.join(format!("=check-{}.lock", std::process::id()));
-        // A second description of the same file must be refused.
+        // A second open file description of the same file must not get the lock.
         let tried = lock::take(&scratch).and_then(|first| Ok((first, lock::take(&scratch)?)));
         let _ = fs::remove_file(&scratch);
         findings.push(match tried {
@@ -121,7 +123,7 @@ impl Administration for FileStore {
 }
 
 impl FileStore {
-    /// All shards of which there is a file.
+    /// All shards that have a file.
     fn shards(&self) -> Result<BTreeSet<Shard>, StoreError> {
         let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
         let entries = match fs::read_dir(&self.directory) {
@@ -138,7 +140,7 @@ impl FileStore {
     }
 }
 
-/// If it is there.
+/// Removes a file, if it is there.
 fn remove(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(explain("cannot remove", path, &error)),

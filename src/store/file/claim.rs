@@ -1,4 +1,4 @@
-//! How a lock is taken, looked at and let go.
+//! Claims, looks, renewals and releases of a file's lock.
 //!
 //! The hazards are those of the store: see its module.
 
@@ -21,7 +21,7 @@ enum Try {
 impl Leases for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        // Ours already when a claim is made again; that is another leadership, with a term of its own.
+        // The lock is already ours if a claim is made again. That is another leadership, with a term of its own.
         let ours = lock(&self.held).remove(shard).or_else(|| lock(&self.won).remove(shard));
         let held = match ours {
             Some(held) if self.is_current(&held, shard) => held,
@@ -49,7 +49,7 @@ impl Leases for FileStore {
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        // A lock that we have won ourselves, and not yet claimed, keeps nobody out but others.
+        // A lock that we have won ourselves, but not claimed yet, does not keep us out.
         Ok(if !self.has_won(shard) && self.is_locked(shard)? {
             Observation::Held(self.holder(shard)?)
         } else {
@@ -57,7 +57,8 @@ impl Leases for FileStore {
         })
     }
 
-    /// Nothing needs prolonging; but a lock on a file that is not there any more is worth nothing.
+    /// Checks that the lock is still on the file that the path names: a lock on a deleted file is worth nothing. The
+    /// lock itself needs no prolonging.
     async fn renew(&self, candidate: &Candidate, _term: Term, _beat: u64) -> Result<Renewal, StoreError> {
         let shard = &candidate.shard;
         if let Some(held) = lock(&self.held).get(shard)
@@ -65,7 +66,7 @@ impl Leases for FileStore {
         {
             return Ok(Renewal::Renewed);
         }
-        // Whatever stands in its place: it is not ours.
+        // The file at the path now is not ours, whatever it is.
         let holder =
             self.is_locked(shard).and_then(|locked| if locked { self.holder(shard).map(Some) } else { Ok(None) });
         Ok(Renewal::Lost(holder.ok().flatten()))
@@ -76,7 +77,7 @@ impl Leases for FileStore {
         lock(&self.won).remove(shard);
         let Some(held) = lock(&self.held).remove(shard) else { return Ok(Release::NotHeld) };
         if self.is_current(&held, shard) {
-            // The lock is what counts: a full disk must not keep it.
+            // Only the lock counts. A full disk must not keep us from giving it back.
             if let Ok(Some(record)) = self.read_record(shard) {
                 let _ = self.write_record(&Record { released: true, ..record }, shard);
             }

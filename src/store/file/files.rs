@@ -3,11 +3,11 @@
 //! The hazards:
 //!
 //! - *A lock needs no permission to write.* Every user who may open a file for reading may keep others from locking it
-//!   (fcntl(2)). So nobody may open ours who may not write the directory: the directory decides on their modes, and
-//!   neither a umask nor the version that made them does.
-//! - *Something else stands where a file of ours should.* To open a pipe waits for its other end, a symbolic link leads
-//!   anywhere, and a file may be longer than the memory. So only files are opened, without waiting, and read up to a
-//!   bound.
+//!   (fcntl(2)). So a user who may not write the directory must not be able to open our files. The directory decides on
+//!   their modes; the umask does not, nor does the version that made them.
+//! - *Something else is in the place of a file of ours.* Opening a pipe waits for its other end, a symbolic link leads
+//!   anywhere, and a file may be longer than the memory. So this module opens only regular files, without waiting, and
+//!   reads up to a limit.
 
 use super::{explain, in_words};
 use crate::lease::Session;
@@ -20,8 +20,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes in a record or a note, at most. The longest owner that a command line can name fits in, with every letter of
-/// it escaped.
+/// The most bytes in a record or a note. The longest owner that a command line can name fits in, even with every letter
+/// of it escaped.
 const LONGEST: u64 = 1024 * 1024;
 
 const GROUP_WRITES: u32 = 0o020;
@@ -30,14 +30,14 @@ const STICKY: u32 = 0o1000;
 const SET_GROUP: u32 = 0o2000;
 const ALL_BITS: u32 = 0o7777;
 
-/// True where a group shares the directory: its members may replace each other's files.
+/// Whether a group shares the directory: its members may replace each other's files.
 pub(super) fn is_shared(directory: &Metadata) -> bool {
     directory.mode() & (GROUP_WRITES | OTHERS_WRITE | STICKY) == GROUP_WRITES
 }
 
-/// Opens what is there; None where nothing is. `failed` is what people read where that may not be.
+/// Opens the file at `path`; None if nothing is there. `failed` begins the message if the file may not be opened.
 pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Result<Option<File>, StoreError> {
-    // Nor is the end of another process's lease on the file waited for (F_SETLEASE).
+    // O_NONBLOCK also keeps us from waiting until another process gives up its lease on the file (F_SETLEASE).
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = options.custom_flags(flags.bits()).open(path).and_then(|file| Ok((file.metadata()?, file)));
     match opened {
@@ -63,7 +63,7 @@ pub(super) fn misplaced(path: &Path, found: FileType) -> StoreError {
     StoreError::misconfigured(format!("{path} is {what}, and no file: remove it, or name another directory"))
 }
 
-/// None where nothing is there.
+/// The content of the file; None if nothing is there.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let Some(file) = open(path, File::options().read(true), "cannot read")? else { return Ok(None) };
     let mut text = Vec::new();
@@ -85,14 +85,14 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     }
 }
 
-/// Puts a file with `text` in the place of `path`, by way of `draft`, which only its caller uses.
+/// Replaces `path` by a file with `text`, by way of `draft`, which only the caller uses.
 pub(super) fn replace(path: &Path, draft: &Path, text: &[u8]) -> io::Result<()> {
     remove(draft)?;
     create(draft)?.write_all(text)?;
     fs::rename(draft, path)
 }
 
-/// True when it is not there any more; false when it never was.
+/// Removes a file. True if it was there.
 pub(super) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -101,7 +101,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Opens a file whose content does not matter, made where there is none. None where there is no directory.
+/// Opens a file whose content does not matter, and makes it if it is missing. None if the directory is missing.
 pub(super) fn open_lock(path: &Path) -> Result<Option<File>, StoreError> {
     loop {
         if let Some(file) = open(path, File::options().read(true).write(true), "cannot open")? {
@@ -117,7 +117,7 @@ pub(super) fn open_lock(path: &Path) -> Result<Option<File>, StoreError> {
     }
 }
 
-/// Makes a file that others find with the right mode only: who finds another one is denied, and leaves.
+/// Makes a file that other processes only ever find with the right mode: with another mode they are denied, and leave.
 fn create_whole(path: &Path) -> io::Result<File> {
     let directory = directory_of(path)?;
     if !is_shared(&directory) && directory.uid() == geteuid().as_raw() {
@@ -130,15 +130,15 @@ fn create_whole(path: &Path) -> io::Result<File> {
     linked.map(|()| file)
 }
 
-/// Makes a file, and its mode and its owner what they have to be.
+/// Makes a file, and sets its mode and its owner.
 fn create(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     hand_over(&file, &directory_of(path)?)?;
     Ok(file)
 }
 
-/// What root makes in a user's directory is that user's, and what a member of a group makes in the group's is the
-/// group's, whatever the primary group is.
+/// Gives a new file to the owner of the directory: root's file in a user's directory goes to that user, and a member's
+/// file in a group's directory goes to that group, whatever the member's primary group is.
 fn hand_over(made: &File, directory: &Metadata) -> io::Result<()> {
     let now = made.metadata()?;
     let is_root = geteuid().is_root();
@@ -146,7 +146,7 @@ fn hand_over(made: &File, directory: &Metadata) -> io::Result<()> {
     let may_give = is_root || is_shared(directory);
     let group = (may_give && now.gid() != directory.gid()).then(|| Gid::from_raw(directory.gid()));
     if owner.is_some() || group.is_some() {
-        // Where it may not be given away it stays ours alone.
+        // If we may not give it away, it stays ours alone.
         let _ = fchown(made, owner, group);
     }
     settle_mode(made, directory)
@@ -166,10 +166,10 @@ fn right_mode(file: &Metadata, directory: &Metadata) -> u32 {
     rights << 6 | group | kept
 }
 
-/// Earlier versions let everybody read. What is not ours is left as it is, and what has a second name may be no file of a
-/// store at all. Nor may a file that holds something, or a directory: who owns the directory of a store moves things of
-/// root's into it that may be moved, and must not read them afterwards. So those are closed only, and just an empty file,
-/// as our locks are, is handed over.
+/// Closes a file to other users: earlier versions let every user read. Files that are not ours stay as they are, and so
+/// do files with a second name, which may not belong to a store at all. The owner of a store's directory may move files
+/// of root's into it, and must not be able to read them afterwards. So a directory, or a file with content, is closed
+/// but keeps its owner. Only an empty file, as our locks are, is handed over.
 fn close_to_strangers(path: &Path, file: &File) {
     let (Ok(found), Ok(directory)) = (file.metadata(), directory_of(path)) else { return };
     let us = geteuid();
@@ -184,7 +184,8 @@ fn close_to_strangers(path: &Path, file: &File) {
     }
 }
 
-/// Makes the directory of a store, which belongs to those to whom its parent does, and what is missing above it.
+/// Makes the directory of a store, and the directories above it that are missing. A group shares it if the group shares
+/// its parent.
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -217,14 +218,14 @@ fn directory_of(path: &Path) -> io::Result<Metadata> {
     fs::metadata(path.parent().unwrap_or(Path::new("/")))
 }
 
-/// `path` with more at its end.
+/// `path` with `ending` added.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut longer = OsString::from(path);
     longer.push(ending);
     longer.into()
 }
 
-/// True while `path` names the very file that is open as `file`; an error where that cannot be told.
+/// Whether `path` names the very file that is open as `file`; an error if that cannot be known.
 pub(super) fn names(path: &Path, file: &File) -> Result<bool, StoreError> {
     let unknown =
         |error: io::Error| StoreError::not_applied(format!("cannot look at {}: {}", path.display(), in_words(&error)));

@@ -1,8 +1,8 @@
-//! The listening sockets of this machine that have names in the abstract namespace (unix(7)), and whose they are.
+//! The listening sockets of this machine with names in the abstract namespace (unix(7)), and their users.
 //!
-//! The hazard: every user may take every name that is free, connect to every socket, and leave it no room for others.
-//! So nobody is connected to: the kernel is asked for names and users (sock_diag(7)). Where it does not tell, a
-//! connection tells the user, and a socket that has no room left counts as a leader's: to wait is safe.
+//! The hazard: every user may take every name that is free, connect to every socket, and fill its queue. So this module
+//! does not rely on connections: it asks the kernel for names and users (sock_diag(7)). Where the kernel does not tell,
+//! a connection shows the user, and a socket whose queue is full counts as a leader's: to wait is safe.
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// linux/sock_diag.h, linux/netlink.h, linux/unix_diag.h, net/tcp_states.h.
+/// From linux/sock_diag.h, linux/netlink.h, linux/unix_diag.h and net/tcp_states.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_DUMP: u16 = 0x300;
@@ -22,24 +22,24 @@ const UDIAG_SHOW_NAME: u32 = 0x1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
-/// Bound and not listening yet, or listening.
+/// The states of sockets that are bound and not listening yet, or listening.
 const STATES: u32 = 1 << 7 | 1 << 10;
 
 const HEADER: usize = 16;
-/// `struct unix_diag_msg`.
+/// The size of `struct unix_diag_msg`.
 const ENTRY: usize = 16;
-/// The most that the kernel puts into one answer.
+/// The most bytes that the kernel puts into one answer.
 const BUFFER: usize = 32 * 1024;
 
-/// A listener that `wanted` asks for.
+/// A listener whose name `wanted` accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
     User(u32),
-    /// It has no room left, and the kernel tells no more.
+    /// Its queue is full, and the kernel tells no more.
     Unknown,
 }
 
-/// True where `counts` says so of one of those whose names are `wanted`.
+/// Whether `counts` accepts one of the listeners whose names `wanted` accepts.
 pub(super) fn any(wanted: impl Fn(&str) -> bool, mut counts: impl FnMut(Listener) -> bool) -> io::Result<bool> {
     let mut heed = |name: &[u8], user: Option<u32>| {
         let Some(name) = std::str::from_utf8(name).ok().filter(|name| wanted(name)) else { return false };
@@ -56,7 +56,7 @@ pub(super) fn any(wanted: impl Fn(&str) -> bool, mut counts: impl FnMut(Listener
     }
 }
 
-/// Ends with the first one that `heed` answers true of.
+/// Asks the kernel for sockets. Stops at the first one for which `heed` returns true.
 fn ask_kernel(heed: &mut dyn FnMut(&[u8], Option<u32>) -> bool) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let kernel = NetlinkAddr::new(0, 0);
@@ -65,7 +65,7 @@ fn ask_kernel(heed: &mut dyn FnMut(&[u8], Option<u32>) -> bool) -> io::Result<bo
     let mut buffer = vec![0; BUFFER];
     loop {
         let (length, from) = recvfrom::<NetlinkAddr>(diag.as_raw_fd(), &mut buffer)?;
-        // Other processes may write to us as well.
+        // Other processes can send to this socket too.
         if from.is_none_or(|from| from.pid() != 0) {
             continue;
         }
@@ -88,13 +88,13 @@ fn request() -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    // A sequence number, and the sender: the kernel knows it.
+    // A sequence number, and the sender, which the kernel knows.
     message.extend([0; 8]);
     message.extend(body);
     message
 }
 
-/// Some with the last message, or with the first one that is heeded.
+/// Reads one part of the answer. Some at the last message, or at the first one for which `heed` returns true.
 fn read_answer(mut rest: &[u8], heed: &mut dyn FnMut(&[u8], Option<u32>) -> bool) -> io::Result<Option<bool>> {
     while let Some((header, _)) = rest.split_at_checked(HEADER) {
         let length = usize::try_from(word(header)).unwrap_or(usize::MAX);
@@ -118,7 +118,7 @@ fn read_answer(mut rest: &[u8], heed: &mut dyn FnMut(&[u8], Option<u32>) -> bool
     Ok(None)
 }
 
-/// The name of a socket, where it is in the abstract namespace, and its user.
+/// The name of a socket, if it is in the abstract namespace, and its user.
 fn read_entry(mut attributes: &[u8]) -> (Option<&[u8]>, Option<u32>) {
     let (mut name, mut user) = (None, None);
     while let Some((header, _)) = attributes.split_at_checked(4) {
@@ -142,7 +142,7 @@ fn short(bytes: &[u8]) -> u16 {
     u16::from_ne_bytes([bytes[0], bytes[1]])
 }
 
-/// Asks a socket itself, without waiting. None where nobody listens.
+/// Asks a socket itself for its user, without waiting. None if nobody listens.
 fn visit(name: &str) -> Option<Listener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let stream: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_of_a_listener_is_known_also_where_it_has_no_room_left() {
+    fn the_user_of_a_listener_with_a_full_queue_is_known() {
         let us = nix::unistd::geteuid().as_raw();
         let name = format!("leaderrun-test-{}", std::process::id());
         assert_eq!(listeners_on(&name), []);

@@ -1,8 +1,9 @@
-//! Locks on files: open file description locks (fcntl(2)) on the whole of a file, for writing, and only tried.
+//! Locks on files: open file description locks (fcntl(2)) on the whole of a file, for writing. They are tried, not
+//! waited for.
 //!
 //! The hazard: earlier versions let every user open the files for reading, and so lock them for reading. Such a lock is
-//! nobody's lease, and it goes on for as long as its holder likes. So a file that somebody locked for reading is put out
-//! of the way, and another one in its place. Those who had the first one open find that it is not named any more.
+//! not a lease, and it lasts as long as its holder likes. So a file that is locked for reading is moved out of the way,
+//! and another one takes its place. Processes that had the first file open find that the path no longer names it.
 
 use super::explain;
 use super::files::{beside, names, open_lock, remove};
@@ -13,24 +14,24 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Whose a lock on a file is.
+/// What kind of lock a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free,
-    /// Of a leader, or of who writes notes.
+    /// The lock of a leader, or of a process that writes notes.
     Held,
-    /// Of nobody who counts.
+    /// A lock for reading, which does not count.
     Read,
 }
 
-/// What came of locking a file.
+/// The result of locking a file.
 #[derive(Debug)]
 pub(super) enum Lock {
     Ours(File),
     Theirs,
 }
 
-/// Locks the file at `path`, which is made where there is none. None where there is no directory.
+/// Locks the file at `path`, and makes the file if it is missing. None if the directory is missing.
 pub(super) fn take(path: &Path) -> Result<Option<Lock>, StoreError> {
     loop {
         let Some(file) = open_lock(path)? else { return Ok(None) };
@@ -46,7 +47,7 @@ pub(super) fn take(path: &Path) -> Result<Option<Lock>, StoreError> {
     }
 }
 
-/// Asks the kernel without locking: a lock taken to look would turn away a candidate.
+/// Asks the kernel without locking: a lock taken only to look would turn a candidate away.
 pub(super) fn state(file: &File, path: &Path) -> Result<State, StoreError> {
     let mut wanted = write_lock();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut wanted))
@@ -58,7 +59,7 @@ pub(super) fn state(file: &File, path: &Path) -> Result<State, StoreError> {
     })
 }
 
-/// Sleeps until it is ours.
+/// Sleeps until the lock is ours.
 pub(super) fn wait(file: &File) -> io::Result<()> {
     let wanted = write_lock();
     loop {
@@ -83,15 +84,15 @@ fn write_lock() -> libc::flock {
     libc::flock { l_type: kind, l_whence: whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Puts a file that we have locked in the place of `old`, which somebody has locked for reading. None where somebody else
-/// is about it, or was faster.
+/// Puts a file that we have locked in the place of `old`, which is locked for reading. None if another process is doing
+/// that, or was faster.
 fn replace(old: &File, path: &Path) -> Result<Option<File>, StoreError> {
     let (draft, kept) = (beside(path, ".new"), beside(path, ".old"));
     let failed = |error: io::Error| explain("cannot replace", path, &error);
     let Some(new) = open_lock(&draft)? else { return Ok(None) };
-    // One at a time: who has the draft locked.
+    // The holder of the draft's lock replaces the file: one process at a time.
     if !try_lock(&new, &draft)? {
-        // What stands there is no draft of ours.
+        // The draft's name belongs to a file that is not a draft of ours.
         if state(&new, &draft)? == State::Read {
             remove(&draft).map_err(failed)?;
         }
@@ -106,8 +107,8 @@ fn replace(old: &File, path: &Path) -> Result<Option<File>, StoreError> {
         return Ok(None);
     }
     fs::rename(&draft, path).map_err(failed)?;
-    // The reader may have left and a candidate may have locked `old` since we looked. If it saw that `path` names it, that
-    // was before the line above, and so is its lock: it leads.
+    // Since we looked, the reader may have left and a candidate may have locked `old`. If that candidate saw that
+    // `path` names `old`, it did so before the line above, and so its lock is older too: it leads.
     if state(old, path)? == State::Held {
         fs::rename(&kept, path).map_err(failed)?;
         return Ok(None);
@@ -133,7 +134,7 @@ mod tests {
             let _ = fs::remove_file(&path);
             let reader = File::create_new(&path).and_then(|_| File::open(&path)).unwrap();
             read_lock(&reader);
-            // All go on until one has it, and keep what they have until all have tried.
+            // All continue until one has the lock, and keep what they have until all have tried.
             let locked: Vec<File> = std::thread::scope(|scope| {
                 let tries: Vec<_> = (0..8)
                     .map(|_| {

@@ -1,8 +1,10 @@
 //! Notes as files beside the leases: `DIR/SHARD+orders`, `DIR/SHARD+history`, `DIR/SHARD+runs`,
-//! `DIR/SHARD+standby+SESSION`, `DIR/SHARD+once/JOB`: the names of a shard and of a job do not fit into one of a file.
+//! `DIR/SHARD+standby+SESSION`, and `DIR/SHARD+once/JOB`, which is a folder because the names of a shard and of a job
+//! together are too long for one file name.
 //!
-//! The hazard: a process may be frozen while it holds a lock. So nothing waits in the kernel for the lock that makes one
-//! writer of many; reading needs none, for a note is replaced as a whole (rename).
+//! The hazard: a process may be frozen while it holds a lock. So a writer tries the lock that lets one process write at
+//! a time, and does not wait for it in the kernel. Reading needs no lock, because a note is replaced as a whole
+//! (rename).
 
 use super::lock::{self, Lock};
 use super::{FileStore, explain, files};
@@ -15,35 +17,35 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Not in the alphabet of shards.
+/// The mark after a shard's name. It is not in the alphabet of shards.
 const MARK: &str = "+";
 const ORDERS: &str = "orders";
 const HISTORY: &str = "history";
 const STANDBY: &str = "standby";
 const RUNS: &str = "runs";
 const ONCE: &str = "once";
-/// Who has this locked writes notes.
+/// The lock file of the process that writes notes.
 const LOCK: &str = "+lock";
-/// A writer holds it for some system calls.
+/// The pause between two tries: a writer holds the lock for a few system calls.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     text: String,
-    /// Milliseconds since 1970, by this machine's clock, which all who use the directory share.
+    /// When the note ends, in milliseconds since 1970. All users of the directory share this machine's clock.
     until_millis: Option<u64>,
 }
 
 impl Kept {
     fn of(note: &Note) -> Self {
-        // Of the millisecond that has begun, some is over.
+        // Rounded up: part of the present millisecond is over.
         let until_millis =
             note.lasts.map(|lasts| wall_clock_millis().saturating_add(whole_millis(lasts)).saturating_add(1));
         Self { text: note.text.clone(), until_millis }
     }
 
-    /// None when it has ended.
+    /// The note, or None if it has ended.
     fn note(self) -> Option<Note> {
         let now = wall_clock_millis();
         let lasts = self.until_millis.map(|until| Duration::from_millis(until.saturating_sub(now)));
@@ -72,7 +74,7 @@ impl FileStore {
         serde_json::from_slice(&text).map(Kept::note).map_err(foreign)
     }
 
-    /// All of the shard.
+    /// Removes all notes of the shard.
     pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {
         let _lock = self.lock_notes().await?;
         let beginning = format!("{}{MARK}", shard.as_str().replace('/', "="));
@@ -92,7 +94,7 @@ impl FileStore {
                 if kind.is_some_and(|kind| kind.is_dir()) { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match removed {
                 Ok(()) => {}
-                // Who counts standbys removes notes as well.
+                // A process that counts standbys also removes notes.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(explain("cannot remove", &path, &error)),
             }
@@ -100,7 +102,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Closing it unlocks it.
+    /// Locks the notes. Closing the file unlocks them.
     async fn lock_notes(&self) -> Result<File, StoreError> {
         let path = self.directory.join(LOCK);
         loop {
@@ -132,7 +134,7 @@ impl Notes for FileStore {
         }
         let written = match draft {
             Some(draft) => {
-                // Only who holds the lock writes, so one name for the draft is enough.
+                // Only the holder of the lock writes, so one name is enough for the draft.
                 let new = self.directory.join(format!("{LOCK}.new"));
                 let text = serde_json::to_vec(&Kept::of(draft)).expect("a note is plain data");
                 let directory = match page {
@@ -163,7 +165,7 @@ impl Notes for FileStore {
             let path = self.directory.join(&name);
             match Self::read_note(&path)? {
                 Some(note) => standbys.push((shard, note)),
-                // Nobody comes back to it: a session is used once.
+                // Nobody writes this note again: a session is used once.
                 None => drop(fs::remove_file(&path)),
             }
         }

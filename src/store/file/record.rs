@@ -1,7 +1,7 @@
 //! `DIR/SHARD.json`: who leads, for people, and the last term.
 //!
-//! The hazard: anybody who may write the directory can put anything there. What cannot be read is an error that names the
-//! file, and is never replaced.
+//! The hazard: every user who may write the directory can put anything there. A file that cannot be read is an error
+//! that names the file, and is never replaced.
 
 use super::{FileStore, explain, files};
 use crate::lease::{Session, Shard, Term};
@@ -24,7 +24,7 @@ pub(super) struct Record {
 impl Record {
     pub(super) fn read(text: &[u8]) -> Result<Self, String> {
         let record: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        // No term could follow.
+        // No higher term could follow.
         if record.term == Term(u64::MAX) { Err("its term is the last one".to_owned()) } else { Ok(record) }
     }
 }
@@ -43,7 +43,7 @@ impl FileStore {
 
     pub(super) fn write_record(&self, record: &Record, shard: &Shard) -> Result<(), StoreError> {
         let path = self.path(shard, "json");
-        // Only the holder of the lock writes, so one name for the draft is enough.
+        // Only the holder of the lock writes, so one name is enough for the draft.
         let draft = self.path(shard, "json.new");
         let text = serde_json::to_vec(record).expect("a record is plain data");
         files::replace(&path, &draft, &text).map_err(|error| explain("cannot write", &path, &error))
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_with_the_last_of_all_terms_is_refused_and_not_followed_by_a_lower_one() {
+    async fn a_record_with_the_highest_possible_term_is_refused_and_no_lower_one_follows() {
         let scratch = tempfile::TempDir::new().unwrap();
         let store = FileStore::open(scratch.path()).unwrap();
         let text = serde_json::to_vec(&record(u64::MAX)).unwrap();

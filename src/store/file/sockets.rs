@@ -1,25 +1,27 @@
 //! Finds a leader whose lock is on a file that its path no longer leads to.
 //!
-//! A lock is on a file, and a path may come to lead to another file: the directory is deleted, it or one above it is moved
-//! away and made again, something is mounted over it, or a symbolic link is changed. The next candidate finds a new file
-//! there and locks it. So a holder also listens on sockets in the abstract namespace (unix(7)), which nobody can move or
-//! delete. A socket's name says which paths its holder stands for:
+//! A lock is on a file, and a path may come to lead to another file: the directory is deleted, it or one above it is
+//! moved away and made again, something is mounted over it, or a symbolic link is changed. The next candidate finds a
+//! new file there and locks it. So a holder also listens on sockets in the abstract namespace (unix(7)), which nobody
+//! can move or delete. A socket's name says which paths its holder stands for:
 //!
-//! - the path as it was given, and the path without symbolic links: both as this mount namespace and this root see it;
+//! - the path as the user gave it, and the path without symbolic links: both as this mount namespace and this root see
+//!   it;
 //! - the path within its file system, which is the same in all mount namespaces.
 //!
-//! The name ends with a random number, so nobody can take it first. A candidate binds its own names and then looks for all
-//! names with one of its own paths in them: of two that come at once, at least one sees the other. It counts only
-//! listeners who may write the directory by its owner and its mode: root, its owner, the members of the group that shares
-//! it, and the candidate's own user. Listeners of other users are ignored, and nothing connects to them.
+//! The name ends with a random number, so nobody can take it first. A candidate binds its own names, and then looks for
+//! all names with one of its own paths in them: of two candidates that come at once, at least one sees the other. It
+//! counts only listeners of users who may write the directory by its owner and its mode: root, its owner, the members
+//! of the group that shares it, and the candidate's own user. It ignores listeners of other users, and never connects
+//! to them.
 //!
-//! Earlier versions know one name, made from the directory above and the last part of the path. A holder binds that as
-//! well, unless it is taken.
+//! Earlier versions know one name, made from the directory above and the last part of the path. A holder binds that
+//! name too, unless it is taken.
 //!
-//! The holder finds at its next renewal that its path leads elsewhere, and stops its tree; the sockets stay bound until
-//! the last of candidate, backstop and guard is gone. What is not seen: a holder in another network namespace; a holder
-//! whose path leads to the directory by another mount, once the directory is on another file system; and a holder who may
-//! not write the new directory, but could write the old one.
+//! At its next renewal the holder finds that its path leads elsewhere, and stops its tree. The sockets stay bound until
+//! the last of candidate, backstop and guard is gone. Three holders are not seen: one in another network namespace; one
+//! whose path leads to the directory by another mount, once the directory is on another file system; and one who could
+//! write the old directory but may not write the new one.
 
 use super::files::is_shared;
 use super::listeners::{self, Listener};
@@ -37,18 +39,18 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Component, Path, PathBuf};
 
-/// What names begin with: of all versions.
+/// The beginning of the names, in all versions.
 const PREFIX: &str = "leaderrun/";
-/// What follows where a name says for which paths it stands.
+/// The next part, in a name that says which paths it stands for.
 const BY_PATH: &str = "file/";
 
 #[derive(Debug)]
 pub(super) struct PathSockets {
     /// The name that earlier versions know.
     old_name: String,
-    /// Of each path by which the directory is found, a number.
+    /// One number for each path that leads to the directory.
     paths: Vec<String>,
-    /// Of the directory.
+    /// The users who may write the directory.
     trusted: Trusted,
 }
 
@@ -59,8 +61,10 @@ pub(super) enum Taken {
 }
 
 impl PathSockets {
+    /// The sockets of a shard in `directory`.
+    ///
     /// # Errors
-    /// Where the directory is gone.
+    /// The directory is gone.
     pub(super) fn of(directory: &Path, shard: &Shard) -> io::Result<Self> {
         let found = fs::metadata(directory)?;
         let above = fs::metadata(directory.parent().unwrap_or(directory))?;
@@ -87,7 +91,7 @@ impl PathSockets {
         Ok(Self { old_name, paths, trusted: Trusted::of(&found) })
     }
 
-    /// Binds the names, unless another holder of one of the paths has.
+    /// Binds the names, unless another holder of one of the paths has bound them.
     pub(super) fn take(&self) -> Taken {
         let old = bind(&self.old_name);
         let random = Session::random().map(|session| session.as_str().replace('-', ""));
@@ -120,11 +124,11 @@ fn bind(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
-/// Who may write a directory.
+/// The users who may write a directory.
 #[derive(Debug)]
 struct Trusted {
     users: [u32; 3],
-    /// Some where a group shares it.
+    /// Some if a group shares it.
     group: Option<u32>,
 }
 
@@ -139,8 +143,8 @@ impl Trusted {
     }
 }
 
-/// True where a process of the user is in the group: a listener is a process of its user. The machine's
-/// list of groups may be a server that does not answer.
+/// Whether a process of the user is in the group: a listener is a process of its user. The machine's list of groups may
+/// be a server that does not answer, so it is not asked.
 fn is_member(user: u32, group: u32) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     processes.flatten().any(|entry| {
@@ -150,18 +154,18 @@ fn is_member(user: u32, group: u32) -> bool {
     })
 }
 
-/// By proc_pid_status(5). A program with the set-group-ID bit gives its users no more than an effective group.
+/// Reads proc_pid_status(5). A program with the set-group-ID bit gives its users only an effective group.
 fn shows_member(status: &str, user: u32, group: u32) -> bool {
     let numbers = |field: &str| {
         let values = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
         values.split_ascii_whitespace().filter_map(|value| value.parse::<u32>().ok())
     };
-    // Real and effective.
+    // The real and the effective user.
     let is_theirs = numbers("Uid:").take(2).all(|number| number == user) && numbers("Uid:").next().is_some();
     is_theirs && (numbers("Gid:").next() == Some(group) || numbers("Groups:").any(|number| number == group))
 }
 
-/// In which a path is one and the same: another mount namespace and another root may have something else there.
+/// The mount namespace and the root. Within them a path is always the same one; other ones may have another file there.
 struct Space {
     mounts: (u64, u64),
     root: (u64, u64),
@@ -176,19 +180,20 @@ impl Space {
     fn number(&self, path: &Path, shard: &Shard) -> String {
         let Self { mounts, root } = self;
         let space = [mounts.0, mounts.1, root.0, root.1].map(u64::to_ne_bytes).concat();
-        // Without double slashes.
+        // Removes double slashes.
         let path: PathBuf = path.components().collect();
         number(&[b"path", &space, path.as_os_str().as_bytes(), shard.as_str().as_bytes()])
     }
 }
 
-/// That two have the same number by accident does not happen, and only those who count could bring it about by intent.
+/// A number for a path. Two paths never have the same number by accident, and only users who count could make two with
+/// the same number on purpose.
 fn number(parts: &[&[u8]]) -> String {
     let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
     format!("{:016x}", fnv1a(bytes))
 }
 
-/// Where the directory is within its file system, whatever of that is mounted where. None where it cannot be told.
+/// The directory's path within its file system, independent of mounts. None if it cannot be known.
 fn path_on_disk(directory: &Path) -> Option<PathBuf> {
     let flags = libc::O_PATH | libc::O_DIRECTORY;
     let opened = File::options().read(true).custom_flags(flags).open(directory).ok()?;
@@ -197,7 +202,7 @@ fn path_on_disk(directory: &Path) -> Option<PathBuf> {
     on_disk(&fs::read_to_string("/proc/self/mountinfo").ok()?, mount, directory)
 }
 
-/// By proc_pid_mountinfo(5): `36 35 98:0 /root /mount options ...`.
+/// Reads proc_pid_mountinfo(5): `36 35 98:0 /root /mount options ...`.
 fn on_disk(mounts: &str, mount: &str, directory: &Path) -> Option<PathBuf> {
     let mut fields = mounts
         .lines()
@@ -208,7 +213,7 @@ fn on_disk(mounts: &str, mount: &str, directory: &Path) -> Option<PathBuf> {
     Some(root.join(below).components().filter(|part| *part != Component::CurDir).collect())
 }
 
-/// Spaces and the like stand there as `\040`.
+/// The field without escapes. Spaces, for example, are written as `\040`.
 fn unescaped(field: &str) -> PathBuf {
     let mut parts = field.split('\\');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -232,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_at_one_place_on_its_disk_whatever_is_mounted_where() {
+    fn a_directory_has_one_path_on_its_disk_under_every_mount() {
         let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                       40 22 8:1 /srv/my\\040data /mnt/a\\040b rw shared:9 - ext4 /dev/sda1 rw\n";
         let expected = Some(PathBuf::from("/srv/my data/store"));

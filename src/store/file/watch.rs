@@ -1,7 +1,7 @@
 //! How a standby waits: a thread of its own sleeps in the kernel until the lock is ours.
 //!
-//! The hazard: nothing wakes such a thread but the lock on the file that it has open. So the path is looked at as well:
-//! another file in its place, or a file that somebody locked for reading, ends the wait.
+//! The hazard: only the lock on the file that it has open wakes such a thread. So the standby also looks at the path.
+//! If another file is in its place, or the file is locked for reading, the wait ends.
 
 use super::sockets::{PathSockets, Taken};
 use super::{FileStore, Held, explain, files, lock};
@@ -15,21 +15,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Between two looks, where nothing wakes us: at whether the sockets are free, and at whether the path still names the file
-/// that a standby waits for.
+/// From one look to the next, where nothing wakes us. A look shows whether the sockets are free, and whether the path
+/// still names the file that a standby waits for.
 const LOOKS_APART: Duration = Duration::from_millis(100);
 const DOUBTS_APART: Duration = Duration::from_secs(1);
 
-/// Whom a thread is to tell that it has won.
+/// A standby to tell when its thread has won the lock.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// Device and number of the file that it waits for.
+    /// Device and inode number of the file that it waits for.
     file: (u64, u64),
     done: oneshot::Sender<io::Result<Held>>,
 }
 
 impl FileStore {
-    /// A thread of its own sleeps in the kernel until the lock is ours.
+    /// Waits for the lock. A thread of its own sleeps in the kernel until the lock is ours.
     pub(super) async fn wait_for_lock(&self, shard: &Shard) -> Result<(), StoreError> {
         if self.has_won(shard) {
             return Ok(());
@@ -50,8 +50,8 @@ impl FileStore {
         }
     }
 
-    /// Who asks again is answered by the thread that sleeps already: nothing can wake it but the lock, so one that waits
-    /// for one lock of several, again and again, would leave a thread behind each time.
+    /// Waits in the thread that already sleeps for this lock, or starts one. Only the lock can wake such a thread. A
+    /// caller that waits for one of several locks, again and again, would otherwise leave a thread behind each time.
     fn wait_apart(&self, shard: &Shard) -> Result<oneshot::Receiver<io::Result<Held>>, StoreError> {
         let path = self.path(shard, "lock");
         let file = self.in_directory(|| files::open_lock(&path))?;
@@ -71,10 +71,10 @@ impl FileStore {
             let won = wait_for(file, &sockets);
             let waiter = match lock(&threads_waiters).entry(of) {
                 Entry::Occupied(waiter) if waiter.get().file == opened => Some(waiter.remove()),
-                // Of a file that took the place of ours.
+                // Another file has taken the place of ours.
                 Entry::Occupied(_) | Entry::Vacant(_) => None,
             };
-            // Nobody listens any more when the standby left meanwhile: then the lock is closed again here.
+            // If the standby has left meanwhile, nobody listens, and the lock is closed here.
             let _ = waiter.map(|waiter| waiter.done.send(won));
         };
         std::thread::Builder::new()
@@ -86,7 +86,7 @@ impl FileStore {
         Ok(outcome)
     }
 
-    /// Returns when what a thread sleeps for is not what a leader would have locked: nothing else would wake a standby.
+    /// Returns when the thread sleeps for a file that a leader would no longer lock. Nothing else would wake a standby.
     async fn misled(&self, shard: &Shard) {
         let waits_for = lock(&self.waiters).get(shard).map(|waiter| waiter.file);
         loop {

@@ -1,4 +1,4 @@
-//! What `nats://` URLs say, and under which key a shard is kept.
+//! Reads `nats://` URLs, and maps shards and notes to keys.
 
 use crate::lease::{Session, Shard};
 use crate::store::Page;
@@ -8,31 +8,31 @@ use std::path::PathBuf;
 
 pub const DEFAULT_PORT: u16 = 4222;
 const OPTIONS: [&str; 8] = ["creds", "nkey", "ca", "cert", "key", "domain", "inbox", "replicas"];
-/// The key that says since when the bucket remembers. No shard's: see [`key_of`].
+/// The key that says since when the bucket remembers. It is not a shard's key: see [`key_of`].
 pub const MARKER: &str = "=born";
-/// The key that a check tries everything on, and that a server's time is asked with.
+/// The key for a check's trials, and for asking a server's time.
 pub const SCRATCH: &str = "=scratch";
-/// The key that nothing is ever kept under: to purge it takes the permission, and nothing else.
+/// A key that never holds anything. To purge it needs the permission, and changes nothing.
 pub const NOTHING: &str = "=nothing";
 
-/// Which bucket, where, and as whom.
+/// Which bucket, on which servers, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub hosts: Vec<Host>,
     pub bucket: String,
     pub login: Login,
-    /// True where a connection without TLS must not be used.
+    /// Whether a connection without TLS must not be used.
     pub demand_tls: bool,
     pub files: TlsFiles,
-    /// The JetStream domain that the bucket is in, where it is not our server's own.
+    /// The JetStream domain of the bucket, if it is not our server's own.
     pub domain: Option<String>,
-    /// What the subjects of our answers begin with, instead of `_INBOX`.
+    /// The beginning of the subjects of our answers, instead of `_INBOX`.
     pub inbox: Option<String>,
-    /// Of the bucket, when it is made.
+    /// How many replicas a new bucket gets.
     pub replicas: u8,
 }
 
-/// As whom.
+/// How to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
     Nobody,
@@ -48,7 +48,7 @@ pub enum Login {
 }
 
 impl Login {
-    /// For messages.
+    /// The login in words, for messages.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -62,7 +62,7 @@ impl Login {
 }
 
 impl Address {
-    /// Reads what follows `SCHEME:`.
+    /// Reads the text after `SCHEME:`.
     ///
     /// # Errors
     /// One line that says what is wrong, and what to write.
@@ -94,26 +94,26 @@ impl Address {
         Ok(Self { hosts: url.hosts, bucket: url.path, login, demand_tls, files, domain, inbox, replicas })
     }
 
-    /// For messages: every server.
+    /// All servers, for messages.
     #[must_use]
     pub fn server(&self) -> String {
         let hosts = self.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect::<Vec<_>>();
         format!("nats at {}", hosts.join(","))
     }
 
-    /// The stream that the bucket is kept in.
+    /// The stream of the bucket.
     #[must_use]
     pub fn stream(&self) -> String {
         format!("KV_{}", self.bucket)
     }
 
-    /// The subject that a key's records have in the stream.
+    /// The subject of a key's records in the stream.
     #[must_use]
     pub fn subject(&self, key: &str) -> String {
         format!("$KV.{}.{key}", self.bucket)
     }
 
-    /// The subject that is published to for that: a domain is reached through its API.
+    /// The subject to publish to: a domain is reached through its API.
     #[must_use]
     pub fn target(&self, key: &str) -> String {
         match &self.domain {
@@ -151,10 +151,11 @@ fn read_login(scheme: &str, url: &mut StoreUrl) -> Result<Login, String> {
     }
 }
 
-/// The key of a shard: the shard, where it is made of letters, digits and `_ - /` and single dots within. What a key
-/// may not have (a colon; a dot at an end, or after another) becomes `=` and two upper-case hexadecimal digits.
+/// The key of a shard: the shard itself, if it consists of letters, digits and `_ - /` and single dots within. A
+/// character that a key may not have there (a colon; a dot at an end, or after another) becomes `=` and two upper-case
+/// hexadecimal digits.
 ///
-/// So no shard's key begins with `=` and a lower-case letter: those are ours.
+/// So no shard's key begins with `=` and a lower-case letter: such keys are for other uses of ours.
 pub fn key_of(shard: &Shard) -> String {
     let name = shard.as_str();
     let mut key = String::with_capacity(name.len() + 8);
@@ -169,7 +170,7 @@ pub fn key_of(shard: &Shard) -> String {
     key
 }
 
-/// Whose key it is. None for the keys that are ours, and for those that no shard has.
+/// The shard of a key. None for our other keys, and for keys that no shard has.
 pub fn shard_of(key: &str) -> Option<Shard> {
     let mut parts = key.split('=');
     let mut name = parts.next()?.to_owned();
@@ -178,16 +179,16 @@ pub fn shard_of(key: &str) -> Option<Shard> {
         name.push(char::from(byte));
         name.push_str(&part[2..]);
     }
-    // A shard has one key: another way to write it is nobody's.
+    // A shard has one key. Another spelling belongs to no shard.
     name.parse().ok().filter(|shard| key_of(shard) == key)
 }
 
-/// The key that says that a shard was once led.
+/// The key of a shard's ledger, which says that the shard was once led.
 pub fn ledger_of(shard: &Shard) -> String {
     format!("=led.{}", key_of(shard))
 }
 
-/// What the keys of all that wait begin with.
+/// The beginning of the keys of standbys' notes.
 const STANDBY: &str = "=note.standby.";
 
 /// The key of a note.
@@ -203,7 +204,7 @@ pub fn note_of(shard: &Shard, page: &Page) -> String {
     }
 }
 
-/// Whether a key is that of a note of this shard.
+/// Whether a key belongs to a note of this shard.
 pub fn is_note_of(key: &str, shard: &Shard) -> bool {
     let Some((kind, rest)) = key.strip_prefix("=note.").and_then(|rest| rest.split_once('.')) else { return false };
     let rest = match kind {
@@ -213,9 +214,9 @@ pub fn is_note_of(key: &str, shard: &Shard) -> bool {
     rest == Some(key_of(shard).as_str())
 }
 
-/// Who waits for what, as the key of a note tells. None for other keys.
+/// The shard and the session of a standby's note, from its key. None for other keys.
 pub fn standby_of(key: &str) -> Option<(Shard, Session)> {
-    // A shard may have dots, a session has none.
+    // A shard may contain dots, a session does not.
     let (session, key) = key.strip_prefix(STANDBY)?.split_once('.')?;
     Some((shard_of(key)?, Session::from_record(session)))
 }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_an_authority_or_a_certificate_wants_tls() {
+    fn naming_an_authority_or_a_certificate_turns_tls_on() {
         for url in ["nats+tls://h/b", "nats://h/b?ca=/ca.pem", "nats://h/b?cert=/c.pem&key=/k.pem"] {
             assert!(read(url).demand_tls, "{url}");
         }
@@ -319,7 +320,7 @@ mod tests {
         }
     }
 
-    /// What a key may be, by the rules of NATS.
+    /// Whether a key is valid by the rules of NATS.
     fn is_key(key: &str) -> bool {
         let known = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/_=.".contains(&byte));
         known && !key.is_empty() && !key.starts_with('.') && !key.ends_with('.') && !key.contains("..")
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_no_shard_has_is_nobodys() {
+    fn a_key_that_no_shard_can_have_names_no_shard() {
         for key in [
             MARKER,
             SCRATCH,

@@ -1,8 +1,8 @@
-//! The bucket as JetStream keeps it: a stream with one message a key, asked by JetStream's own JSON.
+//! The bucket as JetStream keeps it: a stream with one message for each key, read and written in JetStream's own JSON.
 //!
-//! The hazard: a key may be read from a replica that is behind. So nothing here uses direct gets, however the bucket is
-//! set up: the stream's leader answers. And even it may be one that was voted out and has not heard; so what a read
-//! shows only ever leads to a write that names the revision it was read at, which the majority decides.
+//! The hazard: a read may come from a replica that is behind. So nothing here uses direct gets, whatever the bucket's
+//! configuration: the stream's leader answers. Even that leader may have been voted out without knowing it. So a read
+//! only ever leads to a write that names the revision that was read, and the majority decides on that write.
 
 use super::address::{Address, MARKER, SCRATCH};
 use super::connection::Connections;
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// "Somebody else has written the key meanwhile."
+/// Another process has written the key meanwhile.
 const WRONG_LAST_SEQUENCE: [u16; 2] = [10071, 10164];
 const NO_MESSAGE: u16 = 10037;
 pub const NO_STREAM: u16 = 10059;
@@ -29,7 +29,7 @@ pub struct Bucket {
     pub connections: Connections,
 }
 
-/// What a conditional write came to.
+/// The result of a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     Done {
@@ -39,7 +39,7 @@ pub enum Put {
     Conflict,
 }
 
-/// Why JetStream did not do as it was asked.
+/// The reason why JetStream did not do a request.
 pub enum Refusal {
     Api(ApiError),
     Error(StoreError),
@@ -56,10 +56,10 @@ impl Bucket {
         self.connections.address()
     }
 
-    /// What the key holds, by the leader of the stream.
+    /// The content of a key, from the leader of the stream.
     ///
     /// # Errors
-    /// What the server says, or that there is no such bucket.
+    /// The server's error, or that there is no such bucket.
     pub async fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
         let request = json!({ "last_by_subj": self.address().subject(key) });
         let name = format!("STREAM.MSG.GET.{}", self.address().stream());
@@ -77,15 +77,15 @@ impl Bucket {
     /// Writes the key if it is at revision `expected`; zero stands for a key that holds nothing.
     ///
     /// # Errors
-    /// Unknown where it may have been written.
+    /// Unknown if it may have been written.
     pub async fn put(&self, key: &str, value: Vec<u8>, expected: u64) -> Result<Put, StoreError> {
         self.store(key, HeaderMap::new(), value, expected).await
     }
 
-    /// Puts the mark of a deletion in the place of revision `expected`.
+    /// Replaces revision `expected` by the mark of a deletion.
     ///
     /// # Errors
-    /// Unknown where it may have been written.
+    /// Unknown if it may have been written.
     pub async fn delete(&self, key: &str, expected: u64) -> Result<Put, StoreError> {
         let mut headers = HeaderMap::new();
         headers.insert("KV-Operation", "DEL");
@@ -94,7 +94,7 @@ impl Bucket {
 
     async fn store(&self, key: &str, mut headers: HeaderMap, value: Vec<u8>, expected: u64) -> Result<Put, StoreError> {
         headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
-        // The subject may be caught by a stream that is no bucket.
+        // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.address().stream());
         let subject = self.address().target(key);
         let answer = match self.connections.request(&subject, Some(headers), value).await {
@@ -102,7 +102,7 @@ impl Bucket {
             Err(Failure::Error(error)) => return Err(error),
             Err(Failure::NoResponders) => return Err(self.why_nobody_responds().await),
         };
-        // What cannot be read leaves open whether it was done.
+        // An answer that cannot be read does not show whether the write was done.
         let read = serde_json::from_slice::<Acknowledgement>(&answer.payload);
         match read.ok().map(|answer| (answer.error, answer.seq)) {
             Some((None, Some(revision))) if revision > 0 => Ok(Put::Done { revision }),
@@ -114,7 +114,7 @@ impl Bucket {
                 self.address().stream()
             ))),
             Some((Some(error), _)) => Err(match self.refused(&subject, &error) {
-                // A cluster may say so of what it has begun.
+                // A cluster may say this about a write that it has begun.
                 error if error.kind == ErrorKind::NotApplied => StoreError::unknown(error.message),
                 error => error,
             }),
@@ -122,10 +122,10 @@ impl Bucket {
         }
     }
 
-    /// None where there is no such bucket.
+    /// The bucket's state. None if there is no such bucket.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub async fn info(&self) -> Result<Option<Info>, StoreError> {
         let name = format!("STREAM.INFO.{}", self.address().stream());
         match self.ask(&name, &Value::Null).await {
@@ -136,11 +136,11 @@ impl Bucket {
         }
     }
 
-    /// What there is of the bucket, and every key that holds something, or the mark of a deletion. The server tells them
-    /// in pages of many thousands.
+    /// The bucket's state, and every key that holds a value or the mark of a deletion. The server sends the keys in
+    /// pages of many thousands.
     ///
     /// # Errors
-    /// What the server says, or that there is no such bucket.
+    /// The server's error, or that there is no such bucket.
     pub async fn keys(&self) -> Result<(Info, BTreeSet<String>), StoreError> {
         let name = format!("STREAM.INFO.{}", self.address().stream());
         let (all, mut told, mut keys) = (self.address().subject(""), 0, BTreeSet::new());
@@ -167,10 +167,10 @@ impl Bucket {
         }
     }
 
-    /// Leaves nothing of the key, not even the mark of a deletion, if that is still of `revision`.
+    /// Removes all traces of the key, even the mark of a deletion, if it is still at `revision`.
     ///
     /// # Errors
-    /// What the server says; candidates need not be permitted to do this.
+    /// The server's error; candidates need not have the permission for this.
     pub async fn sweep(&self, key: &str, revision: u64) -> Result<(), StoreError> {
         let name = format!("STREAM.PURGE.{}", self.address().stream());
         let request = json!({ "filter": self.address().subject(key), "seq": revision + 1 });
@@ -184,7 +184,7 @@ impl Bucket {
     /// The server's time. Stores nothing.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub async fn time(&self, info: &Info) -> Result<Stamp, StoreError> {
         match info.time() {
             Some(time) => Ok(time),
@@ -192,11 +192,11 @@ impl Bucket {
         }
     }
 
-    /// The time at which a consumer was made, which the server forgets again: for servers that do not tell it
-    /// otherwise, and where nothing is to be stored.
+    /// The time at which a consumer was made, which the server forgets again. For servers that do not tell their time
+    /// otherwise, if nothing may be stored.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     async fn time_without_writing(&self) -> Result<Stamp, StoreError> {
         let stream = self.address().stream();
         let name = format!("CONSUMER.CREATE.{stream}");
@@ -221,13 +221,13 @@ impl Bucket {
         created.ok_or_else(|| self.senseless(&name))
     }
 
-    /// The time by the stamp on something that was just stored, for servers that do not tell it otherwise.
+    /// The time from the stamp on a message that was just stored. For servers that do not tell their time otherwise.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub async fn probed_time(&self) -> Result<Stamp, StoreError> {
         let expected = self.get(SCRATCH).await?.map_or(0, |before| before.revision);
-        // What somebody else stored meanwhile serves as well.
+        // If this is refused, another process has stored a message meanwhile, and its stamp will do.
         self.put(SCRATCH, b"what is the time?".to_vec(), expected).await?;
         let after = self.get(SCRATCH).await?;
         let after =
@@ -235,18 +235,18 @@ impl Bucket {
         Ok(after.stamp)
     }
 
-    /// Since when the bucket remembers.
+    /// The marker, which says since when the bucket remembers.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub async fn marker(&self) -> Result<Option<Entry>, StoreError> {
         Ok(self.get(MARKER).await?.filter(|message| message.value.is_some()))
     }
 
-    /// Writes down that the bucket remembers from now on. False when it did so before.
+    /// Marks that the bucket remembers from now on. False if it did so before.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub async fn mark(&self) -> Result<bool, StoreError> {
         let expected = match self.get(MARKER).await? {
             Some(message) if message.value.is_some() => return Ok(false),
@@ -257,10 +257,10 @@ impl Bucket {
         Ok(self.put(MARKER, text.into(), expected).await? != Put::Conflict)
     }
 
-    /// A request to JetStream.
+    /// Sends a request to JetStream.
     ///
     /// # Errors
-    /// Its refusal, or why there is no answer.
+    /// JetStream's refusal, or why there is no answer.
     pub async fn ask(&self, name: &str, request: &Value) -> Result<Value, Refusal> {
         self.ask_much(name, request, MOST_OF_NATS).await
     }
@@ -280,7 +280,7 @@ impl Bucket {
         }
     }
 
-    /// What a refusal means.
+    /// The error for a refusal.
     pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
         let server = self.address().server();
         let ApiError { code, err_code, description } = error;
@@ -309,7 +309,7 @@ impl Bucket {
         ))
     }
 
-    /// Answers the one case that is for sure: the rest may be a server that has just started.
+    /// The error if JetStream is missing. Only one case is certain: in the others, the server may have just started.
     async fn without_jetstream(&self) -> StoreError {
         let server = self.address().server();
         let info = match self.connections.connection().await {
@@ -327,7 +327,7 @@ impl Bucket {
         StoreError::not_applied(format!("JetStream in {server} does not respond: it may be starting"))
     }
 
-    /// To a write: there is no bucket, or it has no leader for the moment.
+    /// The error for a write that nobody answered: there is no bucket, or it has no leader for the moment.
     async fn why_nobody_responds(&self) -> StoreError {
         match self.info().await {
             Ok(Some(_)) => StoreError::not_applied(format!(
@@ -336,7 +336,7 @@ impl Bucket {
                 self.address().server()
             )),
             Ok(None) => self.missing(),
-            // Whatever came in between, the write was not done.
+            // Whatever happened in between, the write was not done.
             Err(error) if error.kind == ErrorKind::Unknown => StoreError::not_applied(error.message),
             Err(error) => error,
         }

@@ -1,8 +1,8 @@
 //! `leaderctl store init` and `leaderctl store check`: the bucket, and whether an election can rely on it.
 //!
-//! The hazard: a bucket that looks right and forgets. Records that age away, or make room for others, end leases that
-//! are held; a bucket in memory forgets them with its server; a mirror accepts no writes. Permissions are told apart
-//! only by trying each.
+//! The hazard: a bucket may look right and still forget. If records age away, or make room for others, leases end that
+//! are held. A bucket in memory forgets them with its server, and a mirror accepts no writes. A missing permission
+//! shows only when it is needed, so the check tries each one.
 
 use super::address::{Address, NOTHING, SCRATCH, is_note_of, key_of, ledger_of};
 use super::bucket::{Bucket, Put, Refusal, STREAM_NAME_TAKEN};
@@ -19,9 +19,9 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// From asking for the time to the birth that it is meant for, by whatever clocks of a cluster.
+/// The longest time from asking for the time to the birth of the bucket, by any two clocks of a cluster.
 const MOST_LABOUR_MICROS: u64 = 60_000_000;
-/// Before this, buckets were something else.
+/// Before this version, buckets worked in another way.
 const OLDEST_VERSION: (u32, u32) = (2, 9);
 
 #[async_trait::async_trait]
@@ -58,7 +58,7 @@ impl Administration for Nats {
             if snapshot.left(BootInstant::now()).is_zero() {
                 return Ok(Release::NotHeld);
             }
-            // Like a deletion by hand: what it leaves makes the next leader wait.
+            // Like a deletion by hand: the mark that it leaves makes the next leader wait.
             if self.bucket.delete(&key_of(shard), snapshot.revision).await? != Put::Conflict {
                 return Ok(Release::Released);
             }
@@ -66,11 +66,11 @@ impl Administration for Nats {
         Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be deleted")))
     }
 
-    /// The key goes last, and with it the marks that it was ever there: the next leader finds a shard that is new.
+    /// The key goes last, and with it all marks of the shard: the next leader finds a new shard.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (shard, ledger) = (&candidate.shard, ledger_of(&candidate.shard));
-        // A client that may not purge hears so before anything is gone. It asks for a key that holds nothing: the server
-        // takes a bound of one for none.
+        // Checks the permission to purge before anything is gone. It uses a key that holds nothing, because the server
+        // takes a bound of one to mean no bound.
         self.bucket.sweep(NOTHING, 0).await?;
         let ours = |snapshot: &Snapshot| Self::is_ours(candidate, snapshot) && snapshot.term() == Some(term.0);
         if !self.look(shard).await?.is_some_and(|seen| ours(&seen)) {
@@ -92,7 +92,7 @@ impl Administration for Nats {
             // The next term would be lower.
             return self.release(candidate, term).await;
         };
-        // Should we not get as far as the key, the next leader writes another ledger.
+        // If we do not get as far as the key, the next leader writes another ledger.
         let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
         let Some(snapshot) = self.write(shard, record, snapshot.revision, None).await? else {
             return Ok(Release::NotHeld);
@@ -114,7 +114,7 @@ impl Administration for Nats {
     }
 }
 
-/// Makes the bucket where there is none, and its marker.
+/// Makes the bucket and its marker if they are missing.
 async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     let address = bucket.address();
     let Address { bucket: name, .. } = address;
@@ -150,11 +150,11 @@ async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     Ok(lines)
 }
 
-/// Answers false when somebody else has just made it.
+/// Makes the bucket. False if another process has just made it.
 async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
     let address = bucket.address();
     let stream = address.stream();
-    // What `nats kv add` makes, without what servers before 2.10 do not understand.
+    // As `nats kv add` makes it, without the parts that servers before 2.10 do not understand.
     let mut config = json!({
         "name": stream,
         "subjects": [address.subject(">")],
@@ -186,8 +186,8 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
     }
 }
 
-/// With what revisions are to begin, so that no earlier bucket of this name had them: the server's time. None where it
-/// cannot be had beforehand, or does not begin where it is told to (before 2.10).
+/// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time. None
+/// if the server does not tell its time in advance, or cannot begin at a given number (before 2.10).
 async fn time_of_birth(bucket: &Bucket) -> Result<Option<Stamp>, StoreError> {
     if bucket.connections.connection().await?.version() < Some((2, 10)) {
         return Ok(None);
@@ -202,8 +202,9 @@ async fn time_of_birth(bucket: &Bucket) -> Result<Option<Stamp>, StoreError> {
     Ok(answer["server"]["time"].as_str().and_then(Stamp::read))
 }
 
-/// The same afterwards, on a server that stands alone: a purge up to a number that is not reached yet moves the next
-/// message there. (The servers of a cluster of version 2.9 fell out with each other over it.)
+/// Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number that is
+/// not reached yet moves the next message there. (In a cluster of version 2.9, the servers disagreed after such a
+/// purge.)
 async fn begin_at_birth(bucket: &Bucket, info: &Info) -> Result<(), StoreError> {
     let Some(birth) = info.created() else { return Ok(()) };
     request(bucket, &format!("STREAM.PURGE.{}", bucket.address().stream()), &json!({ "seq": birth.micros() })).await
@@ -222,7 +223,7 @@ async fn request(bucket: &Bucket, name: &str, request: &Value) -> Result<(), Sto
     }
 }
 
-/// Some, in words, when an election cannot work on it.
+/// A description, if an election cannot work on this bucket.
 fn unusable(bucket: &Bucket, info: &Info) -> Option<String> {
     let address = bucket.address();
     let (name, server, config) = (&address.bucket, address.server(), &info.config);
@@ -246,7 +247,7 @@ fn unusable(bucket: &Bucket, info: &Info) -> Option<String> {
     Some(format!("bucket {name} in {server} {wrong}"))
 }
 
-/// Looks at everything that an election relies on.
+/// Checks everything that an election relies on.
 async fn check(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     let mut findings = vec![version(bucket).await?];
     match bucket.info().await {
@@ -351,7 +352,7 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Does to a key of its own all that an election does to a lock.
+/// Does with a scratch key everything that an election does with a lock.
 async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let address = bucket.address();
     let stream = address.stream();
@@ -360,7 +361,8 @@ async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(),
     let before = bucket.get(SCRATCH).await;
     let revision = before.as_ref().map_or(0, |entry| entry.as_ref().map_or(0, |entry| entry.revision));
     permission("publish", &get_subject, before.map(drop), findings)?;
-    // Without reading the revision is not known, and the write a conflict: that serves as well.
+    // Without the permission to read, the revision is not known and the write is a conflict. That shows the permission
+    // too.
     let put = bucket.put(SCRATCH, b"leaderctl store check".to_vec(), revision).await;
     let again = match put {
         Ok(Put::Done { .. }) => Some(bucket.put(SCRATCH, b"a second time".to_vec(), revision).await?),
@@ -374,14 +376,14 @@ async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(),
         ));
     }
     if findings.len() == known {
-        // A key that stays does no harm, and not everybody may purge.
+        // A key that stays does no harm, and some users may not purge.
         let _ =
             request(bucket, &format!("STREAM.PURGE.{stream}"), &json!({ "filter": address.subject(SCRATCH) })).await;
     }
     Ok(())
 }
 
-/// Waits for a push, which comes over a subscription and from a consumer.
+/// Waits for a push, which arrives over a subscription from a consumer.
 async fn hear(bucket: &Bucket) -> Result<(), StoreError> {
     let address = bucket.address();
     let connection = bucket.connections.connection().await?;

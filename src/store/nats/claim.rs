@@ -1,4 +1,4 @@
-//! How a lease is taken, observed, renewed and given back: by writes that name the revision they replace.
+//! Claims, looks, renewals and releases of a lease: by writes that name the revision that they replace.
 //!
 //! The hazards are those of the store: see its module.
 
@@ -51,7 +51,7 @@ impl Leases for Nats {
     }
 
     async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        // One revision follows on another, so of renewals that are under way at once one is applied in a round trip. On a
+        // One revision follows another, so of several renewals under way only one is applied in each round trip. On a
         // slow network that is enough only if it is the right one.
         let (shard, called) = (&candidate.shard, BootInstant::now());
         self.begin_renewal(shard, term, beat);
@@ -75,11 +75,11 @@ impl Leases for Nats {
                     return Ok(Renewal::Lost(Some(last.holder(BootInstant::now()))));
                 }
             };
-            // Refused, for it had been applied: the request was sent over two connections.
+            // Refused because it had been applied: the request was sent over two connections.
             if written && record.beat == beat && last.term() == Some(term.0) {
                 return Ok(Renewal::Renewed);
             }
-            // A later leadership of this very session is later as well.
+            // A later leadership of the same session is later as well.
             if record.beat >= beat || last.term().is_some_and(|of_record| of_record > term.0) {
                 return Ok(Renewal::Overtaken);
             }
@@ -94,7 +94,7 @@ impl Leases for Nats {
                     }
                     written = true;
                 }
-                // Another renewal of ours was applied to that revision, so this one is refused wherever it is.
+                // Another renewal of ours replaced that revision, so this one is refused, wherever it is.
                 () = self.succeeded_to(candidate, last.revision) => {
                     if BootInstant::now().since(called) > self.bucket.connections.bound() / 8 {
                         return Ok(Renewal::Overtaken);
@@ -104,7 +104,7 @@ impl Leases for Nats {
             snapshot = self
                 .known(shard)
                 .filter(|snapshot| Self::is_ours(candidate, snapshot) && snapshot.revision != last.revision);
-            // Only one at a time can be applied. The one that was asked for last counts from the latest instant.
+            // Only one at a time can be applied. The renewal that was requested last counts from the latest instant.
             if snapshot.is_some() && !self.is_latest(shard, term, beat) {
                 return Ok(Renewal::Overtaken);
             }
@@ -124,7 +124,7 @@ impl Leases for Nats {
             let Some((last, record)) = last.as_ref().and_then(|last| Some((last, last.record()?))) else {
                 return Ok(Release::NotHeld);
             };
-            // A release that was overtaken by the session's next leadership must not end that.
+            // A release that the session's next leadership has overtaken must not end that leadership.
             let later = term != Term(0) && last.term().is_some_and(|of_record| of_record > term.0);
             if written && record.is_of(candidate) && record.released {
                 return Ok(Release::Released);
@@ -149,16 +149,16 @@ impl Leases for Nats {
 
 /// What a claim finds in the place of the record.
 enum Ground {
-    /// Somebody leads.
+    /// A candidate leads.
     Held(Snapshot),
     /// A record whose leadership is over, or our own.
     Over(Snapshot),
-    /// No record; what says so, where somebody deleted one.
+    /// No record. Some if a record was deleted: the snapshot of the deletion.
     Nothing(Option<Snapshot>),
 }
 
 impl Nats {
-    /// What is known to be free for a claim, without asking: the revision in it decides.
+    /// The record that we know, if it is free for a claim. No request is needed: the revision in it decides.
     fn free_as_known(&self, candidate: &Candidate) -> Option<Snapshot> {
         let snapshot = self.known(&candidate.shard)?;
         let record = snapshot.record()?;
@@ -182,7 +182,7 @@ impl Nats {
         Ok(if snapshot.left(BootInstant::now()).is_zero() { Ground::Over(snapshot) } else { Ground::Held(snapshot) })
     }
 
-    /// After a leadership that is over. None when somebody else was faster.
+    /// Claims after a leadership that is over. None if another candidate was faster.
     async fn succeed(&self, candidate: &Candidate, last: &Snapshot) -> Result<Option<Grant>, StoreError> {
         let Some((term, record)) = last.term().zip(last.record()) else { return Ok(None) };
         let term = term.saturating_add(1);
@@ -203,7 +203,7 @@ impl Nats {
         Ok(Some(Grant { term: Term(term), start_after: hold_until.filter(|&until| until > BootInstant::now()) }))
     }
 
-    /// Where there is no record. None when somebody else was faster.
+    /// Claims if there is no record. None if another candidate was faster.
     async fn begin(&self, candidate: &Candidate, deleted: Option<&Snapshot>) -> Result<Option<Grant>, StoreError> {
         let ledger_key = ledger_of(&candidate.shard);
         let (ledger, marker, info) =
@@ -212,14 +212,14 @@ impl Nats {
         if marker.is_none() {
             self.bucket.mark().await?;
         }
-        // Whoever led has not renewed since the look that found nothing.
+        // An earlier leader has not renewed since the look that found nothing.
         let sent = BootInstant::now();
         let led_by = ledger.as_ref().map_or(0, |ledger| Ledger::read(ledger).lease_ms).max(millis(candidate.lease));
         let longest = Duration::from_millis(led_by);
         let all = sent.plus(longest);
         let record = Record::new(candidate, None, 0);
         let expected = deleted.map_or(0, |snapshot| snapshot.revision);
-        // As long as may be necessary; once it is stored we know better.
+        // The longest wait that may be necessary. Once the record is stored we know better.
         let Some(snapshot) = self.write(&candidate.shard, record, expected, Some(all)).await? else { return Ok(None) };
         let kept = self.keep_ledger(candidate, &snapshot, ledger.clone()).await;
         let Some((stamp, heard)) = self.completed(candidate, kept).await? else { return Ok(None) };
@@ -238,10 +238,11 @@ impl Nats {
         Ok(Some(Grant { term: Term(stamp.micros()), start_after }))
     }
 
-    /// Writes down that the shard was led, after its record `snapshot` was written and before its tree starts, and then
-    /// looks whether that record is still there: somebody who found neither record nor ledger would start as well.
+    /// Writes to the ledger that the shard was led: after its record `snapshot` was written, and before its tree
+    /// starts. Then checks that the record is still there, because another candidate that found neither record nor
+    /// ledger would start too.
     ///
-    /// `ledger` is what was read of it. None when the record is gone.
+    /// `ledger` is the ledger as it was read. Returns None if the record is gone.
     async fn keep_ledger(
         &self,
         candidate: &Candidate,
@@ -278,7 +279,7 @@ impl Nats {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).get(shard) == Some(&(term, beat))
     }
 
-    /// Returns when a record of ours is known to have taken the place of `revision`.
+    /// Returns when a record of ours is known to have replaced `revision`.
     async fn succeeded_to(&self, candidate: &Candidate, revision: u64) {
         loop {
             let noted = self.noted.notified();
@@ -290,14 +291,14 @@ impl Nats {
         }
     }
 
-    /// The record is written, what was to follow is not.
+    /// Handles a failure after the record was written, in the steps that follow.
     async fn completed<T>(&self, candidate: &Candidate, done: Result<T, StoreError>) -> Result<T, StoreError> {
         match done {
             Ok(done) => Ok(done),
             Err(error) => match error.kind {
                 ErrorKind::NotApplied | ErrorKind::Unknown => Err(StoreError::unknown(error.message)),
                 ErrorKind::Denied | ErrorKind::Misconfigured => {
-                    // Nobody will ask again soon, so others need not wait until it expires.
+                    // We will not ask again soon, so others should not have to wait until the lease expires.
                     let _ = self.release(candidate, Term(0)).await;
                     Err(error)
                 }

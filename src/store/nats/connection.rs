@@ -1,17 +1,19 @@
 //! Connections: made when one is needed, shared, and given up as soon as they are doubtful.
 //!
-//! The hazard: async-nats keeps a connection for ever. It reconnects by itself, holds requests back until it has, and
-//! notices a dead peer after minutes; a lease is lost by then. So it may reconnect no more than once, a [`Connection`] that
-//! was ever disconnected is not used again, every request is bounded here, and one that goes unanswered for a while is
-//! sent over a new connection as well: the first answer counts, so neither a dead peer nor a slow one is a trouble. A
-//! request that arrives twice or late does no harm: all that writes names the revision it expects.
+//! The first hazard: async-nats keeps a connection for ever. It reconnects by itself, holds requests back until it has,
+//! and notices a dead peer after minutes; a lease is lost by then. So it may reconnect no more than once, a
+//! [`Connection`] that was ever disconnected is not used again, and every request has a time bound here. A request that
+//! is unanswered for a while is sent over a new connection as well, and the first answer counts: so neither a dead peer
+//! nor a slow one is a problem. A request that arrives twice or late does no harm, because every write names the
+//! revision that it expects.
 //!
-//! The other one: a server answers what is forbidden not to the request but beside it, so a request has to listen for
-//! that as well, or it would wait in vain and never say why.
+//! The second hazard: a server reports a missing permission not in the answer to the request but beside it. So a
+//! request also listens for such reports. Otherwise it would wait until its time is over, and could never say why.
 //!
-//! And the third: the library keeps whatever a server says until it is whole, and lets nobody come between it and its
-//! socket. So what it counts is looked at: every few milliseconds while a request is under way, else some times a second.
-//! Before it is connected it tells nothing, and what this process takes tells instead.
+//! The third hazard: the library keeps everything that a server sends until a message is whole, and no code of ours can
+//! come between it and its socket. So its counter of bytes is read every few milliseconds while a request is under way,
+//! and a few times a second otherwise. Before it is connected, it counts nothing; then the memory of this process is
+//! watched instead.
 
 use super::address::{Address, DEFAULT_PORT};
 use super::failure::{Failure, Trouble, unconnected};
@@ -32,7 +34,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub struct Connections {
     address: Address,
-    /// Of each request, and of each connection that has to be made for one.
+    /// The time bound of each request, and of each new connection for one.
     bound: Duration,
     current: Arc<Kept<Connection>>,
     /// The host to try first.
@@ -41,7 +43,7 @@ pub struct Connections {
 
 pub struct Connection {
     pub client: Client,
-    /// For messages: the very server.
+    /// The server of this connection, for messages.
     pub server: String,
     trouble: watch::Receiver<Trouble>,
     pending: Pending,
@@ -57,7 +59,7 @@ impl Drop for Connection {
 
 struct Question<'a> {
     subject: &'a str,
-    /// Bytes of an answer.
+    /// The most bytes of an answer.
     most: usize,
     headers: Option<HeaderMap>,
     payload: Vec<u8>,
@@ -74,12 +76,12 @@ impl Question<'_> {
 }
 
 impl Connections {
-    /// Connects nowhere yet.
+    /// Opens the files. Makes no connection yet.
     ///
     /// # Errors
-    /// Misconfigured, when a file cannot be used that the address names.
+    /// Misconfigured, if a file that the address names cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        // The library makes its TLS set-up from the same files, with the provider of the process.
+        // The library makes its TLS configuration from the same files, with the provider of the process.
         tls::install_provider();
         if address.demand_tls {
             tls::client_config(&address.files)?;
@@ -98,15 +100,15 @@ impl Connections {
         &self.address
     }
 
-    /// Of each request.
+    /// The time bound of each request.
     pub fn bound(&self) -> Duration {
         self.bound
     }
 
-    /// A connection that works, as far as is known.
+    /// A connection that works, as far as we know.
     ///
     /// # Errors
-    /// Never Unknown: nothing has been asked.
+    /// Never Unknown: no request was sent.
     pub async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
         self.connection_before(Instant::now() + self.bound).await
     }
@@ -115,7 +117,7 @@ impl Connections {
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
-        // Nothing is locked meanwhile: who comes after a connect that hangs makes an own one.
+        // Nothing is locked meanwhile: if this connect hangs, the next request makes a connection of its own.
         let connection = timeout_at(deadline, self.connect()).await.unwrap_or_else(|_| {
             self.prefer_another();
             let (server, bound) = (self.address.server(), show(self.bound));
@@ -125,7 +127,7 @@ impl Connections {
         Ok(connection)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
     /// Why there is none.
@@ -138,7 +140,7 @@ impl Connections {
         self.request_much(subject, headers, payload, MOST_OF_NATS).await
     }
 
-    /// As [`Connections::request`], where the answer may have `most` bytes.
+    /// As [`Connections::request`], for an answer of up to `most` bytes.
     ///
     /// # Errors
     /// Why there is none.
@@ -152,7 +154,7 @@ impl Connections {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
         let question = Question { subject, most, headers, payload };
-        // A connection on which others wait in vain has had its chance.
+        // A silent connection gets no further patience: other requests already wait on it.
         let is_silent = connection.pending.is_silent(self.patience());
         let patience = if is_silent { Duration::ZERO } else { self.patience() };
         let asked = timeout_at(deadline, async {
@@ -172,7 +174,8 @@ impl Connections {
         kept::patience(self.bound)
     }
 
-    /// Over a new connection. Returns only with an answer: the first attempt tells what went wrong.
+    /// Sends the request over a new connection. Returns only with an answer: if there is none, the first attempt
+    /// reports why.
     async fn ask_again(&self, question: &Question<'_>, patience: Duration) -> Result<Message, Failure> {
         tokio::time::sleep(patience).await;
         if let Ok(connection) = self.connect().await {
@@ -193,8 +196,8 @@ impl Connections {
         let subject = question.subject;
         let mut trouble = connection.trouble.clone();
         let before = trouble.borrow().count;
-        // Of two attempts at one request the slower one is cut off, which says nothing about its connection: that is dropped
-        // only if it was silent.
+        // Of two attempts at one request the slower one is cancelled, which says nothing about its connection. So the
+        // connection is dropped only if it was silent.
         let asked = connection.pending.begin(self.patience(), |silent| {
             if silent {
                 self.discard(connection);
@@ -234,7 +237,7 @@ impl Connections {
         }
     }
 
-    /// Returns when the connection is gone, or `subject` is refused to us. Answers why.
+    /// Waits until the connection is gone, or the server refuses `subject` to us. Returns the reason.
     pub async fn trouble(&self, connection: &Arc<Connection>, subject: &str, before: u64) -> StoreError {
         let mut trouble = connection.trouble.clone();
         let denial = match trouble.wait_for(|trouble| trouble.concerns(subject, before)).await {
@@ -247,7 +250,7 @@ impl Connections {
         }
     }
 
-    /// Not to be used again; the host neither, as long as there are others.
+    /// Stops using the connection, and its host too if there are others.
     pub fn discard(&self, connection: &Arc<Connection>) {
         if self.current.forget(connection) {
             self.prefer_another();
@@ -275,7 +278,7 @@ impl Connections {
         self.current.get()
     }
 
-    /// To the first host that lets us in. A host that is slow to answer does not keep the next one waiting for long.
+    /// Connects to the first host that lets us in. A host that is slow to answer does not delay the next one for long.
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
         let hosts = self.address.hosts.len();
         let first = self.preferred.load(Ordering::Relaxed);
@@ -322,7 +325,7 @@ impl Connections {
         let (watched, current) = (Arc::clone(&meter), Arc::downgrade(&self.current));
         let watch = tokio::spawn(async move {
             watched.exceeded(IDLE_LOOK).await;
-            // The library reads on until nobody has its client, and nobody may ask for anything for a long time.
+            // The library reads on while its client exists, and there may be no request for a long time.
             let Some(current) = current.upgrade() else { return };
             current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &watched));
         });
@@ -332,7 +335,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// Something arrived whole.
+    /// A whole message has arrived.
     pub fn heard(&self) {
         self.meter.begin_again(MOST_OF_NATS);
     }
@@ -341,14 +344,14 @@ impl Connection {
         self.trouble.borrow().broken || self.trouble.has_changed().is_err()
     }
 
-    /// Of the server, as far as the first two numbers go.
+    /// The server's version: its first two numbers.
     pub fn version(&self) -> Option<(u32, u32)> {
         let version = self.client.server_info().version;
         let mut numbers = version.split('.').map_while(|part| part.parse().ok());
         numbers.next().zip(numbers.next())
     }
 
-    /// Denials so far: those that come later are about what is asked later.
+    /// How many denials there were so far. Later ones are about later requests.
     pub fn denials(&self) -> u64 {
         self.trouble.borrow().count
     }

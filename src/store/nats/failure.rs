@@ -1,7 +1,7 @@
-//! What a failed request or connection tells us, and what the library reports beside the answers.
+//! What a failed request or connection means, and what the library reports beside the answers.
 //!
-//! The hazard: a server reports a missing permission not as the answer to the request but beside it, so a request listens
-//! for that as well, or it would wait in vain and never say why.
+//! The hazard: a server reports a missing permission not in the answer to the request but beside it. So a request also
+//! listens for such reports. Otherwise it would wait until its time is over, and could never say why.
 
 use super::address::Login;
 use crate::lease::show;
@@ -11,10 +11,10 @@ use async_nats::{ConnectError, ConnectErrorKind, Event};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// So many refusals are remembered for those who wait. More come only while nobody does.
+/// The most refusals that are kept for the requests that wait. More arrive only while no request waits.
 const MOST_DENIALS: usize = 32;
 
-/// Why there is no answer to a request.
+/// The reason why a request has no answer.
 pub enum Failure {
     /// Nobody listens on the subject.
     NoResponders,
@@ -27,15 +27,15 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// What the library tells beside the answers.
+/// What the library reports beside the answers.
 #[derive(Debug, Default)]
 pub struct Trouble {
     pub broken: bool,
-    /// All that there were.
+    /// How many refusals there were.
     pub count: u64,
-    /// The last of them.
+    /// The last refusals.
     denials: VecDeque<String>,
-    /// Some once we were refused to hear answers.
+    /// Some after the server refused to deliver answers to us.
     deaf: Option<String>,
 }
 
@@ -47,7 +47,8 @@ impl Trouble {
                 true
             }
             Event::ServerError(error) => {
-                // nats: Permissions Violation for Publish to "SUBJECT", in whatever case this server likes.
+                // nats: Permissions Violation for Publish to "SUBJECT", in upper or lower case, depending on the
+                // server.
                 let text = in_short(&error.to_string());
                 let lower = text.to_lowercase();
                 if !lower.contains("permissions violation") {
@@ -76,7 +77,7 @@ impl Trouble {
         self.broken || self.denial(subject, before).is_some()
     }
 
-    /// That a request on `subject` was refused after `before` other refusals, or that no answer will be heard.
+    /// The message if a request on `subject` was refused after `before` other refusals, or if no answer can arrive.
     pub fn denial(&self, subject: &str, before: u64) -> Option<String> {
         let new = usize::try_from(self.count - before).unwrap_or(usize::MAX);
         let quoted = format!("\"{subject}\"");
@@ -85,7 +86,7 @@ impl Trouble {
     }
 }
 
-/// Why there is no connection to `server`. `bound` is what the attempt was given.
+/// The error without a connection to `server`. `bound` is the time that the attempt had.
 pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &ConnectError) -> StoreError {
     let kind = error.kind();
     let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach {server}: {why}"));

@@ -1,20 +1,20 @@
-//! What JetStream answers: entries of a bucket, and what it is like, in JetStream's own JSON.
+//! JetStream's answers: the entries and the properties of a bucket, in JetStream's own JSON.
 //!
-//! The hazard: a server of another version says more, or less. What is not needed is not read, and what cannot be read is
-//! no answer.
+//! The hazard: a server of another version says more, or less. So this module reads only the parts that it needs, and
+//! an answer that cannot be read is not an answer.
 
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What a key holds.
+/// The content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub revision: u64,
     /// When the server stored it.
     pub stamp: Stamp,
-    /// None where somebody deleted the key: a marker of that takes the place of what was there.
+    /// None if the key was deleted: the mark of the deletion replaced the value.
     pub value: Option<Vec<u8>>,
 }
 
@@ -23,7 +23,7 @@ pub struct Entry {
 pub struct Stamp(pub u64);
 
 impl Stamp {
-    /// Zero where `earlier` is in truth later.
+    /// Time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -69,10 +69,10 @@ pub struct RawMessage {
     time: String,
 }
 
-/// How many messages each subject has; null where there is none.
+/// How many messages each subject has; null if there is none.
 pub type Subjects = Option<HashMap<String, u64>>;
 
-/// What JetStream tells of a bucket, as far as it matters here.
+/// JetStream's description of a bucket, as far as we need it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Info {
     pub config: Config,
@@ -139,7 +139,7 @@ impl RawMessage {
     }
 }
 
-/// Whether headers say that the message only marks that the key was deleted, or its time ran out.
+/// Whether the headers say that the message only marks a deletion or an expiry of the key.
 pub fn is_deletion<'a>(mut headers: impl Iterator<Item = (&'a str, &'a str)>) -> bool {
     headers.any(|(name, value)| {
         name.eq_ignore_ascii_case("KV-Operation") && ["DEL", "PURGE"].contains(&value.trim())
@@ -152,7 +152,7 @@ fn lines(headers: &str) -> impl Iterator<Item = (&str, &str)> {
     headers.lines().filter_map(|line| line.split_once(':'))
 }
 
-/// RFC 4648, section 4. Padding is not insisted upon.
+/// RFC 4648, section 4. Padding may be missing.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut count) = (0_u32, 0_u32);

@@ -1,7 +1,8 @@
-//! Which shards there are, and who leads them.
+//! Lists the shards, and their leaders.
 //!
-//! The hazard: a record alone does not tell whether its lease has ended, for nobody has watched it. So each is judged by
-//! the server's clock, which is asked once, before the records are read: what is written after that has just begun.
+//! The hazard: a record alone does not show whether its lease has ended, because this process has not watched it. So
+//! each record is judged by the server's clock, which is asked once, before the records are read: a record that is
+//! written after that has just begun.
 
 use super::address::shard_of;
 use super::record::Content;
@@ -30,7 +31,7 @@ pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, St
                 Report { holder, last_term: snapshot.term().map(Term) }
             }
             Content::Foreign => Report { holder: Some(Holder::stranger()), last_term: None },
-            // Somebody wants it to be forgotten.
+            // The key was deleted, so the shard is not listed.
             Content::Deleted => continue,
         };
         list.push((shard, report));

@@ -1,7 +1,7 @@
 //! How to log in and connect: the options of the library, made from the store URL and the files that it names.
 //!
-//! The hazard: the files are read with each connection, on the thread that elects: a FIFO in the place of one must not
-//! hold that up.
+//! The hazard: the files are read for each connection, on the thread that runs the election. A FIFO in the place of a
+//! file must not block it.
 
 use super::address::{Address, Login};
 use crate::store::StoreError;
@@ -12,12 +12,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// No file with credentials is longer.
+/// The longest file with credentials.
 const LONGEST_CREDENTIALS: u64 = 64 * 1024;
-/// Messages that a subscription may hold. What does not fit is lost, and heartbeats tell.
+/// How many messages a subscription may hold. More messages are lost, and heartbeats reveal that.
 const SUBSCRIPTION_CAPACITY: usize = 64;
 
-/// The files are read again each time: credentials are renewed under a candidate that runs for months.
+/// Reads the files again each time: credentials are renewed while a candidate runs for months.
 pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, StoreError> {
     let mut options = match &address.login {
         Login::Nobody => ConnectOptions::new(),
@@ -36,9 +36,9 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
         .connection_timeout(bound)
         .request_timeout(None)
         .subscription_capacity(SUBSCRIPTION_CAPACITY)
-        // Our hosts are raced by us; those that a server tells of may be out of reach.
+        // We try our own hosts at the same time. Hosts that a server names may be out of reach.
         .ignore_discovered_servers()
-        // The fewest that it takes (none means for ever). It ends for good when they are used up.
+        // The lowest limit that it accepts (zero means no limit). When it is used up, the connection ends for good.
         .max_reconnects(1)
         .reconnect_delay_callback(|_| Duration::ZERO);
     let files = &address.files;
@@ -54,7 +54,7 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
     Ok(options)
 }
 
-/// It is read with each connection, on the thread that elects: a FIFO in its place must not hold that up.
+/// Reads a file on the thread that runs the election. A FIFO in its place must not block it.
 fn read(file: &Path) -> Result<String, StoreError> {
     let mut options = File::options();
     let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(file);
@@ -67,7 +67,7 @@ fn read(file: &Path) -> Result<String, StoreError> {
     read.map(|_| text).map_err(|error| unusable(file, &error.kind().to_string()))
 }
 
-/// The seed in a file, which may say other things in other lines.
+/// The seed in a file, which may have other text in other lines.
 fn seed(file: &Path, text: &str) -> Result<String, StoreError> {
     let of_user = |word: &&str| word.len() == 58 && word.starts_with("SU");
     let seed = text.split_whitespace().find(of_user);

@@ -1,8 +1,9 @@
-//! How much a server may say before its connection counts as broken.
+//! Limits on how much a server may send before its connection counts as broken.
 //!
-//! The hazard: the library keeps what a server says until it is whole, and lets nobody come between it and its socket. So
-//! its counter of bytes is read every few milliseconds while a request is under way, and a few times a second otherwise.
-//! Until it is connected the library counts nothing, so the memory of this process is watched instead.
+//! The hazard: the library keeps everything that a server sends until a message is whole, and no code of ours can come
+//! between it and its socket. So its counter of bytes is read every few milliseconds while a request is under way, and
+//! a few times a second otherwise. Until it is connected the library counts nothing, so the memory of this process is
+//! watched instead.
 
 use super::failure::Trouble;
 use crate::store::allowance::{MOST_OF_NATS, complaint};
@@ -15,17 +16,17 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often what was read is looked at: while there is a request, and else.
+/// How often the counter is read: while there is a request, and otherwise.
 pub const BUSY_LOOK: Duration = Duration::from_millis(5);
 pub const IDLE_LOOK: Duration = Duration::from_millis(100);
-/// To be connected takes a few kilobytes, and a few megabytes where the system's authorities are read.
+/// The memory for connecting: a few kilobytes, and a few megabytes if the system's authorities are read.
 const MOST_FOR_CONNECTING: u64 = 8 << 20;
 
-/// How much was read since a request was sent, or something was heard.
+/// Counts the bytes that were read since a request was sent, or a message arrived.
 pub struct Meter {
     statistics: Arc<Statistics>,
     told: Arc<watch::Sender<Trouble>>,
-    /// What had been read then.
+    /// The library's counter at that time.
     base: AtomicU64,
     most: AtomicUsize,
     exceeded: AtomicBool,
@@ -44,7 +45,7 @@ impl Meter {
         meter
     }
 
-    /// What is wrong with a server that used it up.
+    /// The message about a server that used up its allowance.
     pub fn complaint(&self, server: &str) -> String {
         complaint(server, "nats", self.most.load(Ordering::Relaxed))
     }
@@ -54,7 +55,7 @@ impl Meter {
         self.base.store(self.statistics.in_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Whether it is too much. Then the connection counts as broken.
+    /// Whether the server has sent too much. Then the connection counts as broken.
     pub fn is_exceeded(&self) -> bool {
         let read = self.statistics.in_bytes.load(Ordering::Relaxed).saturating_sub(self.base.load(Ordering::Relaxed));
         if read > self.most.load(Ordering::Relaxed) as u64 && !self.exceeded.swap(true, Ordering::Relaxed) {
@@ -63,7 +64,7 @@ impl Meter {
         self.exceeded.load(Ordering::Relaxed)
     }
 
-    /// Returns when it is too much.
+    /// Returns when the server has sent too much.
     pub async fn exceeded(&self, look: Duration) {
         while !self.is_exceeded() {
             tokio::time::sleep(look).await;
@@ -71,11 +72,11 @@ impl Meter {
     }
 }
 
-/// None when this process took much memory meanwhile.
+/// Runs `connecting`. None if this process needed too much memory meanwhile.
 pub async fn in_moderation<T>(connecting: impl Future<Output = T>) -> Option<T> {
     let (mut connecting, before) = (pin!(connecting), resident_bytes());
     poll_fn(|context| {
-        // The library reads for a while, and lets others have their turn. A grown buffer stays until it is dropped.
+        // The library reads for a while and then yields. A buffer that has grown stays until it is dropped.
         if resident_bytes().saturating_sub(before) > MOST_FOR_CONNECTING {
             return Poll::Ready(None);
         }
@@ -84,7 +85,7 @@ pub async fn in_moderation<T>(connecting: impl Future<Output = T>) -> Option<T> 
     .await
 }
 
-/// Zero where it is not told.
+/// The memory of this process. Zero if the kernel does not show it.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));

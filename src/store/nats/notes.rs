@@ -1,9 +1,9 @@
 //! Notes as keys of the bucket: `=note.orders.KEY`, `=note.history.KEY`, `=note.standby.SESSION.KEY`.
 //!
-//! The hazard: nothing vanishes by itself from a bucket. So a note says how long it lasts, and has ended when so much
-//! time has passed by the server's clock since it was stored; where two servers of a cluster may have told the two
-//! times, more has to pass, so that none ends early. What has ended, and the mark of what was deleted, is written over
-//! like nothing; where a candidate waited, nobody writes again, so whoever lists the standbys sweeps up.
+//! The hazard: nothing vanishes from a bucket by itself. So a note says how long it lasts, and has ended when so much
+//! time has passed by the server's clock since it was stored. Two servers of a cluster may have told the two times;
+//! then more time must pass, so that no note ends early. A write replaces an ended note, or the mark of a deletion, as
+//! if there were nothing. Nobody writes a standby's note again, so listing the standbys also removes the ended ones.
 
 use super::address::{note_of, standby_of};
 use super::bucket::Put;
@@ -16,11 +16,11 @@ use crate::time::millis;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a key holds. Fields are added, never renamed or removed.
+/// The content of a key. Fields are added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     text: String,
-    /// From when the server stored it. None: for ever.
+    /// How long the note lasts from when the server stored it. None: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lasts_ms: Option<u64>,
 }
@@ -34,14 +34,14 @@ impl Kept {
         serde_json::to_vec(self).expect("a note is plain data")
     }
 
-    /// So long after it was stored. None when it has ended.
+    /// The note at this age. None if it has ended.
     fn note(self, age: Duration) -> Option<Note> {
         let lasts = self.lasts_ms.map(|lasts| Duration::from_millis(lasts).saturating_sub(age));
         (lasts != Some(Duration::ZERO)).then_some(Note { text: self.text, lasts })
     }
 }
 
-/// What the server's clock showed, and when we heard of it.
+/// The server's time, and when we heard it.
 struct Clock {
     time: Stamp,
     slack: Duration,
@@ -49,7 +49,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// How old what was stored then is, at the least.
+    /// The age of what was stored then, at least.
     fn age(&self, stored: Stamp) -> Duration {
         self.time.since(stored).saturating_sub(self.slack).saturating_add(BootInstant::now().since(self.heard))
     }
@@ -61,7 +61,7 @@ impl Nats {
         Ok(Clock { time, slack: slack(info), heard: BootInstant::now() })
     }
 
-    /// None where nothing is kept, ended or not.
+    /// The content, ended or not. None if the key holds nothing.
     fn kept(&self, key: &str, entry: &Entry) -> Result<Option<Kept>, StoreError> {
         let Some(value) = &entry.value else { return Ok(None) };
         let foreign = |_| {
@@ -75,7 +75,7 @@ impl Nats {
         serde_json::from_slice(value).map(Some).map_err(foreign)
     }
 
-    /// The server is asked for its time only where that matters.
+    /// The note at present. Asks for the server's time only if that matters.
     async fn standing(&self, key: &str, entry: &Entry) -> Result<Option<Note>, StoreError> {
         let Some(kept) = self.kept(key, entry)? else { return Ok(None) };
         if kept.lasts_ms.is_none() {
@@ -115,7 +115,7 @@ impl Notes for Nats {
         let revision = entry.as_ref().map_or(0, |entry| entry.revision);
         let put = match draft {
             Some(draft) => self.bucket.put(&key, Kept::of(draft).encoded(), revision).await?,
-            // A mark of a deletion, or what has ended, is as good as another mark.
+            // There is only the mark of a deletion or an ended note, which needs no other mark.
             None if expected.is_none() => return Ok(true),
             None => self.bucket.delete(&key, revision).await?,
         };
@@ -124,7 +124,7 @@ impl Notes for Nats {
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
         let (info, keys) = self.bucket.keys().await?;
-        // Once, before any is read: what is written after that has just begun.
+        // Asked once, before any note is read: a note that is written after that has just begun.
         let clock = self.clock(&info).await?;
         let found = keys.into_iter().filter_map(|key| Some((standby_of(&key)?.0, key)));
         let found = found.filter(|(shard, _)| shard.as_str().starts_with(prefix));
@@ -137,7 +137,7 @@ impl Notes for Nats {
                 None => gone.push((key, entry.revision)),
             }
         }
-        // Those who only look need not be permitted to. Who is not, tries once.
+        // A user who only reads may lack the permission. So the first one is tried alone.
         let mut gone = gone.into_iter().map(|(key, revision)| async move { self.bucket.sweep(&key, revision).await });
         if let Some(first) = gone.next()
             && first.await.is_ok()

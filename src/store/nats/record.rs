@@ -1,4 +1,4 @@
-//! What the key of a shard holds, and how old it is.
+//! The content of a shard's key, and its age.
 
 use super::jetstream::{Entry, Stamp};
 use crate::lease::{Candidate, Session, Term};
@@ -20,17 +20,17 @@ pub struct Record {
     pub term: Option<u64>,
     /// Zero in a claim; rises with every renewal.
     pub beat: u64,
-    /// From when the server stored this.
+    /// How long the lease lasts from when the server stored this.
     pub lease_ms: u64,
-    /// By the holder's clock, for people.
+    /// When the leadership began, by the holder's clock. For people.
     pub since_ms: u64,
-    /// The lease was given back: the tree is dead.
+    /// True if the lease was given back: the tree is dead.
     #[serde(default, skip_serializing_if = "is_false")]
     pub released: bool,
-    /// No tree may start before so long after the server stored this: one may be alive that nobody has shown dead.
+    /// No tree may start until this long after the server stored this: another tree may still be alive.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_ms: u64,
-    /// The shard's ledger tells of leases up to this one.
+    /// The shard's ledger has leases up to this one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ledger_ms: u64,
 }
@@ -46,7 +46,7 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl Record {
-    /// Of a claim.
+    /// The record of a claim.
     pub fn new(candidate: &Candidate, term: Option<u64>, ledger_ms: u64) -> Self {
         Self {
             session: candidate.session.clone(),
@@ -79,9 +79,9 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Record(Record),
-    /// Somebody deleted the key.
+    /// The key was deleted.
     Deleted,
-    /// Another program's.
+    /// Another program wrote the value.
     Foreign,
 }
 
@@ -89,7 +89,7 @@ impl Content {
     pub fn read(value: Option<&[u8]>) -> Self {
         match value.map(serde_json::from_slice::<Record>) {
             None => Self::Deleted,
-            // No term could follow.
+            // No higher term could follow.
             Some(Ok(record)) if record.term == Some(u64::MAX) => Self::Foreign,
             Some(Ok(record)) => Self::Record(record),
             Some(Err(_)) => Self::Foreign,
@@ -101,16 +101,16 @@ impl Content {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     pub revision: u64,
-    /// None while it is our own and has not been read back.
+    /// None if we wrote it and have not read it back.
     pub stamp: Option<Stamp>,
     pub content: Content,
-    /// When it was seen first.
+    /// When it was first seen.
     pub as_of: BootInstant,
-    /// The age that it was shown to have at `as_of`, at the least.
+    /// The age that it had at `as_of`, at least.
     pub age: Duration,
-    /// True when no clock of the server could show it to be older.
+    /// True if no clock of the server could show that it is older.
     pub dated: bool,
-    /// Some when it is our own and we know better than the record.
+    /// Some if we wrote it and know better than the record.
     pub hold_until: Option<BootInstant>,
 }
 
@@ -131,20 +131,20 @@ impl Snapshot {
         }
     }
 
-    /// What we wrote ourselves just now.
+    /// The snapshot of a record that we have just written.
     pub fn ours(revision: u64, record: Record, now: BootInstant, hold_until: Option<BootInstant>) -> Self {
         let content = Content::Record(record);
         Self { revision, stamp: None, content, as_of: now, age: Duration::ZERO, dated: true, hold_until }
     }
 
-    /// The same message of the same bucket: one that was made again may count from one.
+    /// Whether both are the same message of the same bucket. A bucket that was made again may count from one.
     pub fn is_same(&self, other: &Self) -> bool {
         let written =
             |snapshot: &Self| snapshot.record().map(|record| (record.session.clone(), record.term, record.beat));
         self.revision == other.revision
             && match (self.stamp, other.stamp) {
                 (Some(one), Some(two)) => one == two,
-                // One of them is what we wrote.
+                // We wrote one of them.
                 (None, _) | (_, None) => written(self) == written(other),
             }
     }
@@ -156,24 +156,24 @@ impl Snapshot {
         }
     }
 
-    /// Of the leadership that the record tells of. None while that is not known.
+    /// The term of the leadership in the record. None while that is not known.
     pub fn term(&self) -> Option<u64> {
         self.record()?.term.or(self.stamp.map(Stamp::micros))
     }
 
-    /// How long the key has been like this, at the least.
+    /// How long the key has been like this, at least.
     pub fn age(&self, now: BootInstant) -> Duration {
         self.age.saturating_add(now.since(self.as_of))
     }
 
-    /// That the key was so old at `heard`.
+    /// Remembers that the key had this age at `heard`.
     pub fn learn_age(&mut self, age: Duration, heard: BootInstant) {
         if age > self.age(heard) {
             (self.age, self.as_of) = (age, heard);
         }
     }
 
-    /// How long a lease goes on. Zero when it has expired or was released.
+    /// How long the lease goes on. Zero if it has expired or was released.
     pub fn left(&self, now: BootInstant) -> Duration {
         match self.record() {
             Some(record) if !record.released => record.lease().saturating_sub(self.age(now)),
@@ -181,7 +181,7 @@ impl Snapshot {
         }
     }
 
-    /// Until when no tree may start. None when that is over.
+    /// The instant until which no tree may start. None if that is over.
     pub fn hold_until(&self, now: BootInstant) -> Option<BootInstant> {
         let by_record = || {
             let hold = Duration::from_millis(self.record().map_or(0, |record| record.hold_ms));
@@ -205,8 +205,9 @@ impl Snapshot {
     }
 }
 
-/// What the ledger of a shard holds: that it was once led, by leases up to this one. It is written before the first
-/// COMMAND is started and never changed by a release, so an absent lock beside a ledger is one that somebody deleted.
+/// The content of a shard's ledger: the shard was once led, by leases up to this one. It is written before the first
+/// COMMAND starts, and a release never changes it. So if the lock is absent and the ledger is there, the lock was
+/// deleted.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ledger {
@@ -214,7 +215,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Zero where it cannot be read.
+    /// Reads a ledger. Zero if it cannot be read.
     pub fn read(entry: &Entry) -> Self {
         entry.value.as_deref().and_then(|value| serde_json::from_slice(value).ok()).unwrap_or_default()
     }
@@ -293,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_foreign() {
+    fn a_value_of_another_program_is_foreign() {
         for value in ["", "x", "7", "null", "{}", "[]", r#"{"session":7}"#, "\u{0}"] {
             assert_eq!(Content::read(Some(value.as_bytes())), Content::Foreign, "{value}");
         }
     }
 
     #[test]
-    fn a_record_with_the_last_of_all_terms_is_foreign_for_none_could_follow() {
+    fn a_record_with_the_highest_possible_term_is_foreign() {
         let last = Record { term: Some(u64::MAX), ..record() };
         assert_eq!(Content::read(Some(&last.encoded())), Content::Foreign);
         let before = Record { term: Some(u64::MAX - 1), ..record() };
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_wrote_is_known_again_and_not_mixed_up_with_the_same_number_in_another_bucket() {
+    fn our_own_write_is_recognised_and_the_same_number_in_another_bucket_is_not() {
         let ours = Snapshot::ours(4, Record { ledger_ms: 7, ..record() }, START, None);
         let read = snapshot(record());
         assert!(ours.is_same(&read) && read.is_same(&ours) && read.is_same(&read));

@@ -1,10 +1,11 @@
 //! How a standby hears of a release: an ephemeral consumer on the shard's key, pushed to us.
 //!
 //! The hazard: a consumer may die without a word (its server restarted, the bucket was made again, the connection
-//! hangs), and a standby would wait for news that never come. So the server says every few seconds that it is still
-//! there, and which message was the last; what is silent, or has a gap, is made anew, and then the record is looked at.
+//! hangs), and a standby would wait for news that never arrive. So every few seconds the server says that it is still
+//! there, and which message was the last. A consumer that is silent, or has a gap, is replaced, and then the record is
+//! read.
 //!
-//! Each renewal of the leader comes this way too. It tells nobody anything, but that the lease goes on from now.
+//! Each renewal of the leader arrives this way too. It only shows that the lease goes on from now.
 
 use super::Nats;
 use super::address::key_of;
@@ -22,9 +23,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// How often the server says that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// What is silent for so long is not.
+/// A consumer that is silent for this long is gone.
 const SILENCE: Duration = Duration::from_secs(11);
-/// The server forgets a consumer that nobody listens to for so long.
+/// The server forgets a consumer without a listener after this time.
 const INACTIVE: Duration = Duration::from_secs(10);
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
@@ -32,7 +33,7 @@ const MOST_PAUSE: Duration = Duration::from_secs(1);
 /// Returns when the lease may be free.
 ///
 /// # Errors
-/// Only what trying again does not mend, and not at once.
+/// Only errors that trying again does not repair soon.
 pub async fn changed(store: &Nats, shard: &Shard) -> Result<(), StoreError> {
     let mut pause = LEAST_PAUSE;
     loop {
@@ -53,7 +54,7 @@ pub async fn changed(store: &Nats, shard: &Shard) -> Result<(), StoreError> {
     }
 }
 
-/// Answers false when the consumer has to be made anew.
+/// Listens to a consumer. False if the consumer has to be replaced.
 async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<bool, StoreError> {
     let connections = &store.bucket.connections;
     let connection = connections.connection().await?;
@@ -66,7 +67,7 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
     })?;
     let begun = BootInstant::now();
     consume(store, shard, &inbox).await?;
-    // From here on nothing is missed. What came before, this shows.
+    // From here on nothing is missed. This shows what came before.
     store.look(shard).await?;
     *pause = LEAST_PAUSE;
     let mut silent_at = Instant::now() + SILENCE;
@@ -75,7 +76,7 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
         let now = BootInstant::now();
         let Some(known) = store.known(shard) else { return Ok(true) };
         let end = match known.content {
-            // Released, or expired.
+            // The lease was released, or has expired.
             Content::Record(_) if known.left(now).is_zero() => return Ok(true),
             Content::Record(_) => Some(known.left(now)),
             Content::Deleted => return Ok(true),
@@ -145,14 +146,14 @@ fn read(message: &Message) -> Option<(Snapshot, u64)> {
     });
     let content = Content::read((!deleted).then_some(&*message.payload));
     let mut snapshot = Snapshot::new(revision, stamp, content, BootInstant::now());
-    // It has just been stored.
+    // The server has just stored it.
     snapshot.dated = true;
     Some((snapshot, sequence))
 }
 
-/// The stream's number, the consumer's, and the time of a message, from the subject that acknowledges it:
-/// `$JS.ACK.STREAM.CONSUMER.DELIVERIES.REVISION.SEQUENCE.NANOSECONDS.PENDING`, or that with a domain and an account
-/// after `ACK`, and perhaps something at its end.
+/// The stream's number, the consumer's number, and the time of a message, from the subject that acknowledges it:
+/// `$JS.ACK.STREAM.CONSUMER.DELIVERIES.REVISION.SEQUENCE.NANOSECONDS.PENDING`. After `ACK` there may be a domain and an
+/// account, and more parts may follow at the end.
 fn place(reply: &str) -> Option<(u64, u64, Stamp)> {
     let tokens = reply.strip_prefix("$JS.ACK.")?.split('.').collect::<Vec<_>>();
     let from = if tokens.len() == 7 { 3 } else { 5 };

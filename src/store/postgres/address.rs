@@ -1,6 +1,6 @@
-//! What `postgres://` URLs say, read as libpq reads them, and what libpq finds elsewhere: PGUSER, PGPASSWORD, ~/.pgpass.
+//! Reads `postgres://` URLs as libpq reads them, and what libpq finds elsewhere: PGUSER, PGPASSWORD, ~/.pgpass.
 //!
-//! The hazard: a URL may hold a password, and what somebody mistyped is printed. No message here repeats a value.
+//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
 use percent_encoding::percent_decode_str;
@@ -9,9 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const DEFAULT_PORT: u16 = 5432;
-/// Where Debian's server and client look for each other.
+/// The directory in which Debian's server and client look for each other.
 const DEFAULT_SOCKET_DIRECTORY: &str = "/var/run/postgresql";
-/// PostgreSQL cuts longer names off, so that two of them may be one.
+/// PostgreSQL cuts longer names off, so two of them may become one.
 pub(super) const LONGEST_NAME: usize = 63;
 
 const OPTIONS: [&str; 10] = [
@@ -30,19 +30,19 @@ const OPTIONS: [&str; 10] = [
 /// Which table, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Not empty. They are tried in this order, until one accepts writes.
+    /// Not empty. The places are tried in this order, until one accepts writes.
     pub places: Vec<Place>,
-    /// None: PGUSER, or whom this process runs as.
+    /// None: PGUSER, or the user that this process runs as.
     pub user: Option<String>,
-    /// None: PGPASSWORD, or what ~/.pgpass says.
+    /// None: PGPASSWORD, or the password in ~/.pgpass.
     pub password: Option<Secret>,
     pub database: String,
     pub schema: String,
     pub table: String,
-    /// The session advisory lock that is held besides the lease.
+    /// The session advisory lock that is held in addition to the lease.
     pub advisory_lock: Option<i64>,
     pub tls_mode: TlsMode,
-    /// Boxed, for it is large and mostly empty.
+    /// Boxed, because it is large and mostly empty.
     pub tls_files: Box<TlsFiles>,
     pub application_name: String,
 }
@@ -64,21 +64,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// libpq's modes; its `allow` is taken as `prefer`.
+/// libpq's modes; its `allow` is treated as `prefer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMode {
     Disable,
-    /// TLS where the server speaks it, checked only when an authority is named.
+    /// TLS if the server supports it. The certificate is checked only if the URL names an authority.
     Prefer,
-    /// TLS or nothing, checked only when an authority is named.
+    /// TLS, or no connection. The certificate is checked only if the URL names an authority.
     Require,
-    /// The certificate has to be signed by an authority, for whatever name.
+    /// An authority must have signed the certificate, for any name.
     VerifyCa,
     VerifyFull,
 }
 
 impl Address {
-    /// Reads what follows `postgres:`.
+    /// Reads the text after `postgres:`.
     ///
     /// # Errors
     /// One line that says what is wrong, and what to write.
@@ -110,7 +110,7 @@ impl Address {
         })
     }
 
-    /// Whom to log in as.
+    /// The user to log in as.
     #[must_use]
     pub fn user(&self) -> Option<String> {
         let from_environment = || std::env::var("PGUSER").ok().filter(|user| !user.is_empty());
@@ -118,10 +118,10 @@ impl Address {
         self.user.clone().or_else(from_environment).or_else(ourselves)
     }
 
-    /// What to show as a password at `place`.
+    /// The password for `place`.
     ///
     /// # Errors
-    /// Where it was looked for in vain.
+    /// There is no password, or its file cannot be read.
     pub fn password(&self, place: &Place, user: &str) -> Result<Secret, String> {
         if let Some(password) = &self.password {
             return Ok(password.clone());
@@ -136,7 +136,7 @@ impl Address {
     }
 }
 
-/// Takes a percent-encoded directory out of where the hosts stand.
+/// Takes a percent-encoded directory out of the place of the hosts.
 fn without_socket(rest: &str) -> Result<(String, Option<Place>), String> {
     let whole = || (rest.to_owned(), None);
     let Some(after) = rest.strip_prefix("//") else { return Ok(whole()) };
@@ -233,10 +233,10 @@ fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
     if cert.is_some() != key.is_some() {
         return Err("postgres:// wants sslcert=FILE and sslkey=FILE together".to_owned());
     }
-    // The word libpq has for the authorities that the system trusts.
+    // libpq's word for the authorities that the system trusts.
     let system = ca.as_deref() == Some(Path::new("system"));
     let mode = match mode {
-        // Anybody can have a certificate of theirs, so it is of no use without the name in it.
+        // Every user can get such a certificate, so the check is pointless without the name in it.
         Some(TlsMode::VerifyFull) | None if system => TlsMode::VerifyFull,
         Some(_) if system => return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned()),
         mode => mode.unwrap_or(TlsMode::Prefer),
@@ -244,7 +244,7 @@ fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
     Ok((mode, TlsFiles { ca: ca.filter(|_| !system), cert, key }))
 }
 
-/// libpq's password file: `host:port:database:user:password`, the first line that fits.
+/// The password from libpq's password file: `host:port:database:user:password`, the first line that fits.
 fn from_password_file(file: &Path, place: &Place, database: &str, user: &str) -> Result<Secret, String> {
     let shown = file.display();
     let Ok(metadata) = std::fs::metadata(file) else {
@@ -270,7 +270,7 @@ fn from_password_file(file: &Path, place: &Place, database: &str, user: &str) ->
         .ok_or_else(|| format!("there is none in the URL or PGPASSWORD, and no line of {shown} fits"))
 }
 
-/// A colon or backslash that belongs to a field has a backslash before it.
+/// The fields of a line. A colon or backslash that belongs to a field has a backslash before it.
 fn fields(line: &str) -> Option<([String; 4], String)> {
     let mut fields = vec![String::new()];
     let mut letters = line.chars();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_the_rest_is_filled_in() {
+    fn options_that_are_left_out_have_defaults() {
         let address = Address::read("//h/db").unwrap();
         assert_eq!((address.schema.as_str(), address.table.as_str()), ("public", "leaderrun"));
         assert_eq!((address.tls_mode, address.advisory_lock), (TlsMode::Prefer, None));

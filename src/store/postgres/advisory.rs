@@ -1,20 +1,20 @@
-//! `advisory_lock=N`: the session advisory lock that is held besides the lease, so that programs that elect with
-//! `pg_try_advisory_lock(N)` and leaderrun exclude each other.
+//! `advisory_lock=N`: the session advisory lock that is held in addition to the lease, so that leaderrun and programs
+//! that elect with `pg_try_advisory_lock(N)` exclude each other.
 //!
 //! The hazards:
 //!
-//! - The lock lives as long as its session, and the session as long as its connection: it would be free as soon as the
-//!   candidate is killed, while the tree still runs. So guard and backstop inherit an *anchor*: one end of a socket pair
-//!   in whose queue a descriptor of the connection waits, never to be read. The kernel keeps the connection open for as
-//!   long as anybody has that end. Should the connection be lost and made again, another descriptor is put into the
-//!   queue, and so the anchor never grows stale.
-//! - The session may end while we lead: a restart, `pg_terminate_backend`. Then nobody tells us but the connection, and
-//!   that not for sure. So each renewal has the server say that our backend holds the lock, and takes it again where it
-//!   does not. A stranger who was faster ends the leadership.
-//! - A connection may be lost to us and not to the server, which then keeps the lock for nobody. So whose backends were
-//!   ours is remembered, and such a one is ended. For the case that the whole machine vanished, the server is told to
-//!   look whether we are there: not sooner than the lease ends.
-//! - Behind a pooler in transaction mode, the lock would belong to whoever comes next. There it is refused.
+//! - The lock lives as long as its session, and the session as long as its connection. So it would be free as soon as
+//!   the candidate is killed, while the tree still runs. Therefore guard and backstop inherit an *anchor*: one end of a
+//!   socket pair, with a descriptor of the connection in its queue that is never read. The kernel keeps the connection
+//!   open while any process has that end. If the connection is lost and made again, the new descriptor goes into the
+//!   queue, so the anchor never becomes stale.
+//! - The session may end while we lead: a restart, `pg_terminate_backend`. Then only the connection can tell us, and
+//!   not reliably. So each renewal makes the server confirm that our backend holds the lock, and takes the lock again
+//!   if it does not. If another program was faster, the leadership ends.
+//! - A connection may be lost to us and not to the server, which then keeps the lock for nobody. So we remember which
+//!   backends were ours, and end such a backend. In case the whole machine vanishes, the server is configured to check
+//!   whether we are there: not before the lease ends.
+//! - Behind a pooler in transaction mode, the lock would belong to the pooler's next client. So it is refused there.
 
 use super::connection::{Backend, Connection};
 use super::server::Server;
@@ -30,15 +30,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout, timeout_at};
 
-/// Older ones have been noticed by the server.
+/// How many lost backends to remember. The server has noticed by then that the older ones are lost.
 const MOST_LOST: usize = 16;
-/// Between two attempts while a backend of ours goes away.
+/// The pause between two attempts while a backend of ours ends.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Advisory {
     pub key: i64,
     anchor: Anchor,
-    /// One at a time takes the lock: two sessions of ours would keep each other out.
+    /// Only one task at a time takes the lock: two sessions of ours would keep each other out.
     gate: tokio::sync::Mutex<()>,
     slot: Mutex<Slot>,
 }
@@ -64,8 +64,10 @@ pub enum Taken {
 }
 
 impl Advisory {
+    /// Prepares the lock, and its anchor.
+    ///
     /// # Errors
-    /// When the kernel has no sockets left.
+    /// The kernel has no sockets left.
     pub fn new(key: i64) -> Result<Self, StoreError> {
         let anchor = Anchor::new().map_err(|error| {
             StoreError::not_applied(format!("the operating system gives no pair of sockets: {error}"))
@@ -86,7 +88,7 @@ impl Advisory {
         self.held().map(|connection| connection.backend)
     }
 
-    /// The numbers of the backends that are ours, whether or not we still reach them.
+    /// The pids of our backends, even of those that we can no longer reach.
     pub fn own_pids(&self) -> Vec<i32> {
         let slot = self.slot();
         slot.held
@@ -96,7 +98,7 @@ impl Advisory {
             .collect()
     }
 
-    /// Closes when the session ends that holds the lock; None where there is none.
+    /// Closes when the session ends that holds the lock; None if there is none.
     pub fn end(&self) -> Option<watch::Receiver<()>> {
         self.held().map(|connection| connection.end())
     }
@@ -105,15 +107,15 @@ impl Advisory {
         self.anchor.keep.as_fd()
     }
 
-    /// Takes the lock, or makes sure that we hold it.
+    /// Takes the lock, or confirms that we hold it.
     pub async fn take(&self, server: &Server, lease: Duration) -> Result<Taken, StoreError> {
         let deadline = server.deadline();
         let silent = || StoreError::not_applied(format!("{} did not answer in time", server.site.server));
         let _gate = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
         if let Some(connection) = self.held() {
             let mine = format!("SELECT count(*) FROM ({}) AS k WHERE k.pid = pg_backend_pid()", lock_holder(self.key));
-            // If it is silent, there has to be time left for another. It gets a third of the time and not the usual patience
-            // (`kept`), for to give it up is to give up the lock.
+            // If the connection is silent, there must be time left for another one. It gets a third of the time, more
+            // than the usual patience (`kept`), because to give it up is to give up the lock.
             match timeout(server.bound / 3, connection.ask(&mine, &[])).await {
                 Ok(Ok(rows)) if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) == Some(1) => {
                     return Ok(Taken::Ours);
@@ -134,7 +136,7 @@ impl Advisory {
             let tried = timeout_at(deadline, connection.ask(&attempt(lease), &[number(&self.key)])).await;
             let rows = tried.map_err(|_| silent())?.map_err(|error| connection.unanswered(&server.site, &error))?;
             if rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true) {
-                // Before the slot, for nothing may start on a lock without its anchor.
+                // Before the slot, because nothing may start under a lock without its anchor.
                 self.anchor.hold(&descriptor).map_err(|error| {
                     StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"))
                 })?;
@@ -155,7 +157,7 @@ impl Advisory {
         }
     }
 
-    /// Who holds the lock, for people.
+    /// The holder of the lock, for people.
     pub fn stranger(&self, pid: i64, name: &str, host: String) -> Holder {
         let name = if name.is_empty() { "a program without a name".to_owned() } else { in_short(name) };
         Holder {
@@ -165,11 +167,11 @@ impl Advisory {
         }
     }
 
-    /// Frees the lock so that whoever asks next finds it free. The tree must be dead.
+    /// Frees the lock, so that the next one to ask finds it free. The tree must be dead.
     pub async fn let_go(&self, server: &Server) {
         let held = self.held();
         if let Some(connection) = held {
-            // Closing the connection frees it as well, only not at once.
+            // Closing the connection frees it too, but not at once.
             let key = [number(&self.key)];
             let freed = connection.ask("SELECT pg_advisory_unlock($1)", &key);
             if matches!(timeout(server.bound / 3, freed).await, Ok(Ok(_))) {
@@ -190,16 +192,16 @@ impl Advisory {
     }
 }
 
-/// How often the server asks whether we are there, and after how long a silence it thinks us dead: in seconds.
+/// How often the server asks whether we are there, and after how long a silence it takes us for dead: in seconds.
 ///
-/// Not before the lease has ended. It counts from the last that it heard of us, which may be one interval before we fell
-/// silent; so of four intervals three are left, and they are the lease.
+/// Not before the lease has ended. The server counts from when it last heard from us, which may be one interval before
+/// we fell silent. So of four intervals three are left, and they are the lease.
 fn patience(lease: Duration) -> (u64, u64) {
     let interval = lease.as_secs() / 3 + 1;
     (interval, interval * 4)
 }
 
-/// Parameter: the key.
+/// The statement that takes the lock. Parameter: the key.
 fn attempt(lease: Duration) -> String {
     let (interval, silence) = patience(lease);
     format!(
@@ -219,9 +221,9 @@ fn unfit(server: &Server) -> String {
     )
 }
 
-/// What guard and backstop inherit.
+/// The descriptors that guard and backstop inherit.
 struct Anchor {
-    /// The end that they have as well. Nobody reads from it, but to empty it.
+    /// The end that they have too. It is read only to empty it.
     keep: OwnedFd,
     put: OwnedFd,
     /// How many descriptors wait in the queue.
@@ -234,7 +236,7 @@ impl Anchor {
         Ok(Self { keep, put, queued: Mutex::new(0) })
     }
 
-    /// Keeps this descriptor instead of the last one, without a moment between.
+    /// Keeps this descriptor instead of the last one, without a gap in between.
     fn hold(&self, descriptor: &OwnedFd) -> nix::Result<()> {
         let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
         let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
@@ -254,7 +256,7 @@ impl Anchor {
         }
     }
 
-    /// A message that is read without room for its descriptor takes it along: the kernel closes it.
+    /// Takes one message out of the queue. It is read without room for its descriptor, so the kernel closes that.
     fn take_out(&self, queued: &mut usize) {
         let _ = recv(self.keep.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
         *queued -= 1;

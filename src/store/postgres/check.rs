@@ -1,9 +1,9 @@
 //! `leaderctl store init` and `leaderctl store check`: the tables, and whether an election can rely on them.
 //!
-//! The hazard: a table that looks right and is not. Without its rule a held lease can be deleted by hand, and two lead;
-//! unlogged, it is empty after a crash; on a server that does not wait for its disk, a lease that was granted may be
-//! forgotten. Permissions are looked up and then tried, in a transaction that is rolled back. Of the notes no election
-//! depends: what is wrong with their table is told, and is no reason to call the store unfit.
+//! The hazard: a table may look right and not be. Without its rule a user can delete a lease that is held, and then two
+//! candidates lead. An unlogged table is empty after a crash. A server that does not wait for its disk may forget a
+//! lease that it granted. Permissions are looked up and then tried, in a transaction that is rolled back. No election
+//! depends on the notes: problems with their table are reported, but do not make the store unfit.
 
 use super::address::{Place, TlsMode};
 use super::advisory::{Advisory, Taken};
@@ -20,7 +20,7 @@ use crate::lease::{self, Candidate, Shard, Term, show};
 use crate::store::error::in_short;
 use crate::store::{Administration, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip};
 
-/// The first with `AS MATERIALIZED`.
+/// The first version with `AS MATERIALIZED`.
 const OLDEST: i32 = 120_000;
 
 #[async_trait::async_trait]
@@ -38,7 +38,7 @@ impl Administration for Postgres {
         list::list(self, prefix).await
     }
 
-    /// The row stays: see `statement`. A session that holds the advisory lock keeps that until its holder notices.
+    /// The row stays: see `statement`. A session that holds the advisory lock keeps it until its holder notices.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
         let (shard, term_number) = (shard.as_str(), integer(term.0));
         let parameters = [text(&shard), number(&term_number), text(&self.server.channel)];
@@ -46,14 +46,14 @@ impl Administration for Postgres {
         let row = self.first(&answer)?;
         let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
         let before = match Seen::read(row) {
-            // It went twice, and was applied the first time.
+            // The statement was sent twice, and was applied the first time.
             Seen::Record(record) => answer.again && record.is_revoked() && record.term == term,
             Seen::Absent | Seen::Garbage => false,
         };
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
 
-    /// The rule on the table lets a row be deleted that was released. A candidate that is granted the lease in between
+    /// The rule on the table allows deleting a row that was released. A candidate that is granted the lease in between
     /// keeps the row, and its term.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (shard, session, statements) =
@@ -64,7 +64,7 @@ impl Administration for Postgres {
             let parameters = [text(&shard), text(&session)];
             self.server.ask_about(&site, |_| statements.forget(), &parameters, self.server.deadline()).await
         };
-        // Before anything is gone: no session has this name, but who may not delete is told so.
+        // Before anything is gone: no session has this name, but a user who may not delete gets an error here.
         delete("").await?;
         self.forget_notes(&candidate.shard).await?;
         let released = self.release(candidate, term).await?;
@@ -83,7 +83,7 @@ impl Administration for Postgres {
     }
 }
 
-/// Makes the tables where there are none, and what they need in them.
+/// Makes the tables if they are missing, and what they need in them.
 async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
     let Site { server: name, database, user, .. } = &server.site;
     let table = &server.statements.table;
@@ -139,7 +139,8 @@ async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
     Ok(lines)
 }
 
-/// The table of leases is there already; that of the notes is not where an earlier release has made that one.
+/// Makes the table of notes. The table of leases exists already, but an earlier release may have made it without the
+/// other.
 async fn prepare_notes(server: &Server, connection: &Connection, lines: &mut Vec<String>) -> Result<(), StoreError> {
     let Site { server: name, database, user, table } = &server.notes;
     loop {
@@ -167,7 +168,7 @@ async fn prepare_notes(server: &Server, connection: &Connection, lines: &mut Vec
     }
 }
 
-/// Looks at everything that an election relies on.
+/// Checks everything that an election relies on.
 async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let (connection, _) = server.connect(server.deadline()).await?;
@@ -216,7 +217,7 @@ async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<Findi
     Ok(findings)
 }
 
-/// A candidate that cannot read orders starts nothing.
+/// Checks the table of notes. A candidate that cannot read orders starts nothing.
 async fn check_notes(server: &Server, connection: &Connection, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let Site { server: name, database, table, .. } = &server.notes;
     if look(server, connection, table).await?.table.is_none() {
@@ -239,7 +240,7 @@ async fn check_notes(server: &Server, connection: &Connection, findings: &mut Ve
     Ok(())
 }
 
-/// A note is written, changed, read and removed, in a transaction that is rolled back.
+/// Writes, changes, reads and removes a note, in a transaction that is rolled back.
 async fn try_notes(server: &Server) -> Result<(), StoreError> {
     let (connection, _) = server.connect(server.deadline()).await?;
     let (shard, page, statements) = (scratch_name()?, page_name(&Page::Orders), &server.statements);
@@ -256,7 +257,7 @@ async fn try_notes(server: &Server) -> Result<(), StoreError> {
         let rows = ask_about(server, &server.notes, &connection, &statement, &parameters).await?;
         kept &= rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true);
     }
-    // Closing the connection rolls back as well.
+    // Closing the connection rolls back too.
     run(server, &connection, "ROLLBACK", "").await?;
     if kept { Ok(()) } else { Err(not_kept(&server.notes.table)) }
 }
@@ -274,7 +275,7 @@ fn not_kept(table: &Relation) -> StoreError {
     ))
 }
 
-/// Version, speed, and settings that say how much the server's word is worth.
+/// Checks version, speed, and the settings that decide how reliable the server's answers are.
 async fn check_server(server: &Server, connection: &Connection, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let (_, time) = round_trip::measure(|| ask(server, connection, "SELECT 1", &[])).await?;
     let question = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
@@ -339,7 +340,7 @@ async fn check_server(server: &Server, connection: &Connection, findings: &mut V
     Ok(())
 }
 
-/// All that an election does, with a shard that nobody has, in a transaction that is rolled back.
+/// Does everything that an election does, with a shard that does not exist, in a transaction that is rolled back.
 async fn try_everything(server: &Server) -> Result<(), StoreError> {
     let (connection, _) = server.connect(server.deadline()).await?;
     let (shard, me, owner, host) = (scratch_name()?, scratch_name()?, "leaderctl store check", "");
@@ -356,7 +357,7 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
     let release = [text(&shard), text(&me), number(&none), number(&two), text(&server.channel)];
     let rows = ask(server, &connection, &statements.release(), &release).await?;
     let released = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
-    // Closing the connection rolls back as well.
+    // Closing the connection rolls back too.
     run(server, &connection, "ROLLBACK", "").await?;
     if term.is_some() && renewed == Some(true) && released == Some(true) {
         Ok(())
@@ -366,7 +367,7 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
 }
 
 async fn check_memory(server: &Server, connection: &Connection, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    // This writes it down where it is not known, as the next claim would.
+    // Records since when the table remembers, if that is not known, as the next claim would.
     let rows = ask(server, connection, &server.statements.remember(connection.has_timeline), &[]).await?;
     findings.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
         Some(since) => Finding::good(format!(

@@ -1,4 +1,4 @@
-//! Claims, looks, renewals and releases: each is one statement, beside the advisory lock where there is one.
+//! Claims, looks, renewals and releases: each is one statement, with the advisory lock if there is one.
 //!
 //! The hazards are those of the store: see its module.
 
@@ -11,7 +11,7 @@ use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// A claim or renewal that was contradicted asks again this often: somebody wrote in between.
+/// How often a claim or renewal that was contradicted asks again: another process wrote in between.
 const MOST_ATTEMPTS: usize = 5;
 
 #[async_trait::async_trait]
@@ -19,10 +19,12 @@ impl Leases for Postgres {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let sent = BootInstant::now();
         let Some(advisory) = &self.advisory else { return self.claim_row(candidate, sent).await };
-        // The lock first: who has the row and not the lock would keep others of us from it for nothing.
+        // The lock first: a candidate with the row but without the lock would keep other candidates from the row for
+        // nothing.
         let mut provisional = Provisional(Some(advisory));
         if let Taken::Theirs(stranger) = advisory.take(&self.server, candidate.lease).await? {
-            // A leader of ours holds both, and its row tells more; our own, of a leadership that was lost, tells nothing.
+            // If a leader of ours holds both, its row says more. A row of our own, from a leadership that was lost,
+            // says nothing.
             let holder = self.look(&candidate.shard).await?.holder();
             let holder = holder.filter(|holder| holder.session.as_ref() != Some(&candidate.session));
             return Ok(Claim::Refused(holder.unwrap_or(stranger)));
@@ -64,7 +66,7 @@ impl Leases for Postgres {
         let row = self.first(&answer)?;
         let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
         let before = match Seen::read(row) {
-            // It went twice, and was applied the first time.
+            // The statement was sent twice, and was applied the first time.
             Seen::Record(record) => answer.again && record.released && record.is_of(candidate) && record.sent == sent,
             Seen::Absent | Seen::Garbage => false,
         };
@@ -98,7 +100,7 @@ impl Leases for Postgres {
     }
 }
 
-/// Lets the advisory lock go unless the claim was granted, also when the claim is cut off.
+/// Gives the advisory lock up unless the claim was granted, even if the claim is cancelled.
 struct Provisional<'a>(Option<&'a Advisory>);
 
 impl Drop for Provisional<'_> {
@@ -140,7 +142,7 @@ impl Postgres {
                 Seen::Record(record) if !record.free && !record.is_of(candidate) => {
                     return Ok(Claim::Refused(record.holder()));
                 }
-                // Somebody was faster; the statement began before.
+                // Another candidate was faster; the statement began before its write.
                 Seen::Record(_) | Seen::Absent => {}
             }
         }
@@ -179,11 +181,11 @@ impl Postgres {
                 Seen::Record(record) if !record.is_of(candidate) => {
                     return Ok((Renewal::Lost(Some(record.holder()).filter(|_| !record.free)), locked));
                 }
-                // Released, or the row is from before our term: what was restored does not know us.
+                // It was released, or the row is from before our term: a restored row does not know us.
                 Seen::Record(record) if record.released || record.term < term => {
                     return Ok((Renewal::Lost(None), locked));
                 }
-                // It went twice, and was applied the first time.
+                // The statement was sent twice, and was applied the first time.
                 Seen::Record(record) if record.term == term && record.beat == beat && answer.again => {
                     return Ok((Renewal::Renewed, locked));
                 }
@@ -202,11 +204,11 @@ fn contradicted(shard: &Shard) -> StoreError {
     StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
 }
 
-/// When whatever tree ran before is surely dead. None when the table knows that it is.
+/// When every earlier tree is certainly dead. None if the table knows that it is.
 ///
-/// `remembered`: for how many seconds; None where it began to just now. What was granted before that, and is not known,
-/// is as long as what is asked for, or what the row speaks of. The end is counted from the answer, for the table may
-/// have forgotten while the request was under way.
+/// `remembered` is for how many seconds the table has remembered; None if it has just begun to. Leases from before that
+/// are unknown: they count as long as the one that is requested, or as the one in the row. The end is counted from the
+/// answer, because the table may have forgotten while the request was under way.
 fn start_after(lease: Duration, remembered: Option<f64>, before: &Seen) -> Option<BootInstant> {
     let longest = match before {
         Seen::Record(record) => lease.max(record.lease),

@@ -2,12 +2,12 @@
 //!
 //! The hazards:
 //!
-//! - A connection may be dead without anybody being told. So each has an end: when its [`Connection`] is dropped the
-//!   socket is closed at once, whatever was under way on it, and nobody waits for an answer any more.
-//! - A statement that nobody waits for any more may go on in the server, behind a row that somebody locked. So the
-//!   server is told to give up as well: by a `statement_timeout` at the start of each connection.
-//! - What answers may be no server but a pooler, which gives each transaction another one. Nothing here relies on what
-//!   an earlier statement left behind in the session; what does ([`Connection::direct`]) asks first.
+//! - A connection may be dead without any sign of it. So each one ends here: when its [`Connection`] is dropped, the
+//!   socket is closed at once, whatever was under way on it, and no request waits for an answer any more.
+//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must
+//!   give up too: each connection begins with a `statement_timeout`.
+//! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
+//!   an earlier statement left behind in the session, except code that first checks [`Connection::direct`].
 
 use super::address::{Address, Place, TlsMode};
 use super::failure::Site;
@@ -36,16 +36,16 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection as Driver, Error, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// Notifications that nobody has taken yet. More of them count as news for everybody.
+/// The most notifications that wait to be read. If there are more, they count as news for every shard.
 const INBOX: usize = 64;
-/// No server takes a longer one. Shards' names are shorter.
+/// The longest notification of any server. Shards' names are shorter.
 const LONGEST_NOTIFICATION: usize = 8000;
 /// A peer that is gone is noticed after four of these.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVES: u32 = 3;
 
-/// A statement's parameters, each with its type: so the statement needs no round trip to be prepared, and no name,
-/// which a pooler would lose.
+/// A statement's parameters, each with its type. So preparing the statement needs no round trip, and no name, which a
+/// pooler would lose.
 pub type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 pub struct Connection {
@@ -53,20 +53,20 @@ pub struct Connection {
     allowance: Allowance,
     task: JoinHandle<()>,
     inbox: broadcast::Sender<Arc<str>>,
-    /// Its sender is the task's.
+    /// The task has its sender.
     open: watch::Receiver<()>,
     pub backend: Backend,
-    /// The server sees our own socket: there is no pooler between.
+    /// The server sees our own socket: there is no pooler in between.
     pub direct: bool,
-    /// LISTEN was said on it.
+    /// LISTEN was sent on it.
     listens: AtomicBool,
-    /// Whether what was notified arrives; empty until somebody tried.
+    /// Whether notifications arrive; empty until that was tested.
     pub pushes: OnceLock<bool>,
     /// How many requests are under way.
     pub in_use: AtomicUsize,
     /// The server can tell its timeline.
     pub has_timeline: bool,
-    /// Empty where it cannot.
+    /// Empty if the server cannot tell it.
     pub timeline: String,
 }
 
@@ -74,35 +74,36 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend {
     pub pid: i32,
-    /// Microseconds since 1970 by the server's clock: its number may be another's one day.
+    /// When the process started, in microseconds since 1970 by the server's clock: another process may get its pid
+    /// later.
     pub started: i64,
 }
 
-/// What a connection needs to know besides the place.
+/// What a connection needs to know in addition to the place.
 pub struct Login<'a> {
     pub address: &'a Address,
     pub site: &'a Site,
     pub tls: Option<&'a MakeRustlsConnect>,
-    /// None where startup options are not understood.
+    /// None if the other side does not understand startup options.
     pub statement_timeout: Option<Duration>,
     pub channel: &'a str,
     pub has_timeline: bool,
     pub deadline: Instant,
 }
 
-/// Why there is no session.
+/// The reason why there is no session.
 pub enum Refusal {
-    /// A pooler that takes no startup options.
+    /// The other side is a pooler that accepts no startup options.
     NoOptions,
     /// The server has no write-ahead log to ask for its timeline.
     NoTimeline,
-    /// It is a standby.
+    /// The server is a standby.
     ReadOnly,
     Failed(StoreError),
 }
 
 impl Connection {
-    /// Connects, logs in, and asks who is there.
+    /// Connects, logs in, and asks what is on the other side.
     pub async fn begin(login: &Login<'_>, place: &Place) -> Result<(Self, OwnedFd), Refusal> {
         let Login { address, site, .. } = login;
         let unreachable = |error: &io::Error| {
@@ -135,7 +136,7 @@ impl Connection {
         if let Some(timeout) = login.statement_timeout {
             config.options(format!("-c statement_timeout={}", timeout.as_millis().max(1)));
         }
-        // As libpq: what does not leave this machine needs no TLS.
+        // As in libpq: traffic that does not leave this machine needs no TLS.
         let connector = login.tls.filter(|_| name.is_some());
         config.ssl_mode(match (connector, address.tls_mode) {
             (None, _) => SslMode::Disable,
@@ -194,7 +195,7 @@ impl Connection {
             has_timeline: login.has_timeline,
             timeline: String::new(),
         };
-        // Whether the timeline can be told is found out here, where it does no harm.
+        // Here it does no harm to find out whether the server can tell its timeline.
         let timeline = if login.has_timeline { TIMELINE } else { "''" };
         let question = format!(
             "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean, pg_backend_pid(), \
@@ -228,7 +229,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// One statement, one round trip.
+    /// Sends one statement, in one round trip.
     pub async fn ask(&self, statement: &str, parameters: &Parameters<'_>) -> Result<Vec<Row>, Error> {
         self.allowance.begin_again();
         let answer = self.client.query_typed(statement, parameters).await;
@@ -238,13 +239,13 @@ impl Connection {
         answer
     }
 
-    /// Several statements in one transaction, without parameters.
+    /// Runs several statements in one transaction, without parameters.
     pub async fn run(&self, statements: &str) -> Result<(), Error> {
         self.allowance.begin_again();
         self.client.batch_execute(statements).await
     }
 
-    /// What an error of [`Connection::ask`] or [`Connection::run`] means.
+    /// The error for a failure of [`Connection::ask`] or [`Connection::run`].
     pub fn unanswered(&self, site: &Site, error: &Error) -> StoreError {
         if self.allowance.is_exceeded() {
             StoreError::unknown(self.allowance.complaint(&site.server, "PostgreSQL"))
@@ -263,7 +264,7 @@ impl Connection {
         self.listens.load(Ordering::Relaxed)
     }
 
-    /// Open, with no request under way.
+    /// Whether it is open, with no request under way.
     pub fn is_idle(&self) -> bool {
         self.is_open() && self.in_use.load(Ordering::Relaxed) == 0
     }
@@ -272,12 +273,12 @@ impl Connection {
         !self.client.is_closed() && !self.task.is_finished()
     }
 
-    /// What it hears from now on.
+    /// The notifications that arrive from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<str>> {
         self.inbox.subscribe()
     }
 
-    /// Closes when the connection does.
+    /// A receiver that closes when the connection does.
     pub fn end(&self) -> watch::Receiver<()> {
         self.open.clone()
     }
@@ -285,12 +286,12 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Without this the task would wait for answers that nobody wants any more, for ever on a dead connection.
+        // Otherwise the task would wait for answers that nobody wants, for ever on a dead connection.
         self.task.abort();
     }
 }
 
-/// Returns when the connection is closed that `end` belongs to.
+/// Returns when the connection of `end` is closed.
 pub async fn ended(mut end: watch::Receiver<()>) {
     while end.changed().await.is_ok() {}
 }
@@ -301,7 +302,7 @@ fn refuses_options(error: &Error) -> bool {
     said.contains("startup parameter") || said.contains("options")
 }
 
-/// Of servers that keep another log than PostgreSQL's, and of those that do not let everybody see it.
+/// For servers with another log than PostgreSQL's, and for servers that do not let every user see it.
 fn knows_no_timeline(code: &SqlState) -> bool {
     [SqlState::FEATURE_NOT_SUPPORTED, SqlState::UNDEFINED_FUNCTION, SqlState::INSUFFICIENT_PRIVILEGE].contains(code)
 }
@@ -331,10 +332,10 @@ where
     let task = tokio::spawn(async move {
         while let Some(Ok(message)) = next_message(&mut connection).await {
             let AsyncMessage::Notification(notification) = message else { continue };
-            // Nothing of it is kept longer than the inbox keeps it.
+            // No more of it is kept than the inbox holds.
             allowance.begin_again();
             if notification.channel() == channel && notification.payload().len() <= LONGEST_NOTIFICATION {
-                // An error says that nobody waits for it.
+                // An error means that nobody listens.
                 let _ = news.send(notification.payload().into());
             }
         }
@@ -350,7 +351,7 @@ where
     poll_fn(|context| connection.poll_message(context)).await
 }
 
-/// A name may have several addresses, and the first of them may be silent.
+/// Tries all addresses of a name: there may be several, and the first may be silent.
 async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let addresses: Vec<_> = lookup_host((name, port)).await?.collect();
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");

@@ -1,8 +1,8 @@
-//! What may be concluded from a failed request, and how to say it in one line.
+//! What a failed request means, in one line.
 //!
-//! The hazard: to call a write "not applied" that was applied is to lead twice or to lose a lease that is held. While
-//! a connection is being made nothing was asked for. After that only an ERROR that the server sent shows that the
-//! statement was rolled back; a FATAL may have come after the commit, and of a broken connection nothing is known.
+//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
+//! is held. While a connection is being made, no request was sent. After that, only an ERROR from the server shows that
+//! the statement was rolled back. A FATAL may have come after the commit, and a broken connection shows nothing.
 
 use super::grants::Relation;
 use crate::store::StoreError;
@@ -10,7 +10,7 @@ use crate::store::error::{causes, in_short, innermost};
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// Whom a request went to, for messages.
+/// The server and the table of a request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// `PostgreSQL at 10.0.0.5:5432`.
@@ -22,7 +22,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// An error while the connection was made.
+    /// The error of a connection that could not be made.
     pub fn unconnected(&self, error: &Error) -> StoreError {
         if let Some(said) = error.as_db_error() {
             return self.not_let_in(said);
@@ -99,7 +99,7 @@ impl Site {
         })
     }
 
-    /// An error after the request may have been sent.
+    /// The error after the request may have been sent.
     pub fn unanswered(&self, error: &Error) -> StoreError {
         let server = &self.server;
         let Some(said) = error.as_db_error() else {
@@ -126,7 +126,7 @@ impl Site {
             SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED => StoreError::not_applied(format!(
                 "{server} gave up: an open transaction holds a lock on table {table} or on a row of it ({message})"
             )),
-            // Out of room, shutting down, deadlocked, overtaken in a serializable transaction: another day it works.
+            // Out of room, shutting down, deadlocked, overtaken in a serializable transaction: it may work later.
             _ if ["40", "53", "54", "55", "57", "58", "XX"].iter().any(|class| code.code().starts_with(class)) => {
                 StoreError::not_applied(format!("{server} failed: {message}"))
             }
@@ -138,7 +138,7 @@ impl Site {
     }
 }
 
-/// True when the connection was found closed, as it is after a restart of the server.
+/// Whether the connection was found closed, as after a restart of the server.
 pub fn is_broken(error: &Error) -> bool {
     match error.as_db_error() {
         Some(said) => said.parsed_severity().is_none_or(|severity| severity != Severity::Error),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_work_another_day_was_not_applied() {
+    fn a_failure_that_may_pass_was_not_applied() {
         for code in ["40001", "40P01", "53300", "53100", "55P03", "57014", "57P03", "25006", "XX000"] {
             assert_eq!(rolled_back(code).kind, ErrorKind::NotApplied, "{code}");
         }

@@ -1,4 +1,4 @@
-//! The tables, what the role has to be granted on them, and what of it is missing.
+//! The tables, the grants that the role needs on them, and which of these are missing.
 
 use super::address::Address;
 use super::connection::Connection;
@@ -6,7 +6,7 @@ use super::statement::{notes_name, quoted, text};
 use std::fmt;
 use tokio_postgres::Error;
 
-/// A table, and what whoever uses it needs. Shown as SQL and people read it: `public.leaderrun`.
+/// A table, and the privileges that its users need. Shown as SQL and people read it: `public.leaderrun`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relation {
     pub schema: String,
@@ -31,7 +31,7 @@ impl Relation {
         }
     }
 
-    /// The statement that grants all that `user` needs.
+    /// The statement that grants everything that `user` needs.
     pub fn grant(&self, user: &str) -> String {
         format!("GRANT {} ON TABLE {self} TO {user}", self.privileges.join(", "))
     }
@@ -43,10 +43,10 @@ impl fmt::Display for Relation {
     }
 }
 
-/// The statements that grant what is missing; nothing where there is no such table.
+/// The statements that grant what is missing; none if there is no such table.
 pub async fn missing(connection: &Connection, table: &Relation) -> Result<Vec<String>, Error> {
     let privileges = table.privileges.iter().map(|name| format!("has_table_privilege(c.oid, '{name}')"));
-    // By number, for a name cannot be looked up in a schema without USAGE.
+    // By number, because a name cannot be looked up in a schema without USAGE.
     let question = format!(
         "SELECT quote_ident(current_user), has_schema_privilege(n.oid, 'USAGE'), {} \
          FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid \

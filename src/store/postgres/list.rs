@@ -1,6 +1,6 @@
-//! Which shards there are, and who leads them.
+//! Lists the shards, and their leaders.
 //!
-//! The hazard: the table may have many rows, and one request has a bounded time. So rows are read in pages, in the order
+//! The hazard: the table may have many rows, and one request has limited time. So rows are read in pages, in the order
 //! of their names.
 
 use super::Postgres;
@@ -10,7 +10,8 @@ use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::{Holder, Report, StoreError};
 
-/// What the rows tell. An advisory lock that a stranger holds is of one shard, and no row tells of which.
+/// Lists the shards from their rows. An advisory lock of another program belongs to one shard, and no row says to
+/// which.
 pub async fn list(store: &Postgres, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
     let (mut list, mut after) = (Vec::new(), String::new());
     loop {
@@ -18,7 +19,7 @@ pub async fn list(store: &Postgres, prefix: &str) -> Result<Vec<(Shard, Report)>
         let statement = |_: &Connection| store.server.statements.list();
         let answer = store.server.ask(statement, &parameters, store.server.deadline()).await?;
         for row in &answer.rows {
-            // A name that is no shard's was written by something else.
+            // Another program wrote a name that no shard has.
             let Ok(Ok(shard)) = row.try_get::<_, &str>(0).map(str::parse::<Shard>) else { continue };
             let report = match Seen::read(row) {
                 Seen::Record(record) => {

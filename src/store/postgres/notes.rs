@@ -1,13 +1,13 @@
-//! Notes in a table beside the one of leases, judged by the server's clock.
+//! Notes in a table beside the table of leases, judged by the server's clock.
 //!
 //! The hazards:
 //!
-//! - What is read may be behind (see `statement`). So the expected text stands in the condition of the write, which is
-//!   checked again once the row is locked; an INSERT that meets a row takes it over only if that has ended.
-//! - A candidate that crashed never comes back for its note. So whoever puts a new note of a standby there removes those
-//!   that have ended. It passes over what others have locked, and waits for nothing: two that did this for each other's
-//!   notes would wait for each other.
-//! - The table came later than the other one: a database that was prepared by an earlier release has none.
+//! - A read may be behind (see `statement`). So the expected text is in the condition of the write, which is checked
+//!   again once the row is locked; an INSERT that meets a row replaces it only if that note has ended.
+//! - A candidate that crashed never removes its note. So writing a new note of a standby also removes notes that have
+//!   ended. It skips rows that others have locked, and waits for nothing: two writers that removed each other's notes
+//!   would otherwise wait for each other.
+//! - This table is newer than the other one: a database that an earlier release prepared does not have it.
 
 use super::Postgres;
 use super::connection::Parameters;
@@ -20,12 +20,12 @@ use crate::store::{Note, Notes, Page, StoreError};
 use tokio_postgres::Row;
 
 const STANDBY: &str = "standby/";
-/// So many that have ended are removed at once; only one comes for them.
+/// The most ended notes that one write removes. A write usually adds one.
 const MOST_SWEPT: u32 = 100;
-/// Milliseconds, 300 years. PostgreSQL's calendar has an end.
+/// In milliseconds, 300 years. PostgreSQL's calendar has an end.
 const FOR_EVER: i64 = 10_000_000_000_000;
 
-/// What `page` is in a row.
+/// The name of `page` in a row.
 pub fn page_name(page: &Page) -> String {
     match page {
         Page::Orders => "orders".to_owned(),
@@ -45,21 +45,21 @@ pub fn creation(table: &Relation) -> String {
 
 pub const COLUMNS: &str = "shard, page, text, expires_at";
 
-/// Of a row `n`, at `c.now`.
+/// The condition that the note of a row `n` has not ended at `c.now`.
 const STANDS: &str = "(n.expires_at IS NULL OR n.expires_at > c.now)";
 const NOTE: &str = "n.text::text, extract(epoch FROM n.expires_at)::float8 - extract(epoch FROM c.now)::float8";
 
 impl Statements {
-    /// Parameters: shard, page. Answers: a row with the note, or none.
+    /// Parameters: shard, page. Returns: a row with the note, or none.
     pub fn read_note(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
         format!("WITH {context} SELECT {NOTE} FROM c JOIN {notes} AS n ON n.shard = $1 AND n.page = $2 AND {STANDS}")
     }
 
-    /// Parameters: shard, page, text, and the milliseconds that it lasts. Answers: whether it was applied.
+    /// Parameters: shard, page, text, and the milliseconds that it lasts. Returns: whether it was applied.
     pub fn add_note(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
-        // Only after the write, and only if there was one: then nothing is locked while that waits for its row.
+        // After the write, and only if it was applied: so nothing is locked while the write waits for its row.
         format!(
             "WITH {context}, w AS (INSERT INTO {notes} AS n (shard, page, text, expires_at) \
              SELECT $1, $2, $3, c.now + $4 * interval '1 millisecond' FROM c \
@@ -74,8 +74,8 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, page, the text that stands there, the new one, and the milliseconds that it lasts. Answers:
-    /// whether it was applied.
+    /// Parameters: shard, page, the present text, the new one, and the milliseconds that it lasts. Returns: whether it
+    /// was applied.
     pub fn change_note(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
         format!(
@@ -86,7 +86,7 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, page, the text that stands there. Answers: whether it was applied.
+    /// Parameters: shard, page, the present text. Returns: whether it was applied.
     pub fn remove_note(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
         format!(
@@ -96,14 +96,14 @@ impl Statements {
         )
     }
 
-    /// Parameter: shard. Answers nothing.
+    /// Parameter: shard. Returns nothing.
     fn forget_notes(&self) -> String {
         let notes = &self.notes;
         format!("DELETE FROM {notes} WHERE shard = $1")
     }
 
-    /// Parameters: what the shards begin with, and shard and page of the last of the page before, or nothing. Answers: a
-    /// page of rows, one for each note of a standby, which ends with the shard and the note's own page.
+    /// Parameters: the prefix of the shards, and shard and page of the last row of the page before, or empty texts.
+    /// Returns: a page of rows, one for each note of a standby, which ends with the shard and the note's own page.
     fn standbys(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
         format!(
@@ -114,7 +114,7 @@ impl Statements {
     }
 }
 
-/// None: for ever.
+/// The duration in milliseconds. None: for ever.
 fn lasting_millis(draft: &Note) -> Option<i64> {
     draft.lasts.map(millis).filter(|&millis| millis < FOR_EVER)
 }
@@ -129,7 +129,7 @@ impl Postgres {
         self.ask_for_notes(&self.server.statements.forget_notes(), &[text(&shard.as_str())]).await.map(drop)
     }
 
-    /// What the first columns of a row tell.
+    /// The note in the first columns of a row.
     fn note(&self, row: &Row) -> Result<Note, StoreError> {
         let foreign = |_| {
             let table = &self.server.statements.notes;
@@ -182,7 +182,7 @@ impl Notes for Postgres {
             let parameters = [text(&prefix), text(&last.0), text(&last.1)];
             let answer = self.ask_for_notes(&self.server.statements.standbys(), &parameters).await?;
             for row in &answer.rows {
-                // A name that is no shard's was written by something else.
+                // Another program wrote a name that no shard has.
                 let Ok(Ok(shard)) = row.try_get::<_, &str>(2).map(str::parse::<Shard>) else { continue };
                 standbys.push((shard, self.note(row)?));
             }

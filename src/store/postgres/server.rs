@@ -3,12 +3,11 @@
 //! The hazards:
 //!
 //! - A connection that hangs must not hold up the next request: see `kept`. The server answers the requests on one
-//!   connection one after another, so silence tells nothing here, and there is no patience with it: what comes while a
-//!   request is under way takes a connection of its own.
-//! - A connection that is slow is not one that hangs, and to make another takes several round trips. So a renewal, which
-//!   may be applied twice and cannot wait, goes both ways: behind the others on the connection that is kept, and over a
-//!   new one.
-//! - A host may be a standby, or become one, or be silent. The next attempt begins with another one.
+//!   connection one after another, so silence means nothing here, and no patience applies: while a request is under
+//!   way, the next one takes a connection of its own.
+//! - A slow connection is not one that hangs, and to make another one takes several round trips. So a renewal, which
+//!   may be applied twice and cannot wait, is sent twice: behind the others on the kept connection, and over a new one.
+//! - A host may be a standby, or become one, or be silent. The next attempt then begins with another host.
 
 use super::address::Address;
 use super::connection::{Backend, Connection, Login, Parameters, Refusal};
@@ -36,26 +35,26 @@ pub struct Server {
     pub notes: Site,
     pub statements: Statements,
     tls: Option<MakeRustlsConnect>,
-    /// The most that one request may take, the making of a connection included.
+    /// The most time for one request, including its connection.
     pub bound: Duration,
-    /// Where this process's notifications arrive.
+    /// The channel of this process's notifications.
     pub channel: String,
-    /// Of the connection that was made last.
+    /// The timeline on the last connection that was made.
     timeline: Mutex<Option<String>>,
     /// The place that worked last.
     preferred: AtomicUsize,
     takes_options: AtomicBool,
     has_timeline: AtomicBool,
     pub known: Known,
-    /// The connection that is kept.
+    /// The kept connection.
     current: Kept<Connection>,
 }
 
-/// The use of a session for one request. Unless that was answered, the session is not kept.
+/// The use of a session for one request. The session is kept only if the request was answered.
 pub struct Loan<'a> {
     server: &'a Server,
     pub connection: Arc<Connection>,
-    /// It was kept since an earlier request, and may have ended meanwhile.
+    /// An earlier request used it, and it may have ended meanwhile.
     pub reused: bool,
     answered: bool,
 }
@@ -75,7 +74,7 @@ impl Drop for Loan<'_> {
     fn drop(&mut self) {
         self.connection.in_use.fetch_sub(1, Ordering::Relaxed);
         if self.answered {
-            // One that listens is worth more than this.
+            // A connection that listens is worth more than this one.
             self.server.current.keep_unless(&self.connection, |kept| kept.is_idle() && kept.listens());
         } else {
             self.server.current.forget(&self.connection);
@@ -84,10 +83,10 @@ impl Drop for Loan<'_> {
 }
 
 impl Server {
-    /// Connects to nothing yet.
+    /// Prepares the server. Makes no connection yet.
     ///
     /// # Errors
-    /// Misconfigured: no user, files for TLS that cannot be used.
+    /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let user = address.user().ok_or_else(|| {
             StoreError::misconfigured(
@@ -103,7 +102,7 @@ impl Server {
         };
         let notes = Site { table: Relation::notes(address), ..site.clone() };
         let bound = kept::bound(request_timeout);
-        // The server gives up before that: then its answer is definite.
+        // The server gives up before we do, so its answer is definite.
         let server_bound = bound - bound / 10;
         let statements = Statements {
             table: site.table.to_string(),
@@ -136,9 +135,9 @@ impl Server {
         StoreError::unknown(format!("{} did not answer in time", self.site.server))
     }
 
-    /// The connection that is kept, if nobody uses it, or a new one.
+    /// The kept connection if it is idle, or a new one.
     pub async fn borrow(&self, deadline: Instant) -> Result<Loan<'_>, StoreError> {
-        // What came on the connection since, its end for one, is seen by its task only when that has its turn.
+        // Lets the connection's task run, so that it sees what has arrived since, such as the end of the connection.
         tokio::task::yield_now().await;
         let kept = self.current.get().filter(|connection| connection.is_idle());
         match kept {
@@ -182,13 +181,13 @@ impl Server {
             };
             failures.push(failure);
         }
-        // The next attempt begins elsewhere: this one may have spent its time on the first.
+        // The next attempt begins elsewhere: this one may have spent its time on the first host.
         self.preferred.store((first + 1) % places.len(), Ordering::Relaxed);
         Err(worst(failures))
     }
 
-    /// The lease that everybody waits after a failover begins when the first of us has noticed. So whoever is connected
-    /// anew to a server that is not what it was says so at once, and not only the next claim.
+    /// After a failover, all candidates wait for one lease, which begins when the first of us has noticed. So each new
+    /// connection to a server that has changed records that at once, without waiting for the next claim.
     async fn note_failover(&self, connection: &Connection, deadline: Instant) {
         let before = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).replace(connection.timeline.clone());
         if before.is_some_and(|before| before != connection.timeline) {
@@ -222,7 +221,7 @@ impl Server {
         }
     }
 
-    /// One statement over whichever connection there is. It has to bear being applied twice.
+    /// Sends one statement over any connection. It must be safe to apply the statement twice.
     pub async fn ask(
         &self,
         statement: impl Fn(&Connection) -> String + Send,
@@ -256,7 +255,7 @@ impl Server {
         once_more(first, has_ended, again).await
     }
 
-    /// As [`Server::ask`], for what cannot wait.
+    /// As [`Server::ask`], for a statement that cannot wait.
     pub async fn ask_urgently(
         &self,
         statement: &str,
@@ -307,7 +306,7 @@ impl Server {
             Ok(Err(error)) => {
                 let failure =
                     self.explained(&loan.connection, site, loan.connection.unanswered(site, &error), deadline).await;
-                // A primary that became a standby is left for another host.
+                // If the primary became a standby, we leave it for another host.
                 if error.code() != Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
                     loan.give_back();
                 }
@@ -317,7 +316,7 @@ impl Server {
         }
     }
 
-    /// PostgreSQL says on what something was denied, but not what.
+    /// Completes a denial: PostgreSQL names the object, but not the missing privilege.
     pub async fn explained(
         &self,
         connection: &Connection,
@@ -339,7 +338,7 @@ impl Server {
         }
     }
 
-    /// Closes the server's end of a session of ours that we have lost.
+    /// Closes the server's end of a session of ours whose connection we have lost.
     pub async fn terminate(&self, backend: Backend) -> Result<(), StoreError> {
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE pid = $1 AND (extract(epoch FROM backend_start) * 1000000)::bigint = $2";
@@ -349,9 +348,9 @@ impl Server {
     }
 }
 
-/// Why a statement brought no rows.
+/// The reason why a statement returned no rows.
 enum Failure {
-    /// The connection ended under it.
+    /// The connection ended during the statement.
     Broken(StoreError),
     Answered(StoreError),
 }
@@ -366,17 +365,17 @@ impl From<Failure> for StoreError {
 
 pub struct Answer {
     pub rows: Vec<Row>,
-    /// The statement went twice, and may have been applied twice.
+    /// True if the statement was sent twice, and may have been applied twice.
     pub again: bool,
 }
 
-/// Of what several hosts said, that which somebody has to mend; all of it where nothing is to be mended.
+/// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
 fn worst(failures: Vec<StoreError>) -> StoreError {
     let to_be_mended = |failure: &StoreError| match failure.kind {
         ErrorKind::Denied | ErrorKind::Misconfigured => true,
         ErrorKind::NotApplied | ErrorKind::Unknown => false,
     };
-    // While one host cannot be reached, it may be the one that is right.
+    // A host that cannot be reached now may be the right one.
     if failures.iter().all(to_be_mended)
         && let Some(first) = failures.first()
     {

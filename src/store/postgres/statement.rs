@@ -1,18 +1,18 @@
-//! The statements, and what their rows say.
+//! The statements, and how their rows are read.
 //!
 //! The hazards:
 //!
-//! - A statement sees the table as it was when the statement began; only what it writes to is the latest. So every
-//!   decision stands in the condition of the write, which is checked again once the row is locked, and what is only
-//!   read may be behind: where the two contradict each other, the caller asks again.
-//! - The clock is read once, before a row is waited for. A lease that had expired then still has; and what is granted
-//!   counts from then, which is after the request was sent.
-//! - The session may be a pooler's, used by others as well: settings are set for the transaction alone, and no
+//! - A statement sees the table as it was when the statement began; only the rows that it writes to are the latest. So
+//!   every decision is in the condition of the write, which is checked again once the row is locked. Values that are
+//!   only read may be behind: if the two contradict each other, the caller asks again.
+//! - The clock is read once, before the statement waits for a row. A lease that had expired then is still expired after
+//!   the wait. And a granted lease counts from then, which is after the request was sent.
+//! - The session may belong to a pooler, with other users: settings are made for the transaction alone, and no
 //!   statement has a name.
-//! - A row's values may be anything: another program's, or typed by somebody.
-//! - A row that is deleted takes the term with it, and the knowledge of when the tree is dead. So a lease that is revoked
-//!   keeps its row, and its end: only the session in it is nobody's from then on. To every release of leaderrun that is a
-//!   lease of somebody else, who does not renew it.
+//! - A row's values may be anything: another program may have written them, or a user by hand.
+//! - With a deleted row, the term is lost, and when the tree is dead. So a lease that is revoked keeps its row and its
+//!   end: only the session in it belongs to nobody from then on. For every release of leaderrun, that is a lease of
+//!   another candidate that does not renew it.
 
 use super::address::{Address, LONGEST_NAME};
 use crate::lease::{Candidate, Session, Term};
@@ -23,48 +23,48 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-/// No shard has this name. Its row says since when the table remembers.
+/// No shard has this name. The row with this name says since when the table remembers.
 pub const MARKER: &str = "";
 
-/// The timeline of the server's log: another one after each failover and each recovery from a backup.
+/// The timeline of the server's log: it changes after each failover and each recovery from a backup.
 pub const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
 
-/// What a row of the marker has to say to be believed: that it was written here, and not restored from a dump (then
-/// another transaction wrote it), and not before a failover.
+/// When the marker's row is believed: it was written here, not restored from a dump (another transaction would have
+/// written it), and not before a failover.
 const BELIEVED: &str = "m.session = m.xmin::text AND m.host = c.timeline";
 
 /// The number of this transaction, as `xmin` will show it.
 pub const THIS_TRANSACTION: &str = "(txid_current() & 4294967295)::text";
 
-/// The session in the row of a lease that was revoked; none of ours is called that.
+/// The session in the row of a lease that was revoked. No real session has this name.
 const REVOKED: &str = "revoked";
 
-/// For a row's `l`, at `c.now`.
+/// The columns of a row `l`, at `c.now`.
 const COLUMNS: &str = "l.shard IS NOT NULL, (l.released OR l.expires <= c.now)::boolean, l.released::boolean, \
                        l.term::bigint, l.session::text, l.owner::text, l.host::text, l.pid::bigint, l.beat::bigint, \
                        l.sent::bigint, l.lease_ms::bigint, extract(epoch FROM l.since)::float8, \
                        extract(epoch FROM l.expires)::float8 - extract(epoch FROM c.now)::float8";
-/// How many those are.
+/// The number of these columns.
 const COLUMN_COUNT: usize = 13;
 
-/// Names that need no quotes; PostgreSQL's reserved words (table "user", schema "all") would.
+/// Names that need no quotes. PostgreSQL's reserved words (table "user", schema "all") need them.
 const PLAIN: [&str; 3] = ["public", "leaderrun", "leaderrun_notes"];
 
-/// A name; quoted where it is not sure that it needs no quotes.
+/// A name, with quotes unless it certainly needs none.
 pub fn quoted(name: &str) -> String {
     if PLAIN.contains(&name) { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// The channel of a table. Its name has room for 63 bytes; where that is too little, a hash has to do.
+/// The channel of a table. Its name has room for 63 bytes; a longer one is replaced by a hash.
 pub fn channel(address: &Address) -> String {
     let whole = format!("leaderrun {}.{}", address.schema, address.table);
     if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun {:016x}", fnv1a(whole.bytes())) }
 }
 
-/// The table of the notes that go with a table of leases.
+/// The name of the table of notes beside a table of leases.
 pub fn notes_name(table: &str) -> String {
     let whole = format!("{table}_notes");
-    // PostgreSQL would cut it off, so that it might be the table of leases itself.
+    // PostgreSQL would cut the name off, and it might then name the table of leases itself.
     if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun_notes_{:016x}", fnv1a(table.bytes())) }
 }
 
@@ -76,27 +76,27 @@ pub fn numbers(values: &Vec<i32>) -> (&(dyn ToSql + Sync), Type) {
     (values, Type::INT4_ARRAY)
 }
 
-/// Of an `i64`, or an `Option` of one.
+/// A parameter from an `i64`, or an `Option` of one.
 pub fn number<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
     (value, Type::INT8)
 }
 
-/// So many rows are read in one answer.
+/// The most rows in one answer.
 pub const LIST_PAGE: usize = 500;
 
-/// The statements for one table, and the one of notes beside it.
+/// The statements for one table of leases, and for the table of notes beside it.
 pub struct Statements {
     pub table: String,
     pub notes: String,
-    /// Bounds the wait for a row that somebody else has locked. A `statement_timeout` cannot be had behind every pooler,
-    /// and does not count once the statement has begun.
+    /// Bounds the wait for a row that another session has locked. Some poolers do not support a `statement_timeout`,
+    /// and it does not count once the statement has begun.
     pub lock_timeout: Duration,
     pub advisory_lock: Option<i64>,
 }
 
 impl Statements {
-    /// `c`: the clock, and what holds for this transaction. A server that does not wait for its disk may forget what it
-    /// said; that is not for leases.
+    /// `c`: the clock, and the settings of this transaction. A server that does not wait for its disk may forget what
+    /// it confirmed, which leases cannot accept.
     pub(super) fn context(&self, has_timeline: bool) -> String {
         let timeline = if has_timeline { TIMELINE } else { "''" };
         format!(
@@ -108,7 +108,7 @@ impl Statements {
         )
     }
 
-    /// `m`, since when the table remembers: no row where nobody knows. Then `mended` says: since now.
+    /// `m`: since when the table remembers. It has no row if that is not known. Then `mended` says: since now.
     fn marker(&self) -> String {
         let table = &self.table;
         format!(
@@ -122,14 +122,14 @@ impl Statements {
         )
     }
 
-    /// Notes a failover or restored rows, if there were any.
+    /// Records a failover or restored rows, if there were any.
     pub fn remember(&self, has_timeline: bool) -> String {
         let (context, marker) = (self.context(has_timeline), self.marker());
         format!("WITH {context}, {marker} SELECT extract(epoch FROM m.since)::float8 FROM c LEFT JOIN m ON true")
     }
 
-    /// Parameters: shard, session, owner, host, pid, sent, lease.
-    /// Answers: the term if it was granted; how long the table has remembered; the row as it was before.
+    /// Parameters: shard, session, owner, host, pid, sent, lease. Returns: the term if it was granted; how long the
+    /// table has remembered; the row as it was before.
     ///
     /// A row that is seen to be held is not even locked.
     pub fn claim(&self, has_timeline: bool) -> String {
@@ -154,8 +154,8 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, session, term, beat, lease, and the pid and start of the backend that holds the advisory lock.
-    /// Answers: whether it was applied; whether that backend holds the lock; the row as it was before.
+    /// Parameters: shard, session, term, beat, lease, and the pid and start of the backend that holds the advisory
+    /// lock. Returns: whether it was applied; whether that backend holds the lock; the row as it was before.
     pub fn renew(&self) -> String {
         let (context, table) = (self.context(false), &self.table);
         let locked = match self.advisory_lock {
@@ -176,8 +176,8 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, session, term (0 for any), sent, channel. Answers: whether it was applied, whether standbys
-    /// were told, the row as it was before.
+    /// Parameters: shard, session, term (0 for any), sent, channel. Returns: whether it was applied, whether standbys
+    /// were notified, the row as it was before.
     pub fn release(&self) -> String {
         let (context, table) = (self.context(false), &self.table);
         format!(
@@ -191,8 +191,8 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, term, channel. Answers: whether it was applied, whether standbys were told, the row as it was
-    /// before.
+    /// Parameters: shard, term, channel. Returns: whether it was applied, whether standbys were notified, the row as it
+    /// was before.
     pub fn revoke(&self) -> String {
         let (context, table) = (self.context(false), &self.table);
         format!(
@@ -206,8 +206,8 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, session. Answers nothing. A row whose term the server's clock has not passed stays, for the
-    /// next one would not be higher. No WITH: a rule is applied to this.
+    /// Parameters: shard, session. Returns nothing. A row stays if the server's clock has not passed its term, because
+    /// the next term would not be higher. Without WITH, because a rule is applied to this statement.
     pub fn forget(&self) -> String {
         let table = &self.table;
         format!(
@@ -216,8 +216,8 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, and the pids of our own backends, who may still hold the advisory lock (it counts as free).
-    /// Answers: who else holds that lock, and the row.
+    /// Parameters: shard, and the pids of our own backends, which may still hold the advisory lock (then it counts as
+    /// free). Returns: the other holder of that lock, and the row.
     pub fn look(&self) -> String {
         let table = &self.table;
         let holder = match self.advisory_lock {
@@ -231,8 +231,8 @@ impl Statements {
         )
     }
 
-    /// Parameters: what the shards begin with, and the last of the page before, or nothing. Answers: a page of rows, one for
-    /// each shard, which begins with it.
+    /// Parameters: the prefix of the shards, and the last shard of the page before, or an empty text. Returns: a page
+    /// of rows, one for each shard, which begins with the shard.
     pub fn list(&self) -> String {
         let table = &self.table;
         format!(
@@ -243,7 +243,7 @@ impl Statements {
     }
 }
 
-/// Of a row of pg_locks `k`, that it is this advisory lock. PostgreSQL keeps the two halves of its key apart.
+/// The condition that a row `k` of pg_locks is this advisory lock. PostgreSQL keeps the two halves of its key apart.
 fn is_lock(key: i64) -> String {
     let bits = u64::from_ne_bytes(key.to_ne_bytes());
     let (high, low) = (bits >> 32, bits & 0xffff_ffff);
@@ -254,7 +254,7 @@ fn is_lock(key: i64) -> String {
     )
 }
 
-/// Who holds an advisory lock: its backend's number, what it calls itself, where it runs, and since when.
+/// The holder of an advisory lock: its backend's pid, its name for itself, its host, and its start.
 pub fn lock_holder(key: i64) -> String {
     format!(
         "SELECT k.pid, coalesce(a.application_name, '') AS name, coalesce(host(a.client_addr), '') AS host, \
@@ -267,7 +267,7 @@ pub fn lock_holder(key: i64) -> String {
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// It was released, or its time is over.
+    /// True if the lease was released, or its time is over.
     pub free: bool,
     pub released: bool,
     pub term: Term,
@@ -282,12 +282,12 @@ pub struct Record {
     left: f64,
 }
 
-/// What there is of a shard.
+/// What the table has for a shard.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Absent,
     Record(Record),
-    /// A row that none of us wrote.
+    /// A row that leaderrun did not write.
     Garbage,
 }
 
@@ -349,13 +349,13 @@ impl Record {
     }
 }
 
-/// What a float that came from a row says, which may be anything: an expiry may be `infinity`.
+/// A duration from a float in a row, which may be anything: an expiry may be `infinity`.
 pub fn seconds(seconds: f64) -> Duration {
     const MOST: f64 = 1e10;
     if seconds.is_nan() { Duration::ZERO } else { Duration::from_secs_f64(seconds.clamp(0.0, MOST)) }
 }
 
-/// What the parameters say of a duration or a number of ours.
+/// A duration as a parameter.
 pub fn millis(duration: Duration) -> i64 {
     integer(crate::time::millis(duration))
 }
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_says_of_a_time_may_be_anything() {
+    fn a_time_in_a_row_may_be_any_number() {
         assert_eq!(seconds(f64::NAN), Duration::ZERO);
         assert_eq!(seconds(-1.0), Duration::ZERO);
         assert!(seconds(f64::INFINITY) > Duration::from_hours(24));

@@ -1,6 +1,6 @@
-//! The table: what it is made of, how it is made, and what there is in its place.
+//! The table: its columns and its rule, how to make it, and what is in its place.
 //!
-//! The hazard: without its rule a held lease can be deleted by hand, and two lead.
+//! The hazard: without its rule a user can delete a lease that is held, and then two candidates lead.
 
 use super::connection::{Connection, Parameters};
 use super::failure::Site;
@@ -13,11 +13,11 @@ use tokio::time::timeout_at;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
-/// Has a DELETE of a lease that is held, or of the marker, do nothing.
+/// Turns a DELETE of a lease that is held, or of the marker, into nothing.
 const RULE: &str = "leaderrun_keep";
 pub const NAMES: &str = "shard, term, session, owner, host, pid, beat, sent, lease_ms, since, expires, released";
 
-/// What there is where a table should be.
+/// What is in the place of a table.
 pub struct Found {
     pub schema: bool,
     /// pg_class.relkind and relpersistence.
@@ -90,7 +90,7 @@ pub async fn ask_about(
     }
 }
 
-/// Answers false when somebody else has just made it.
+/// Runs the statements that make a table. False if another process has just made it.
 pub async fn run(server: &Server, connection: &Connection, statements: &str, needs: &str) -> Result<bool, StoreError> {
     const MADE_MEANWHILE: [SqlState; 4] =
         [SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_SCHEMA, SqlState::DUPLICATE_OBJECT, SqlState::UNIQUE_VIOLATION];

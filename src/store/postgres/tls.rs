@@ -1,9 +1,9 @@
-//! TLS as libpq's `sslmode` asks for it.
+//! TLS as libpq's `sslmode` selects it.
 //!
-//! The hazard: in libpq's weaker modes a certificate is not checked, or not for its name, and that is what their users
-//! rely on. So a check may be left out here, and it is this file alone that does: `require` and `prefer` without an
-//! authority keep out who only listens, and not who stands between; `verify-ca` keeps out everybody without a
-//! certificate of that authority. The signature that proves the possession of the key is checked in every mode.
+//! The hazard: in libpq's weaker modes a certificate is not checked, or not for its name, and users of these modes rely
+//! on that. So this file, and no other, may leave a check out. `require` and `prefer` without an authority protect
+//! against listeners, but not against a server in between. `verify-ca` also keeps out servers without a certificate of
+//! that authority. The signature that proves the possession of the key is checked in every mode.
 
 use super::address::TlsMode;
 use crate::store::url::TlsFiles;
@@ -16,16 +16,16 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, Signa
 use std::sync::Arc;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// None where there shall be no TLS.
+/// The connector. None if TLS is off.
 ///
 /// # Errors
-/// Misconfigured, naming the file that cannot be read or makes no sense.
+/// Misconfigured, with the name of the file that cannot be read or makes no sense.
 pub fn connector(mode: TlsMode, files: &TlsFiles) -> Result<Option<MakeRustlsConnect>, StoreError> {
     let check = match mode {
         TlsMode::Disable => return Ok(None),
         TlsMode::VerifyFull => return tls::client_config(files).map(MakeRustlsConnect::new).map(Some),
         TlsMode::VerifyCa => Check::Chain(chain_verifier(files)?),
-        // As libpq: an authority that somebody named is there to be asked.
+        // As in libpq: if the user names an authority, it is used.
         TlsMode::Prefer | TlsMode::Require if files.ca.is_some() => Check::Chain(chain_verifier(files)?),
         TlsMode::Prefer | TlsMode::Require => Check::Nothing,
     };
@@ -52,7 +52,7 @@ fn chain_verifier(files: &TlsFiles) -> Result<Arc<WebPkiServerVerifier>, StoreEr
 #[derive(Debug)]
 enum Check {
     Nothing,
-    /// Everything but the name.
+    /// Everything except the name.
     Chain(Arc<WebPkiServerVerifier>),
 }
 
@@ -73,7 +73,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Check::Chain(verifier) = &self.check else { return Ok(ServerCertVerified::assertion()) };
         match verifier.verify_server_cert(end_entity, intermediates, name, ocsp_response, now) {
-            // The name is looked at last, when the chain has been found good.
+            // The name is checked last, after the chain was found good.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

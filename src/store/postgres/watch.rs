@@ -2,10 +2,11 @@
 //!
 //! The hazards:
 //!
-//! - What was notified before LISTEN is never heard. So who waits looks once after it began to listen.
-//! - A pooler in transaction mode takes LISTEN, says yes, and delivers nothing. So unless the server sees our own
-//!   socket, a token is sent over another connection, and has to arrive: over the same one it would, pooler or not.
-//! - Nobody listens while this process leads. What is not taken is dropped, not kept.
+//! - A notification from before LISTEN never arrives. So a standby looks once after it has begun to listen.
+//! - A pooler in transaction mode accepts LISTEN, and delivers nothing. So unless the server sees our own socket, a
+//!   token is sent over another connection, and must arrive. Over the same connection it would arrive even with such a
+//!   pooler.
+//! - Nobody listens while this process leads. Notifications that are not read are dropped, not kept.
 
 use super::Postgres;
 use super::connection::{Connection, ended};
@@ -19,37 +20,37 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-/// How long a token may be under way. It takes a round trip, unless there is a pooler.
+/// How long a token may take. Without a pooler, it takes one round trip.
 const TOKEN_TIME: Duration = Duration::from_secs(2);
-/// Where nothing is told, this is how often who waits looks.
+/// How often a standby looks if notifications do not arrive.
 pub const POLL: Duration = Duration::from_secs(2);
-/// A stranger's advisory lock is looked at after so long, then less and less often.
+/// The first pause between looks at another program's advisory lock; later pauses are longer.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// From the end of a connection to the next one.
 const PAUSE: Duration = Duration::from_millis(50);
 /// No shard's name begins with this.
 const TOKEN: &str = "?";
 
-/// What one waits on.
+/// A standby's connection that listens.
 pub struct Subscription {
     inbox: broadcast::Receiver<Arc<str>>,
     end: watch::Receiver<()>,
-    /// Releases are told.
+    /// Notifications of releases arrive.
     pub pushes: bool,
 }
 
-/// What ended a wait.
+/// The event that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Of the shards that were named, the one in this place.
+    /// The shard with this index was released.
     Released(usize),
     Silence,
-    /// The connection ended: something may have been missed.
+    /// The connection ended: an event may have been missed.
     Ended,
 }
 
 impl Subscription {
-    /// Waits until one of `shards` was released, for `at_most` if that is some.
+    /// Waits until one of `shards` was released, for at most `at_most` if that is some.
     pub async fn news(&mut self, shards: &[Shard], at_most: Option<Duration>) -> News {
         let Self { inbox, end, .. } = self;
         let patience = async {
@@ -66,7 +67,7 @@ impl Subscription {
                             return News::Released(index);
                         }
                     }
-                    // More than there was room for: it may have been among them.
+                    // There were more than the inbox holds: a release may have been among them.
                     Err(broadcast::error::RecvError::Lagged(_)) => return News::Released(0),
                     Err(broadcast::error::RecvError::Closed) => return News::Ended,
                 }
@@ -81,12 +82,12 @@ impl Subscription {
     }
 }
 
-/// What is known of how a server, or what stands before it, delivers.
+/// What we know about whether the server, or a pooler before it, delivers notifications.
 #[derive(Default)]
 pub struct Known {
-    /// A token arrived once.
+    /// A token has arrived once.
     proven: AtomicBool,
-    /// It was said that none does.
+    /// It was reported that no token arrives.
     told: AtomicBool,
 }
 
@@ -100,12 +101,12 @@ impl Postgres {
                 let Some(holder) = look.holder() else { return Ok(()) };
                 let at_most = match (&look.stranger, &self.advisory) {
                     _ if !subscription.pushes => Some(POLL),
-                    // Whoever holds the lock alone tells nobody when it lets it go.
+                    // A program that holds the lock alone notifies nobody when it frees the lock.
                     (Some(_), _) if holder.session.is_none() => {
                         pause = (pause * 2).min(POLL);
                         Some(pause)
                     }
-                    // A lock outlives its row when its holder vanished, so the end of the row is not the end of it.
+                    // If its holder vanished, the lock outlives its row. So look a little after the end of the row.
                     (_, Some(_)) => holder.expires_in.map(|left| left + POLL / 4),
                     (_, None) => None,
                 };
@@ -119,7 +120,7 @@ impl Postgres {
         }
     }
 
-    /// One connection hears of them all. With an advisory lock there is no more than one.
+    /// One connection listens for all shards. With an advisory lock there is only one shard.
     pub(super) async fn wait_for_any_change(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         if let [shard] = shards {
             return self.wait_for_change(shard).await.map(|()| 0);
@@ -144,7 +145,7 @@ impl Postgres {
 }
 
 impl Server {
-    /// Begins to listen, on the connection that is kept.
+    /// Begins to listen, on the kept connection.
     pub async fn subscribe(&self) -> Result<Subscription, StoreError> {
         let deadline = self.deadline();
         let listen = format!("LISTEN {}", quoted(&self.channel));
@@ -185,8 +186,8 @@ impl Server {
         Ok(subscription)
     }
 
-    /// Whether `connection`, which nobody else uses, stays one and the same session of the server. None when it cannot be
-    /// told for sure.
+    /// Whether `connection`, which no other request uses, always has the same session of the server. None if that
+    /// cannot be determined for certain.
     pub async fn is_dedicated(&self, connection: &Connection) -> Result<Option<bool>, StoreError> {
         if connection.direct {
             return Ok(Some(true));
@@ -200,8 +201,8 @@ impl Server {
         }
     }
 
-    /// Sends a token to a connection that listens and, when it began, had the backend `pid`. None when it did not
-    /// arrive in time, which a pooler explains, and a slow server as well.
+    /// Sends a token to a connection that listens and that had the backend `pid` when it began. None if the token did
+    /// not arrive in time: there may be a pooler, or the server may be slow.
     async fn token_arrives(
         &self,
         inbox: &mut broadcast::Receiver<Arc<str>>,
@@ -216,7 +217,7 @@ impl Server {
         let token = format!("{TOKEN}{}", random.as_str());
         let deadline = self.deadline();
         let (other, _) = self.connect(deadline).await?;
-        // Two connections at once, and one backend for both: a pooler.
+        // Two connections at once with the same backend: a pooler.
         if other.backend.pid == pid {
             return Ok(Some(false));
         }

@@ -1,7 +1,7 @@
 //! Reads `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` and `rediss+sentinel://`.
 //!
-//! The hazard: what is left out is guessed, and what is misspelt is ignored, so two candidates use two places and both
-//! lead. Here nothing is ignored.
+//! The hazard: if a reader guesses what is left out and ignores what is misspelt, two candidates use two places, and
+//! both lead. This reader ignores nothing.
 
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
 use std::path::PathBuf;
@@ -9,21 +9,21 @@ use std::path::PathBuf;
 pub const DEFAULT_PREFIX: &str = "leaderrun:";
 pub const PORT: u16 = 6379;
 pub const SENTINEL_PORT: u16 = 26379;
-/// It goes into every key.
+/// The longest prefix. It is part of every key.
 const MOST_PREFIX: usize = 200;
 
-/// Which server, and how to be let in.
+/// Which server, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub(super) target: Target,
     pub(super) login: Login,
-    /// The database that is selected.
+    /// The number of the database.
     pub(super) db: u32,
-    /// What every key and channel begins with.
+    /// The beginning of every key and channel.
     pub(super) prefix: String,
-    /// So many replicas have a lease before it counts.
+    /// How many replicas must have a lease before it counts.
     pub(super) replicas: u32,
-    /// Some where TLS is spoken, with the Sentinels too.
+    /// Some if connections use TLS, those to the Sentinels too.
     pub(super) tls: Option<Box<TlsFiles>>,
 }
 
@@ -39,7 +39,7 @@ pub enum Target {
     },
 }
 
-/// Without a password nobody logs in.
+/// How to log in. Without a password there is no login.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
     pub user: Option<String>,
@@ -47,7 +47,7 @@ pub struct Login {
 }
 
 impl Address {
-    /// Takes apart what follows `SCHEME:`.
+    /// Reads the text after `SCHEME:`.
     ///
     /// # Errors
     /// One line that says what is wrong, and what to write.

@@ -1,8 +1,8 @@
 //! `leaderctl store init` and `leaderctl store check`: nothing has to be made, but much can be wrong.
 //!
-//! The hazard: a server that answers may yet be of no use: it may evict locks when its memory is full, forget
-//! everything at a restart, or be a replica; and what a user may not do shows only when it is needed. Permissions are
-//! told apart only by trying each.
+//! The hazard: a server that answers may still be unusable. It may evict locks when its memory is full, forget
+//! everything at a restart, or be a replica. And a missing permission shows only when it is needed, so the check tries
+//! each one.
 
 use super::connection::Talk;
 use super::failure::Failure;
@@ -14,7 +14,7 @@ use crate::time::millis;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 
-/// What a check leaves behind, if it may not delete it, goes after this.
+/// When scratch keys expire that the check may not delete.
 const SCRATCH_MILLIS: u64 = 10_000;
 const MISSING: &str = "permission missing";
 
@@ -38,7 +38,8 @@ impl Administration for Redis {
         }
     }
 
-    /// In one script, with the notes: a standby that is fast enough to write another one meanwhile leaves it behind.
+    /// Removes the lock and the notes in one script. If a standby writes another note just then, that note stays
+    /// behind.
     async fn forget(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         let mut keys = self.keys(shard).to_vec();
@@ -176,7 +177,7 @@ fn check_replicas(wanted: u32, info: &Info, findings: &mut Vec<Finding>) {
     });
 }
 
-/// Does to scratch keys all that an election does.
+/// Does with scratch keys everything that an election does.
 async fn check_permissions(store: &Redis, place: &str, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let session = Session::random()
         .map_err(|error| StoreError::not_applied(format!("no random bytes for the name of a scratch key: {error}")))?;
@@ -184,7 +185,7 @@ async fn check_permissions(store: &Redis, place: &str, findings: &mut Vec<Findin
     let hash = format!("{scratch}:hash");
     let channel = store.channel(&"check".parse().map_err(StoreError::unknown)?);
     let before = findings.len();
-    // No hash is made that may not be deleted.
+    // HSET is tried below, only if the check may delete the hash again.
     let mut commands = vec![
         ("TIME", cmd("TIME")),
         ("GET", cmd("GET").arg(&scratch).take()),
@@ -232,13 +233,13 @@ fn permission(
 ) -> Result<(), StoreError> {
     match tried {
         Ok(()) => Ok(()),
-        // It was let in, and that is all.
+        // The server accepted the login, and that is all we need.
         Err(failure) if failure.has_code("NOSCRIPT") => Ok(()),
         Err(failure) => {
             let denied = failure.has_code("NOPERM");
             let error = failure.conclude(store.client.about(place, &[]));
             let what = match &failure {
-                // What it says differs between versions, but for these two words.
+                // The text differs between versions, except for these two words.
                 Failure::Refused { text, .. } if text.contains(" key") => {
                     format!("keys that begin with {}, for {what}", store.prefix)
                 }
@@ -260,7 +261,7 @@ fn permission(
     }
 }
 
-/// Whether the scripts work, how fast, and what the server remembers.
+/// Checks whether the scripts work, how fast, and what the server remembers.
 async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let shard = "leaderctl-check".parse::<Shard>().map_err(StoreError::unknown)?;
     let (reply, time) = match round_trip::measure(|| store.look(&shard)).await {
@@ -282,7 +283,7 @@ async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> R
     Ok(())
 }
 
-/// One command by itself.
+/// Sends one command.
 async fn ask(store: &Redis, command: &Cmd) -> Result<Result<Value, Failure>, StoreError> {
     let talk: Talk<'_> = store.client.talk(store.client.deadline()).await?;
     Ok(talk.ask(command).await)
@@ -296,7 +297,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// What INFO answers.
+/// The answer to INFO.
 struct Info(String);
 
 impl Info {

@@ -1,7 +1,8 @@
 //! Claims, looks, renewals and releases: each is one script in the server.
 //!
-//! The hazard: a request may be applied after its answer was given up, and after a later request of the same session.
-//! So each carries a number that rises, and the scripts ignore a request whose number is lower than one they have seen.
+//! The hazard: a request may be applied after its caller gave up waiting, and after a later request of the same
+//! session. So each request carries a number that rises, and the scripts ignore a request with a lower number than one
+//! they have seen.
 
 use super::script::{Counts, Reply};
 use super::{DRIFT_PARTS, FORGOTTEN, Redis, Rival, Seen, record};
@@ -46,14 +47,14 @@ impl Leases for Redis {
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
         let sent = BootInstant::now();
         let reply = self.look(shard).await?;
-        // Only a claim makes the server remember from now on, after which it is known when a lease may be granted.
+        // Only a claim makes the server remember from now on. After that it is known when a lease may be granted.
         if reply.word(4).is_empty() {
             return Ok(Observation::Free);
         }
         let Some(holder) = self.holder(shard, &reply, 0)? else { return Ok(Observation::Free) };
         let left = holder.expires_in.unwrap_or_default();
         let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
-        // Also where it was never claimed: a slot may be claimed after it was only looked at.
+        // Stored even if the shard was never claimed: a slot may be claimed after it was only looked at.
         self.seen().entry(shard.clone()).or_default().rival = Some(rival);
         Ok(Observation::Held(holder))
     }
@@ -62,7 +63,7 @@ impl Leases for Redis {
         let (order, now) = (self.next_order(), now_rfc3339());
         let seen = self.seen().get(&candidate.shard).cloned().unwrap_or_default();
         let lease = millis(candidate.lease);
-        // Where this process did not claim, it cannot be a renewal of what anybody remembers.
+        // If this process did not claim, this cannot be the renewal of a lease that anything remembers.
         let began = if seen.began == 0 { wall_clock_millis() } else { seen.began };
         let started_at = if seen.started_at.is_empty() { &now } else { &seen.started_at };
         let arguments = [
@@ -108,8 +109,8 @@ impl Leases for Redis {
 }
 
 impl Redis {
-    /// A number that tells the requests of a session apart, and rises: the time, so that the process that executes
-    /// the will of another one goes on where that one ended.
+    /// A number that rises and distinguishes the requests of a session. It is the time, so a process that acts for
+    /// another one continues where that one ended.
     pub(super) fn next_order(&self) -> String {
         let now = BootInstant::now().as_nanos() / 1000;
         let next = |last: u64| Some(now.max(last + 1));
@@ -117,7 +118,8 @@ impl Redis {
         now.max(last + 1).to_string()
     }
 
-    /// Some when nobody may have the lease before that: what a rival's lease had left when it was last seen.
+    /// Some if no candidate may have the lease before that instant: the time that a rival's lease had left when it was
+    /// last seen.
     fn rival_until(&self, shard: &Shard, last: &str, released: bool) -> Option<BootInstant> {
         let seen = self.seen();
         let rival = seen.get(shard)?.rival.as_ref().filter(|_| !released)?;
@@ -125,7 +127,7 @@ impl Redis {
         same.then_some(rival.until)
     }
 
-    /// Takes in that `holder` was in the way of a request that was sent at `sent`.
+    /// Remembers that `holder` was in the way of a request that was sent at `sent`.
     fn refused_by(&self, candidate: &Candidate, holder: &Holder, sent: BootInstant) {
         let left = holder.expires_in.unwrap_or_default();
         let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };

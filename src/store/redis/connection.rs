@@ -1,11 +1,11 @@
-//! Connections to the server: made at the first request, shared, and made anew when there is any doubt.
+//! Connections to the server: made at the first request, shared, and replaced when there is any doubt.
 //!
 //! The hazards:
 //!
-//! - A shared connection may hang, or have ended unnoticed: see `kept`. A request that is sent twice carries the same
-//!   number, by which the scripts know it again.
-//! - Nothing in here waits longer than the one bound that all of it has: finding the master, connecting, TLS, logging
-//!   in and the request itself. And no answer is longer than the allowance of its connection.
+//! - A shared connection may hang, or may have ended unnoticed: see `kept`. A request that is sent twice carries the
+//!   same number, by which the scripts recognise it.
+//! - Every operation here has one time bound for all its steps: finding the master, connecting, TLS, logging in, and
+//!   the request itself. And no answer is longer than the allowance of its connection.
 
 use super::address::{Address, Login, PORT, SENTINEL_PORT, Target};
 use super::failure::{Circumstances, Failure};
@@ -33,7 +33,7 @@ use tokio_rustls::TlsConnector;
 
 type Bytes = std::pin::Pin<Box<dyn AsyncStream + Send + Sync>>;
 
-/// What was connected, and what may yet be read from it.
+/// A connected stream, and its allowance.
 struct Stream {
     bytes: Bytes,
     allowance: Allowance,
@@ -46,7 +46,7 @@ pub struct Client {
     shared: Kept<Connection>,
 }
 
-/// A server that was found, and how to say it.
+/// A server, and its name in messages.
 #[derive(Clone, Debug)]
 struct Server<'a> {
     place: String,
@@ -60,7 +60,7 @@ enum Way<'a> {
 }
 
 impl Client {
-    /// Asks nothing yet.
+    /// Prepares the client. Sends no request yet.
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let tls = match &address.tls {
             Some(files) => Some(TlsConnector::from(Arc::new(tls::client_config(files)?))),
@@ -69,14 +69,14 @@ impl Client {
         Ok(Self { address: address.clone(), tls, timeout: kept::bound(request_timeout), shared: Kept::default() })
     }
 
-    /// When a request that begins now has to be over.
+    /// When a request that begins now must be over.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// A connection to make requests on until `deadline`: the shared one, or a new one.
+    /// A connection for requests until `deadline`: the shared one, or a new one.
     pub async fn talk(&self, deadline: Instant) -> Result<Talk<'_>, StoreError> {
-        // Lets the runtime hear first that the other side closed a connection in the meantime.
+        // Gives the runtime time to notice that the other side has closed a connection.
         tokio::task::yield_now().await;
         let shared = self.shared.get().filter(|connection| connection.is_lively(self.timeout));
         match shared {
@@ -95,9 +95,9 @@ impl Client {
         Ok(talk)
     }
 
-    /// A connection of its own for the publications of some channels.
+    /// A separate connection for the publications of some channels.
     ///
-    /// Its allowance does not begin again by itself: each message that was taken has to begin it.
+    /// Its allowance is not reset by itself: the caller resets it after each message.
     pub async fn listen(&self, channels: &[String]) -> Result<(PubSub, Allowance), StoreError> {
         let deadline = self.deadline();
         let server = self.server(deadline).await?;
@@ -124,7 +124,7 @@ impl Client {
         Err(failure.conclude_unsent(self.about(&server.place, &[])))
     }
 
-    /// A connection on which one question is asked of a Sentinel.
+    /// Asks a Sentinel one question, on a connection of its own.
     pub async fn ask_sentinel(&self, host: &Host, login: &Login, question: &Cmd) -> Result<Value, StoreError> {
         let deadline = self.deadline();
         let place = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
@@ -137,7 +137,7 @@ impl Client {
         answer.map_err(|failure| failure.conclude_unsent(Circumstances { login, ..self.about(talk.place(), &[]) }))
     }
 
-    /// Of whom errors are told.
+    /// The circumstances of a request, for its errors.
     pub fn about<'a>(&'a self, place: &'a str, keys: &'a [String]) -> Circumstances<'a> {
         Circumstances { place, login: &self.address.login, keys }
     }
@@ -179,7 +179,7 @@ impl Client {
         let Some(tls) = &self.tls else { return Ok(Stream { bytes: Box::pin(stream), allowance }) };
         let name = ServerName::try_from(host.name.clone());
         let name = name.map_err(|_| StoreError::misconfigured(format!("{} is not a valid name for TLS", host.name)))?;
-        // A Redis that speaks none waits for the rest of a command.
+        // A Redis without TLS waits for the rest of a command, so the handshake needs a deadline.
         let secured = timeout_at(deadline, tls.connect(name, stream)).await;
         let secured = secured.map_err(|_| too_late("TLS handshake"))?;
         let secured = secured.map_err(|error| {
@@ -213,7 +213,7 @@ impl Client {
     }
 }
 
-/// To all addresses of a name at once: one that does not answer must not use up the time of the others.
+/// Connects to all addresses of a name at once: one that does not answer must not use up the time of the others.
 async fn connect_tcp(host: &Host, port: u16) -> io::Result<TcpStream> {
     let addresses = tokio::net::lookup_host(host.with_port(port)).await?;
     let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
@@ -226,7 +226,7 @@ async fn connect_tcp(host: &Host, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Nothing is sent while we wait for news, so the kernel has to find out that the other side is gone.
+/// Turns keepalive on. Nothing is sent while we wait for news, so the kernel must find out that the other side is gone.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
     setsockopt(stream, sockopt::KeepAlive, &true)?;
@@ -236,7 +236,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A handshake that failed: either the network did, or somebody has to mend something.
+/// The error of a failed handshake: either the network failed, or an operator must repair something.
 fn distrusted(place: &str, error: &io::Error) -> StoreError {
     let why = innermost(error);
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
@@ -251,14 +251,14 @@ fn distrusted(place: &str, error: &io::Error) -> StoreError {
     }
 }
 
-/// Ends, with all that is under way on it, when the last one lets go.
+/// A connection. It ends, with all its requests, when the last reference is dropped.
 struct Connection {
     pipe: MultiplexedConnection,
     allowance: Allowance,
     driver: AbortHandle,
     place: String,
     pending: Pending,
-    /// A bit for each script that was sent on it.
+    /// One bit for each script that was sent on it.
     scripts: AtomicU32,
 }
 
@@ -283,12 +283,12 @@ impl Drop for Connection {
     }
 }
 
-/// Requests one after another on one connection.
+/// Requests on one connection, one after another.
 pub struct Talk<'a> {
     client: &'a Client,
     connection: Arc<Connection>,
     deadline: Instant,
-    /// Somebody has used this connection before.
+    /// Whether earlier requests used this connection.
     pub used: bool,
 }
 
@@ -297,7 +297,7 @@ impl Talk<'_> {
         &self.connection.place
     }
 
-    /// On the same connection, with the time of another request.
+    /// Continues on the same connection, with the time of another request.
     pub fn go_on(&mut self) {
         self.deadline = self.client.deadline();
     }
@@ -310,7 +310,7 @@ impl Talk<'_> {
         self.connection.scripts.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// What is left of the request's time.
+    /// The time that the request has left.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }

@@ -1,8 +1,8 @@
-//! What may be concluded from a request that failed, and how to say it in one line.
+//! What a failed request means, in one line.
 //!
-//! The hazard: to call a write "not applied" that was applied is to lose a lease that is held, or to leave one behind.
-//! So whatever happens after the first byte of a request may have gone out is unknown, unless the server itself says
-//! that it turned the request away. And servers repeat what they were told: some of them a password.
+//! The hazard: a write that was applied, but is called "not applied", loses a lease that is held, or leaves one behind.
+//! So every failure after the first byte of a request may have been sent is unknown, unless the server itself says that
+//! it turned the request away. And servers repeat what they received; some of them repeat a password.
 
 use super::address::Login;
 use crate::lease::show;
@@ -23,19 +23,19 @@ pub enum Failure {
     /// The connection ended.
     Broken(String),
     Silent(Duration),
-    /// What answers is no Redis.
+    /// The answer is not one of Redis.
     Nonsense(String),
-    /// It used up what it may say.
+    /// The server used up its allowance.
     Endless,
 }
 
-/// Of whom an error is told.
+/// The request that an error is about, for the message.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'a> {
     /// `redis at 10.0.0.5:6379`.
     pub place: &'a str,
     pub login: &'a Login,
-    /// The keys that a script was given, in its order.
+    /// The keys of the script, in its order.
     pub keys: &'a [String],
 }
 
@@ -57,13 +57,13 @@ impl Failure {
         matches!(self, Self::Refused { code, .. } if code == expected)
     }
 
-    /// A script found what something else wrote in a key of its.
+    /// Whether a script found another program's value in one of its keys.
     pub fn is_of_a_foreign_key(&self) -> bool {
         let signs = ["LEADERRUN-FOREIGN-", "LEADERRUN-ETERNAL"];
         matches!(self, Self::Refused { text, .. } if signs.iter().any(|sign| text.contains(sign)))
     }
 
-    /// Said while a request was under way.
+    /// The error of a request that was under way.
     pub fn conclude(&self, about: Circumstances<'_>) -> StoreError {
         let place = about.place;
         match self {
@@ -75,7 +75,7 @@ impl Failure {
         }
     }
 
-    /// Said before the request was sent, while logging in.
+    /// The error of a request that was not sent yet: it failed while logging in.
     pub fn conclude_unsent(&self, about: Circumstances<'_>) -> StoreError {
         let place = about.place;
         match self {
@@ -91,11 +91,11 @@ impl Failure {
 }
 
 impl Login {
-    /// `text` without our password, without what follows it, and as one line.
+    /// `text` without our password, without the text that follows it, on one line.
     fn conceal(&self, text: &str) -> String {
         // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
         let text = text.split(", with args beginning").next().unwrap_or_default();
-        // Before it is cut, for a part of a password is not found in it any more.
+        // Hidden before the text is cut: a cut might leave a part of the password that would not be recognised.
         match &self.password {
             Some(password) => in_short(&text.replace(password.expose(), "(secret)")),
             None => in_short(text),
@@ -107,7 +107,7 @@ impl Login {
     }
 }
 
-/// The server turned the request away, with these words of its.
+/// The server turned the request away, with these words.
 fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
     let Circumstances { place, login, .. } = about;
     let user = login.name();
@@ -188,9 +188,9 @@ fn foreign_key<'a>(keys: &'a [String], said: &str) -> Option<&'a str> {
     keys.get(usize::try_from(index).ok()?).map(String::as_str)
 }
 
-/// What a failure of TLS tells about the configuration.
+/// A hint about the configuration, from a failure of TLS.
 fn hint(why: &str) -> &'static str {
-    // Of TLS 1.3, whose servers look at certificates after the handshake, or later.
+    // With TLS 1.3, a server looks at certificates after the handshake, or later.
     if why.contains("CertificateRequired") || why.contains("certificate required") {
         ": it asks for a certificate: add cert=FILE and key=FILE to the store URL"
     } else {

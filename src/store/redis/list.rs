@@ -1,8 +1,8 @@
-//! Which shards there are, and who waits for them.
+//! Lists the shards, and the standbys.
 //!
-//! The hazard: KEYS would stop the server for everybody while it looks at each key there is. SCAN does not, but names a
-//! key twice when it feels like it, and its cursor means nothing to another server: so all of a scan goes over one
-//! connection, and when that breaks it is the end of it.
+//! The hazard: KEYS would stop the server for all clients while it looks at every key. SCAN does not, but it may name a
+//! key twice, and its cursor means nothing to another server. So one scan stays on one connection, and if that breaks,
+//! the scan fails.
 
 use super::notes::{NOTE, SESSION, STANDBY};
 use super::{Redis, script};
@@ -12,7 +12,7 @@ use crate::store::{Report, StoreError, parallel};
 use redis::{Value, cmd};
 use std::collections::BTreeSet;
 
-/// So many places for keys are looked at in one request: the server answers nobody else meanwhile, for some
+/// How many places for keys one request looks at. In that time the server answers no other client, for some
 /// microseconds.
 const SCAN_PAGE: usize = 500;
 
@@ -27,16 +27,16 @@ pub async fn list(store: &Redis, prefix: &str) -> Result<Vec<(Shard, Report)>, S
         Ok((shard, report))
     }))
     .await?;
-    // What has vanished since it was found is none any more.
+    // Drops shards that have vanished since they were found.
     list.retain(|(_, report)| *report != Report::default());
     list.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(list)
 }
 
-/// Of which there is a lock, or the memory of the last leadership.
+/// The shards that have a lock, or a record of the last leadership.
 async fn shards(store: &Redis, prefix: &str) -> Result<BTreeSet<Shard>, StoreError> {
     let (lock, last) = (store.key("lock:"), store.key("last:"));
-    // Nothing else of ours has such a name.
+    // None of our other keys has such a name.
     let pattern = literally(&store.key("l")) + "???:" + &literally(prefix) + "*";
     let mut shards = BTreeSet::new();
     for key in keys(store, &pattern).await? {
@@ -46,20 +46,20 @@ async fn shards(store: &Redis, prefix: &str) -> Result<BTreeSet<Shard>, StoreErr
     Ok(shards)
 }
 
-/// Who waits for which shard, as far as there are notes of that, and where those are.
+/// The standbys of shards according to the notes, and the keys of those notes.
 pub async fn standbys(store: &Redis, prefix: &str) -> Result<Vec<(Shard, String)>, StoreError> {
     let beginning = store.key(STANDBY);
     let found = keys(store, &(literally(&beginning) + &literally(prefix) + "*")).await?;
     let standbys = found.into_iter().filter_map(|key| {
         let (name, _) = key.strip_prefix(&beginning)?.split_once(SESSION)?;
-        // A prefix may go beyond the name.
+        // The prefix may be longer than the shard's name.
         let shard = name.parse::<Shard>().ok().filter(|shard| shard.as_str().starts_with(prefix))?;
         Some((shard, key))
     });
     Ok(standbys.collect())
 }
 
-/// Where the notes of one shard are.
+/// The keys of the notes of one shard.
 pub async fn notes(store: &Redis, shard: &Shard) -> Result<Vec<String>, StoreError> {
     let beginning = store.key(NOTE);
     let found = keys(store, &(literally(&beginning) + "*:" + &literally(shard.as_str()) + "*")).await?;
@@ -70,7 +70,7 @@ pub async fn notes(store: &Redis, shard: &Shard) -> Result<Vec<String>, StoreErr
     Ok(found.into_iter().filter(is_ours).collect())
 }
 
-/// All that match, each once.
+/// All keys that match, each once.
 async fn keys(store: &Redis, pattern: &str) -> Result<BTreeSet<String>, StoreError> {
     let mut talk = store.client.talk(store.client.deadline()).await?;
     let mut found = BTreeSet::new();
@@ -91,7 +91,7 @@ async fn keys(store: &Redis, pattern: &str) -> Result<BTreeSet<String>, StoreErr
     }
 }
 
-/// The next cursor, and keys. Those that are no text are not ours.
+/// The next cursor, and the keys. Keys that are not text are not ours.
 fn page(answer: Value) -> Option<(Vec<u8>, Vec<String>)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(cursor), Value::Array(keys)] = <[Value; 2]>::try_from(parts).ok()? else { return None };
@@ -102,7 +102,7 @@ fn page(answer: Value) -> Option<(Vec<u8>, Vec<String>)> {
     Some((cursor, keys.into_iter().filter_map(key).collect()))
 }
 
-/// A pattern that only `text` matches.
+/// A pattern that matches only `text`.
 fn literally(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {

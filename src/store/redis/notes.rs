@@ -1,8 +1,8 @@
 //! Notes as strings beside the locks: `note:orders:SHARD`, `note:history:SHARD`, `note:standby:SHARD=SESSION`,
 //! `note:runs:SHARD`, `note:once:SHARD=JOB`.
 //!
-//! The hazard: a replica answers with what stood there a moment ago. So a note is read by a script as well, which asks
-//! first whether this is the master.
+//! The hazard: a replica may answer with an older note. So a script reads notes as well, and first checks that this
+//! server is the master.
 
 use super::failure::written_by_something_else;
 use super::{Redis, list, script};
@@ -11,16 +11,16 @@ use crate::store::{Note, Notes, Page, StoreError, parallel};
 use crate::time::millis;
 use std::time::Duration;
 
-/// What the key of every note begins with.
+/// The beginning of the key of every note.
 pub const NOTE: &str = "note:";
 const ORDERS: &str = "note:orders:";
 const HISTORY: &str = "note:history:";
 pub const STANDBY: &str = "note:standby:";
 const RUNS: &str = "note:runs:";
 const ONCE: &str = "note:once:";
-/// What a shard is followed by. Not in the alphabet of shards.
+/// The mark after a shard's name. It is not in the alphabet of shards.
 pub const SESSION: char = '=';
-/// The server adds the time to it, in 63 bits.
+/// The longest duration: the server adds the time to it, in 63 bits.
 const MOST_MILLIS: u64 = 1 << 62;
 
 impl Redis {
@@ -40,7 +40,7 @@ impl Redis {
         match reply.kind() {
             "nothing" => Ok(None),
             "text" if reply.garbled => Err(written_by_something_else(&keys[0], &reply.place)),
-            // A note for ever has less than no time left.
+            // For a note without an end, the server reports a negative time.
             "text" => {
                 let lasts = reply.number(2).map(Duration::from_millis);
                 Ok(Some(Note::lasting(reply.word(1).to_owned(), lasts)))
@@ -64,7 +64,7 @@ impl Notes for Redis {
         draft: Option<&Note>,
     ) -> Result<bool, StoreError> {
         let text = draft.map_or("", |draft| draft.text.as_str());
-        // The server knows no time of nothing.
+        // The server accepts no duration of zero.
         let lasts = |lasts| millis(lasts).clamp(1, MOST_MILLIS).to_string();
         let lasts = draft.and_then(|draft| draft.lasts).map(lasts).unwrap_or_default();
         let arguments = [expected.unwrap_or_default(), text, &lasts];
@@ -81,7 +81,7 @@ impl Notes for Redis {
         let found = list::standbys(self, prefix).await?;
         let reads = found.into_iter().map(|(shard, key)| async move { Ok((shard, self.read_note(key).await?)) });
         let read = parallel::answers(reads).await?;
-        // What has vanished since it was found waits no more.
+        // Skips notes that have vanished since they were found: their standbys wait no more.
         let mut standbys: Vec<_> = read.into_iter().filter_map(|(shard, note)| Some((shard, note?))).collect();
         standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)

@@ -1,7 +1,7 @@
-//! What is written about a leadership: the lock's text, and the record that other programs read.
+//! The texts about a leadership: the lock, and the record that other programs read.
 //!
-//! The hazard: an owner may have any name, a host too. In the lock they are percent-encoded, so that a blank in them
-//! does not make another record of it.
+//! The hazard: an owner may have any name, and a host too. In the lock they are percent-encoded, so that a blank in
+//! them does not change the record.
 
 use crate::lease::{Candidate, Session, Term};
 use crate::store::Holder;
@@ -10,13 +10,13 @@ use serde::Serialize;
 
 const BLANKS: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
-/// What follows `SESSION TERM BEAT SINCE ` in the lock.
+/// The text after `SESSION TERM BEAT SINCE ` in the lock.
 pub fn tail(candidate: &Candidate) -> String {
     let encode = |text| utf8_percent_encode(text, BLANKS);
     format!("{} {} {}", candidate.pid, encode(&candidate.host), encode(&candidate.owner))
 }
 
-/// As a lock's text tells. None when something else wrote it.
+/// The holder according to a lock's text. None if another program wrote it.
 pub fn holder(text: &str) -> Option<Holder> {
     let mut words = text.split(' ');
     let mut next = || words.next();
@@ -42,7 +42,7 @@ pub fn holder(text: &str) -> Option<Holder> {
     })
 }
 
-/// What services that publish their leader in Redis call these things, and what is ours.
+/// The record, with the names that services use that publish their leader in Redis, and some of our own.
 #[derive(Serialize)]
 struct Record<'a> {
     instance_id: &'a str,
@@ -54,7 +54,7 @@ struct Record<'a> {
     lease_ms: u64,
 }
 
-/// A JSON object without its last brace: the script adds the term, which it decides.
+/// A JSON object without its last brace: the script decides on the term and adds it.
 pub fn unfinished(candidate: &Candidate, lease_millis: u64, started_at: &str, now: &str) -> String {
     let record = Record {
         instance_id: &candidate.owner,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_has_no_holder() {
+    fn a_lock_that_another_program_wrote_has_no_holder() {
         for text in ["", "x", "true", "{\"a\":1}", "s 1 2 3", "s 1 2 3 4 h o more", "s x 2 3 4 h o", " 1 2 3 4 h o"] {
             assert_eq!(holder(text), None, "{text}");
         }

@@ -1,10 +1,10 @@
-//! The Lua scripts: everything that is decided about a lease is decided in one of them, by the server, at one instant.
+//! The Lua scripts. Every decision about a lease is made in one of them, by the server, at one instant.
 //!
-//! The hazard: a script that fails midway leaves behind what it wrote until then. So each reads all before it writes
-//! anything, and writes the lock last.
+//! The hazard: a script that fails midway leaves behind what it has written until then. So each script reads everything
+//! before it writes anything, and writes the lock last.
 //!
-//! A script is sent whole the first time on a connection, and by its hash from then on: where round trips are slow, a
-//! renewal that is told first that the server does not know its script comes too late.
+//! A script is sent whole the first time on a connection, and by its hash from then on. If a renewal first had to learn
+//! that the server does not know its script, it would come too late where round trips are slow.
 
 use super::connection::{Client, Talk};
 use super::failure::Failure;
@@ -63,12 +63,12 @@ impl Script {
     }
 }
 
-/// What a script answered: words.
+/// A script's answer: words.
 pub struct Reply {
     words: Vec<String>,
-    /// Not all of its bytes were text.
+    /// Whether some of its bytes were not text.
     pub garbled: bool,
-    /// So many replicas have what it wrote. None when that was not asked.
+    /// How many replicas have what the script wrote. None if that was not asked.
     pub replicas: Option<u32>,
     pub place: String,
 }
@@ -80,12 +80,12 @@ impl Reply {
         Ok(Self { words, garbled, replicas: None, place: place.to_owned() })
     }
 
-    /// What kind of answer it is.
+    /// The kind of answer.
     pub fn kind(&self) -> &str {
         self.word(0)
     }
 
-    /// Empty where there is none.
+    /// A word of the answer; empty if there is none.
     pub fn word(&self, index: usize) -> &str {
         self.words.get(index).map_or("", String::as_str)
     }
@@ -107,10 +107,10 @@ pub fn not_understood(place: &str) -> StoreError {
     StoreError::unknown(format!("cannot understand the answer of {place}"))
 }
 
-/// Whether an answer is worth nothing before so many replicas have what was written.
+/// Whether an answer counts only after enough replicas have what was written.
 pub type Counts = fn(&Reply) -> bool;
 
-/// Runs a script; if its answer counts only with so many replicas, waits for them.
+/// Runs a script. If its answer counts only with enough replicas, waits for them.
 pub async fn run(
     client: &Client,
     script: &Script,
@@ -127,14 +127,14 @@ pub async fn run(
         && let Some((wanted, _)) = replicas
     {
         reply.replicas = Some(wait(&talk, wanted).await.map_err(|failure| {
-            // Whatever it says, the script was applied.
+            // The script was applied, whatever this error says.
             StoreError::unknown(failure.conclude(about).message)
         })?);
     }
     Ok(reply)
 }
 
-/// Runs a script that only reads. None where something else wrote one of its keys.
+/// Runs a script that only reads. None if another program wrote one of its keys.
 pub async fn read(
     client: &Client,
     script: &Script,
@@ -149,7 +149,7 @@ pub async fn read(
     }
 }
 
-/// Once more, on a new connection, when a used one proves to have ended.
+/// Sends the script; sends it once more, on a new connection, if a used one turns out to have ended.
 async fn attempt<'a>(
     client: &'a Client,
     script: &Script,
@@ -177,7 +177,7 @@ async fn attempt<'a>(
 async fn evaluate(talk: &Talk<'_>, script: &Script, keys: &[String], arguments: &[&str]) -> Result<Value, Failure> {
     if talk.known_scripts() & script.bit != 0 {
         match talk.ask(&script.call("EVALSHA", keys, arguments)).await {
-            // Somebody flushed them.
+            // The server's scripts were flushed.
             Err(failure) if failure.has_code("NOSCRIPT") => {}
             answer => return answer,
         }
@@ -189,9 +189,9 @@ async fn evaluate(talk: &Talk<'_>, script: &Script, keys: &[String], arguments: 
     answer
 }
 
-/// How many replicas have all that was written on this connection.
+/// Waits for replicas. Returns how many have everything that was written on this connection.
 async fn wait(talk: &Talk<'_>, wanted: u32) -> Result<u32, Failure> {
-    // Zero would be for ever.
+    // Zero would mean for ever.
     let most = whole_millis(talk.left() * 3 / 4).max(1);
     match talk.ask(cmd("WAIT").arg(wanted).arg(most)).await? {
         Value::Int(number) => Ok(u32::try_from(number).unwrap_or(0)),
@@ -199,7 +199,7 @@ async fn wait(talk: &Talk<'_>, wanted: u32) -> Result<u32, Failure> {
     }
 }
 
-/// Other programs' values need not be text.
+/// The words of an answer. Values of other programs may not be text.
 fn words(answer: Value) -> Option<Vec<String>> {
     let Value::Array(values) = answer else { return None };
     let word = |value| match value {

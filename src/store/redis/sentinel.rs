@@ -1,7 +1,7 @@
 //! Asks Sentinels where the master is.
 //!
-//! The hazard: a Sentinel that was cut off goes on naming the old master. So all are asked at once, and of those that
-//! answer in good time the one counts that has seen the latest failover.
+//! The hazard: a Sentinel that was cut off goes on naming the old master. So all Sentinels are asked at once, and among
+//! those that answer in time, the one counts that has seen the latest failover.
 
 use super::address::Login;
 use super::connection::Client;
@@ -11,17 +11,17 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::{Value, cmd};
 use std::time::Duration;
 
-/// After the first answer the others are waited for this long.
+/// How long to wait for the others after the first answer.
 const MOST_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The master as a Sentinel knows it.
+/// The master, according to one Sentinel.
 struct Sighting {
     host: Host,
     /// Rises with every failover.
     epoch: u64,
 }
 
-/// Not bounded in time when nobody answers: the caller sees to that.
+/// Finds the master. The caller must bound the time: nothing here does if no Sentinel answers.
 pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Login) -> Result<Host, StoreError> {
     let mut asked: FuturesUnordered<_> =
         sentinels.iter().map(|sentinel| ask(client, sentinel, master, login)).collect();
@@ -31,7 +31,7 @@ pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Log
         match asked.next().await {
             Some(Ok(sighting)) => best = Some(sighting),
             Some(Err(error)) => {
-                // Something that has to be mended says more than an outage.
+                // An error that an operator must repair is more useful than an outage.
                 let outage = |error: &StoreError| error.kind == ErrorKind::NotApplied;
                 if failure.as_ref().is_none_or(|known| outage(known) && !outage(&error)) {
                     failure = Some(error);
@@ -62,7 +62,7 @@ async fn ask(client: &Client, sentinel: &Host, master: &str, login: &Login) -> R
         if error.message.contains("No such master") {
             StoreError::misconfigured(format!("the Sentinel at {place} knows no master called {master}: name another after the last / of the store URL"))
         } else if error.kind == ErrorKind::Unknown {
-            // Nothing was sent to the master.
+            // No request was sent to the master.
             StoreError::not_applied(error.message)
         } else {
             error

@@ -1,7 +1,7 @@
 //! A standby's subscription to the channels on which releases of its shards are published.
 //!
-//! The hazard: messages that nobody takes pile up. So a subscription lives only while somebody waits for news, and
-//! from one wait to the next; a leader has none. And where more come than its allowance has room for, it ends.
+//! The hazard: messages that nobody reads pile up. So a subscription lives only while a standby waits for news, and
+//! from one wait to the next; a leader has none. It ends if more messages arrive than its allowance permits.
 
 use super::Redis;
 use super::connection::Client;
@@ -15,14 +15,14 @@ use redis::aio::PubSubStream;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// One that ends sooner is not made again at once.
+/// A subscription that ends sooner than this is not replaced at once.
 const LEAST_LIFE: Duration = Duration::from_secs(1);
 
 pub struct Subscription {
     channels: Vec<String>,
     messages: PubSubStream,
     allowance: Allowance,
-    /// Places of the channels on which there was news that nobody was told of yet.
+    /// The indices of channels with news that no caller has received yet.
     heard: BTreeSet<usize>,
     since: BootInstant,
 }
@@ -38,13 +38,13 @@ impl Subscription {
         self.channels == channels
     }
 
-    /// The place of the channel on which there was news; None when the connection ended.
+    /// The index of a channel with news; None when the connection ended.
     pub async fn next(&mut self) -> Option<usize> {
         if self.heard.is_empty() {
             let message = self.messages.next().await?;
             self.take_in(&message);
         }
-        // Several on one channel are no more than one; and should it have ended, the next wait finds out.
+        // Several messages on one channel count as one. If the connection has ended, the next wait finds out.
         while let Some(Some(message)) = self.messages.next().now_or_never() {
             self.take_in(&message);
         }
@@ -66,14 +66,14 @@ impl Redis {
     /// Waits until one of `shards` was released, and returns its index. One connection serves them all.
     pub(super) async fn wait_for_release(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         let channels: Vec<String> = shards.iter().map(|shard| self.channel(shard)).collect();
-        // Dropped with this future, should nobody want to hear any more.
+        // Dropped with this future, if the caller cancels the wait.
         let mut known = self.subscription().take().filter(|subscription| subscription.is_of(&channels));
         loop {
             let (mut subscription, mut heard) = if let Some(subscription) = known.take() {
                 (subscription, None)
             } else {
                 let subscription = Subscription::begin(&self.client, &channels).await?;
-                // It may have been released before anybody listened.
+                // The shard may have been released before the subscription began.
                 let looks = parallel::all(shards.iter().map(|shard| self.observe(shard))).await;
                 let looks = looks.into_iter().collect::<Result<Vec<_>, _>>()?;
                 (subscription, looks.iter().position(|look| *look == Observation::Free))
