@@ -27,10 +27,11 @@ pub fn free_port() -> u16 {
 
 /// One that no other process has. The name of the socket is held until this process ends.
 fn place() -> (u16, UnixListener) {
+    // Not leaderrun-*, for those are the sockets of candidates.
     let first = u16::try_from(std::process::id() % u32::from(PLACES)).expect("small");
     let places = (first..PLACES).chain(0..first);
     let mut held = places.filter_map(|place| {
-        let name = SocketAddr::from_abstract_name(format!("leaderrun-tests-ports-{place}")).expect("a short name");
+        let name = SocketAddr::from_abstract_name(format!("ports-of-tests-{place}")).expect("a short name");
         Some((place, UnixListener::bind_addr(&name).ok()?))
     });
     held.next().expect("fewer test programs run than there are places")
