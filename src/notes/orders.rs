@@ -7,7 +7,7 @@
 //! Orders do not keep two trees from running at once: the lease does. A store that forgets its orders forgets the pause
 //! with them.
 
-use super::update::{Edit, Start, update};
+use super::update::{Edit, Start, update, update_and_make_sure};
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::{Note, Notes, Page, StoreError};
@@ -142,7 +142,7 @@ pub async fn change<S: Notes + ?Sized>(
     shard: &Shard,
     mut edit: impl FnMut(&mut Orders) -> bool,
 ) -> Result<Orders, StoreError> {
-    update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
+    update_and_make_sure(store, shard, &Page::Orders, "orders", |standing| {
         let before = Orders::read(standing, shard)?;
         let mut after = before.clone();
         if !edit(&mut after) || after == before {
@@ -158,7 +158,10 @@ pub async fn change<S: Notes + ?Sized>(
 /// # Errors
 /// As [`Notes::replace`].
 pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), StoreError> {
-    update(store, shard, &Page::Orders, "orders", Start::Read, |_| Ok(Edit::Replace(None, ()))).await
+    update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
+        Ok(if standing.is_some() { Edit::Replace(None, ()) } else { Edit::Leave(()) })
+    })
+    .await
 }
 
 /// Removes the handover of `term`, which is done.

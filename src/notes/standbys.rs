@@ -3,8 +3,9 @@
 //! The hazard: a host that is gone withdraws nothing. So an announcement expires by itself, by the store's clock, and a
 //! reader sees a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces
 //! itself only if it was asked to.
+//!
+//! Nobody else writes this note, so there is nothing to merge: two attempts do, and the next announcement is never far.
 
-use super::update::{Edit, Start, update};
 use crate::lease::{Candidate, Session, Shard};
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::wall_clock_millis;
@@ -34,10 +35,14 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
     loop {
         let draft = Note::lasting(text.clone(), Some(LASTS));
         let page = Page::Standby(candidate.session.clone());
-        let start = Start::Expect(standing.clone());
-        let announced = update(store, &candidate.shard, &page, "announcement of a standby", start, |_| {
-            Ok(Edit::Replace(Some(draft.clone()), ()))
-        });
+        let announced = async {
+            if !store.replace(&candidate.shard, &page, standing.as_deref(), Some(&draft)).await? {
+                // It expired, or the answer to an earlier write was lost.
+                let found = store.read(&candidate.shard, &page).await?.map(|note| note.text);
+                store.replace(&candidate.shard, &page, found.as_deref(), Some(&draft)).await?;
+            }
+            Ok::<_, StoreError>(())
+        };
         match tokio::time::timeout(timeout, announced).await {
             Ok(Ok(())) => standing = Some(text.clone()),
             Ok(Err(error)) => told(&error.message),
@@ -53,8 +58,8 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
 /// As [`Notes::replace`].
 pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<(), StoreError> {
     let page = Page::Standby(candidate.session.clone());
-    let gone = |_: Option<&Note>| Ok(Edit::Replace(None, ()));
-    update(store, &candidate.shard, &page, "announcement of a standby", Start::Read, gone).await
+    let Some(note) = store.read(&candidate.shard, &page).await? else { return Ok(()) };
+    store.replace(&candidate.shard, &page, Some(&note.text), None).await.map(drop)
 }
 
 /// The standbys of the shards whose names begin with `prefix`. Skips notes that another program wrote.

@@ -1,8 +1,9 @@
 //! Changes a note that others may change at the same time: read, edit, and write if nothing has changed since.
 //!
 //! The hazard: a write may be applied although its answer was lost. To write again blindly would then be refused, or
-//! would change what another writer has put there since. So after an unknown outcome the note is read again, and the
-//! edit is applied to what is there now. Each edit recognises its own work, and leaves it.
+//! would change what another writer has put there since. So the caller is told that the outcome is unknown. If it calls
+//! again, the note is read again, and the edit is applied to what is there now. Each edit recognises its own work, and
+//! leaves it.
 
 use crate::lease::Shard;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
@@ -24,8 +25,8 @@ pub enum Start {
     Expect(Option<String>),
 }
 
-/// Applies `edit` to the note on `page`. Calls `edit` again with the present note whenever the note has changed, or may
-/// have. `what` names the note in messages.
+/// Applies `edit` to the note on `page`. Calls `edit` again with the present note whenever the note has changed. `what`
+/// names the note in messages.
 ///
 /// # Errors
 /// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note.
@@ -35,43 +36,68 @@ pub async fn update<S: Notes + ?Sized, T>(
     page: &Page,
     what: &str,
     start: Start,
-    mut edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
+    edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
 ) -> Result<T, StoreError> {
-    let mut expected = match start {
+    let standing = match start {
         Start::Read => None,
         Start::Expect(text) => Some(text.map(Note::for_ever)),
     };
-    let mut doubt = None;
-    for _ in 0..MOST_ATTEMPTS {
-        let (standing, is_read) = match expected.take() {
-            Some(expected) => (expected, false),
-            None => (store.read(shard, page).await?, true),
-        };
-        let (draft, answer) = match edit(standing.as_ref())? {
-            Edit::Leave(answer) => return Ok(answer),
-            Edit::Replace(draft, answer) => (draft, answer),
-        };
-        // An earlier attempt wrote it, and its answer was lost.
-        if is_read && stands(standing.as_ref(), draft.as_ref()) {
-            return Ok(answer);
-        }
-        let before = standing.as_ref().map(|note| note.text.as_str());
-        match store.replace(shard, page, before, draft.as_ref()).await {
-            Ok(true) => return Ok(answer),
-            Ok(false) => {}
-            Err(error) if error.kind == ErrorKind::Unknown => doubt = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(doubt.unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the {what} of shard {shard}"))))
+    let attempts = Attempts { store, shard, page, what, looks_again: false };
+    attempts.make(standing, edit).await
 }
 
-/// Whether nothing is left to write. A note that ends is written again, because that makes it end later.
-fn stands(standing: Option<&Note>, draft: Option<&Note>) -> bool {
-    match (standing, draft) {
-        (None, None) => true,
-        (Some(standing), Some(draft)) => standing.text == draft.text && draft.lasts.is_none(),
-        (None, Some(_)) | (Some(_), None) => false,
+/// As [`update`], for an operator, who asks once: after a write whose outcome is unknown it reads the note again.
+///
+/// # Errors
+/// As [`update`]. Unknown where a write may have been applied, whatever became of the last attempt.
+pub async fn update_and_make_sure<S: Notes + ?Sized, T>(
+    store: &S,
+    shard: &Shard,
+    page: &Page,
+    what: &str,
+    edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
+) -> Result<T, StoreError> {
+    Attempts { store, shard, page, what, looks_again: true }.make(None, edit).await
+}
+
+struct Attempts<'a, S: ?Sized> {
+    store: &'a S,
+    shard: &'a Shard,
+    page: &'a Page,
+    what: &'a str,
+    /// After a write whose outcome is unknown.
+    looks_again: bool,
+}
+
+impl<S: Notes + ?Sized> Attempts<'_, S> {
+    async fn make<T>(
+        &self,
+        mut expected: Option<Option<Note>>,
+        mut edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Self { store, shard, page, what, looks_again } = *self;
+        let mut doubt: Option<StoreError> = None;
+        for _ in 0..MOST_ATTEMPTS {
+            let standing = match expected.take() {
+                Some(expected) => Ok(expected),
+                None => store.read(shard, page).await,
+            };
+            let edited = standing.and_then(|standing| Ok((edit(standing.as_ref())?, standing)));
+            let (draft, answer, standing) = match edited {
+                Ok((Edit::Leave(answer), _)) => return Ok(answer),
+                Ok((Edit::Replace(draft, answer), standing)) => (draft, answer, standing),
+                Err(error) => return Err(doubt.unwrap_or(error)),
+            };
+            let before = standing.as_ref().map(|note| note.text.as_str());
+            match store.replace(shard, page, before, draft.as_ref()).await {
+                Ok(true) => return Ok(answer),
+                Ok(false) => {}
+                Err(error) if looks_again && error.kind == ErrorKind::Unknown => doubt = Some(error),
+                Err(error) => return Err(doubt.unwrap_or(error)),
+            }
+        }
+        Err(doubt
+            .unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the {what} of shard {shard}"))))
     }
 }
 
@@ -89,12 +115,21 @@ mod tests {
         /// How many answers it still loses.
         losses: Mutex<usize>,
         reads: Mutex<usize>,
+        /// After this many reads it denies them.
+        denied_after: Option<usize>,
     }
 
     #[async_trait::async_trait]
     impl Notes for Lossy {
         async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
-            *self.reads.lock().unwrap() += 1;
+            let reads = {
+                let mut reads = self.reads.lock().unwrap();
+                *reads += 1;
+                *reads
+            };
+            if self.denied_after.is_some_and(|most| reads > most) {
+                return Err(StoreError::denied("no"));
+            }
             self.memory.read(shard, page).await
         }
 
@@ -119,13 +154,19 @@ mod tests {
         }
     }
 
+    fn with_an_x(standing: Option<&Note>) -> Edit<()> {
+        let text = standing.map_or("", |note| note.text.as_str());
+        if text.contains('x') { Edit::Leave(()) } else { Edit::Replace(Some(Note::for_ever(format!("{text}x"))), ()) }
+    }
+
     async fn append(store: &Lossy, start: Start) -> Result<(), StoreError> {
-        update(store, &"db".parse().unwrap(), &Page::History, "history", start, |standing| {
-            let text = standing.map_or("", |note| note.text.as_str());
-            let text = if text.contains('x') { text.to_owned() } else { format!("{text}x") };
-            Ok(Edit::Replace(Some(Note::for_ever(text)), ()))
-        })
-        .await
+        let edit = |standing: Option<&Note>| Ok(with_an_x(standing));
+        update(store, &"db".parse().unwrap(), &Page::History, "history", start, edit).await
+    }
+
+    async fn append_and_make_sure(store: &Lossy) -> Result<(), StoreError> {
+        let edit = |standing: Option<&Note>| Ok(with_an_x(standing));
+        update_and_make_sure(store, &"db".parse().unwrap(), &Page::History, "history", edit).await
     }
 
     async fn text(store: &Lossy) -> Option<String> {
@@ -135,8 +176,18 @@ mod tests {
     #[tokio::test]
     async fn a_write_whose_answer_was_lost_is_found_and_not_made_again() {
         let store = Lossy { losses: Mutex::new(1), ..Lossy::default() };
-        append(&store, Start::Read).await.unwrap();
+        append_and_make_sure(&store).await.unwrap();
         assert_eq!((text(&store).await.as_deref(), *store.reads.lock().unwrap()), (Some("x"), 2));
+        let store = Lossy { losses: Mutex::new(1), ..Lossy::default() };
+        assert_eq!(append(&store, Start::Read).await.unwrap_err().kind, ErrorKind::Unknown);
+    }
+
+    #[tokio::test]
+    async fn an_outcome_stays_unknown_if_the_note_cannot_be_read_again() {
+        let store = Lossy { losses: Mutex::new(1), denied_after: Some(1), ..Lossy::default() };
+        assert_eq!(append_and_make_sure(&store).await.unwrap_err().kind, ErrorKind::Unknown);
+        let store = Lossy { denied_after: Some(0), ..Lossy::default() };
+        assert_eq!(append_and_make_sure(&store).await.unwrap_err().kind, ErrorKind::Denied);
     }
 
     #[tokio::test]
@@ -149,22 +200,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_note_that_changes_without_end_is_given_up_and_an_unknown_outcome_stays_one() {
-        let (store, shard) = (Lossy::default(), "db".parse().unwrap());
+    async fn attempts_have_an_end() {
+        let (store, shard) = (Lossy { losses: Mutex::new(usize::MAX), ..Lossy::default() }, "db".parse().unwrap());
         let mut count = 0;
-        let wrong = async |store: &Lossy| {
-            update(store, &shard, &Page::Orders, "orders", Start::Read, |_| {
-                count += 1;
-                let ends = Some(Duration::from_mins(1));
-                Ok(Edit::Replace(Some(Note::lasting("x".to_owned(), ends)), ()))
-            })
-            .await
+        let edit = |_: Option<&Note>| {
+            count += 1;
+            let ends = Some(Duration::from_mins(1));
+            Ok(Edit::Replace(Some(Note::lasting("x".to_owned(), ends)), ()))
         };
-        *store.losses.lock().unwrap() = usize::MAX;
-        let error = {
-            let mut wrong = wrong;
-            wrong(&store).await.unwrap_err()
-        };
+        let error = update_and_make_sure(&store, &shard, &Page::Orders, "orders", edit).await.unwrap_err();
         assert_eq!((error.kind, count), (ErrorKind::Unknown, MOST_ATTEMPTS));
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! - A connection may hang without an end: a partition, a frozen server, a firewall that forgot it. Later requests must
 //!   not hang on it too. So a connection that has been silent for a while with a request unanswered is no longer
-//!   chosen, and a connection on which a request was given up is dropped. Other requests under way on it continue.
+//!   chosen, and it is dropped when a request on it is given up. Other requests under way on it continue.
 //! - A connection may have ended unnoticed, and shows that only when something is sent on it. The request should not
 //!   fail for that: it is sent once more, on a new connection. Every request of a store can safely be sent twice. But
 //!   the first attempt may have been applied, whatever happens to the second.
@@ -22,8 +22,9 @@ use std::time::Duration;
 
 /// The part of a request's time after which a connection with an answer outstanding is no longer chosen. It has bounds:
 /// a busy host may be silent for a moment, and even where requests may take long, a renewal must not follow another one
-/// onto a connection that hangs.
+/// onto a connection that hangs. It is always shorter than the request, or a silent connection would never be found out.
 const PATIENCE_PARTS: u32 = 4;
+const MOST_PARTS: u32 = 3;
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -35,7 +36,7 @@ pub fn bound(request_timeout: Duration) -> Duration {
 
 /// How long a connection with a request unanswered may be silent, if requests take at most `bound`.
 pub fn patience(bound: Duration) -> Duration {
-    (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE, MOST_PATIENCE)
+    (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE.min(bound / MOST_PARTS), MOST_PATIENCE)
 }
 
 /// The shared connection, if there is one.
@@ -181,6 +182,14 @@ mod tests {
 
     const NO_PATIENCE: Duration = Duration::ZERO;
     const PATIENCE: Duration = Duration::from_hours(1);
+
+    #[test]
+    fn patience_is_shorter_than_the_request() {
+        for millis in [1, 50, 100, 399, 400, 4_000, 10_000] {
+            let bound = bound(Duration::from_millis(millis));
+            assert!(patience(bound) < bound && patience(bound) <= MOST_PATIENCE, "{millis} ms");
+        }
+    }
 
     #[test]
     fn a_connection_is_silent_only_while_something_is_unanswered() {

@@ -100,8 +100,14 @@ impl Etcd {
         for _ in 0..MOST_ATTEMPTS {
             let View { lock, last, base, .. } = self.look(&connection, shard).await?;
             let mine = |lock: &Entry<Lock>| lock.record.session == candidate.session && lock.term() == term;
-            let is_gone = again && lock.is_none() && last.is_none();
+            let as_we_leave_it = |last: &Entry<Last>| {
+                last.record.released && last.record.session == candidate.session && last.term() == term
+            };
+            let is_gone = again && lock.is_none() && last.as_ref().is_none_or(as_we_leave_it);
             let Some(lock) = lock.filter(mine) else {
+                if is_gone {
+                    self.known().remove(shard);
+                }
                 return Ok(if is_gone { Release::Released } else { Release::NotHeld });
             };
             let mut success = vec![delete(&lock_key), delete(&keys.copy(shard))];

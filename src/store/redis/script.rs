@@ -168,8 +168,11 @@ async fn attempt<'a>(
     let again = async {
         let talk = client.new_talk(deadline).await?;
         let answer = evaluate(&talk, script, keys, arguments).await;
-        let answer = answer.map_err(|failure| failure.conclude(client.about(talk.place(), keys)))?;
-        Ok((talk, Ok(answer)))
+        match answer {
+            // It changed nothing, and a list goes on.
+            Err(failure) if !failure.is_of_a_foreign_key() => Err(failure.conclude(client.about(talk.place(), keys))),
+            answer => Ok((talk, answer)),
+        }
     };
     once_more(first, |_: &StoreError| true, again).await
 }
