@@ -335,7 +335,8 @@ mod without_lists {
         let leaders = place.crew();
         let said =
             |output: &Output| String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
-        let pause = ctl(&["pause", "shard"]).output().unwrap();
+        // They go on, however long the question takes.
+        let pause = ctl(&["pause", "shard", "--keep"]).output().unwrap();
         let told = said(&pause);
         assert!(pause.status.success() && !told.contains("nobody leads"), "{told}");
         for (slot, leader) in leaders.iter().enumerate() {

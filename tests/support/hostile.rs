@@ -20,9 +20,10 @@ const LONGEST: Duration = Duration::from_mins(1);
 const ADDRESS_SPACE: u64 = 600 << 20;
 /// What a program may have touched at most, code included; it has a bound of some MiB on what it reads.
 pub const MOST_RESIDENT_KIB: u64 = 64 << 10;
-const REQUEST_TIMEOUT: &str = "2s";
+/// Long enough to read some MiB of a flood on a busy machine: what cuts it off is the bound on bytes, not the time.
+const REQUEST_TIMEOUT: &str = "6s";
 /// Some attempts of that, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Unable to reach the store.
 pub const UNAVAILABLE: i32 = 69;
@@ -234,7 +235,18 @@ fn resident_peak(status_file: &str) -> Option<u64> {
 /// A candidate that does not wait.
 pub fn candidate(url: &str) -> Command {
     let mut command = leaderrun();
-    command.args(["-n", "--request-timeout", REQUEST_TIMEOUT, "--store", url, "db/main", "--", "true"]);
+    command.args([
+        "-n",
+        "--lease",
+        "30s",
+        "--request-timeout",
+        REQUEST_TIMEOUT,
+        "--store",
+        url,
+        "db/main",
+        "--",
+        "true",
+    ]);
     command
 }
 
