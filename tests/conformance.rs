@@ -2,6 +2,9 @@
 
 #[macro_use]
 mod support;
+#[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#[path = "conformance/forgotten.rs"]
+mod forgotten;
 
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::{

@@ -1,4 +1,6 @@
 //! Records that vanish without a release: nobody starts a tree beside one that may still run.
+//!
+//! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
 use crate::support::dynamo::{Server, millis_now, write_marker};
@@ -129,58 +131,6 @@ async fn a_marker_from_the_future_makes_nobody_wait_longer_than_a_lease() {
     write_marker(&client, &table, millis_now() + 3_600_000).await;
     let grant = granted(store(&server.endpoint(), &table).await.claim(&candidate("one")).await.unwrap());
     assert!(wait(&grant) <= Duration::from_millis(15_150));
-}
-
-#[tokio::test]
-async fn the_successor_of_a_leader_that_crashed_while_it_waited_waits_for_the_rest() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let (first, second, third) = (
-        store(&server.endpoint(), &table).await,
-        store(&server.endpoint(), &table).await,
-        store(&server.endpoint(), &table).await,
-    );
-    let one = with_lease("one", Duration::from_mins(1));
-    lead(&first, &one).await;
-    delete(&client, &table, "SHARD#db/main", "LOCK").await;
-    let two = with_lease("two", Duration::from_secs(1));
-    assert!(wait(&granted(second.claim(&two).await.unwrap())) > Duration::from_secs(58));
-    // The second crashes, and its record expires long before the first one's tree is dead.
-    let three = candidate("three");
-    while third.observe(&three.shard).await.unwrap() != Observation::Free {
-        sleep(Duration::from_millis(50)).await;
-    }
-    let left = wait(&granted(third.claim(&three).await.unwrap()));
-    assert!(left > Duration::from_secs(48) && left < Duration::from_secs(62), "{left:?}");
-}
-
-#[tokio::test]
-async fn a_release_by_a_leader_that_had_to_wait_does_not_end_the_wait() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let (first, second) = (store(&server.endpoint(), &table).await, store(&server.endpoint(), &table).await);
-    lead(&first, &with_lease("one", Duration::from_secs(30))).await;
-    delete(&client, &table, "SHARD#db/main", "LOCK").await;
-    let two = candidate("two");
-    let grant = granted(second.claim(&two).await.unwrap());
-    assert_eq!(second.release(&two, grant.term).await.unwrap(), Release::Released);
-    let left = wait(&granted(first.claim(&candidate("three")).await.unwrap()));
-    assert!(left > Duration::from_secs(28) && left < Duration::from_secs(34), "{left:?}");
-}
-
-#[tokio::test]
-async fn a_wait_that_is_over_is_over_for_everybody() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let store = store(&server.endpoint(), &table).await;
-    lead(&store, &with_lease("one", Duration::from_millis(500))).await;
-    delete(&client, &table, "SHARD#db/main", "LOCK").await;
-    let two = candidate("two");
-    let grant = granted(store.claim(&two).await.unwrap());
-    assert!(wait(&grant) <= Duration::from_millis(505));
-    sleep(Duration::from_secs(4)).await;
-    store.release(&two, grant.term).await.unwrap();
-    lead(&store, &candidate("three")).await;
 }
 
 #[tokio::test]

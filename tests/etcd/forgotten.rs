@@ -1,4 +1,6 @@
 //! Records that vanish without a release: nobody starts a tree beside one that may still run, and terms rise.
+//!
+//! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
 use leaderrun::internals::store::{Observation, Release, Renewal};
@@ -131,32 +133,6 @@ async fn a_mark_of_youth_that_never_ends_makes_nobody_wait_longer_than_a_lease()
 }
 
 #[tokio::test]
-async fn the_successor_of_a_leader_that_crashed_while_it_waited_waits_as_well() {
-    let mut server = old_server().await;
-    let stores = [open(&server.store_url()).await, open(&server.store_url()).await, open(&server.store_url()).await];
-    lead(&*stores[0], &with_lease("one", Duration::from_mins(1))).await;
-    server.remove_lock("db/main");
-    let two = with_lease("two", Duration::from_secs(1));
-    assert!(wait_of(&granted(stores[1].claim(&two).await.unwrap())) > Duration::from_secs(58));
-    // The second crashes, and its lease expires long before the first one's tree is dead.
-    let grant = granted_in_time(&*stores[2], &candidate("three")).await;
-    assert!(wait_of(&grant) > Duration::from_secs(50), "{grant:?}");
-}
-
-#[tokio::test]
-async fn a_release_by_a_leader_that_had_to_wait_does_not_end_the_wait() {
-    let mut server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    lead(&*first, &with_lease("one", Duration::from_secs(30))).await;
-    server.remove_lock("db/main");
-    let two = candidate("two");
-    let grant = granted(second.claim(&two).await.unwrap());
-    assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
-    let left = wait_of(&granted(first.claim(&candidate("three")).await.unwrap()));
-    assert!(left > Duration::from_secs(25), "{left:?}");
-}
-
-#[tokio::test]
 async fn neither_a_release_nor_a_crash_of_the_first_leader_makes_a_young_prefix_old() {
     let server = Server::start();
     let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
@@ -168,20 +144,6 @@ async fn neither_a_release_nor_a_crash_of_the_first_leader_makes_a_young_prefix_
     granted(second.claim(&two).await.unwrap());
     let grant = granted_in_time(&*first, &candidate("three")).await;
     assert!(wait_of(&grant) > Duration::from_secs(8), "{grant:?}");
-}
-
-#[tokio::test]
-async fn a_wait_that_is_over_is_over_for_everybody() {
-    let mut server = old_server().await;
-    let store = open(&server.store_url()).await;
-    lead(&*store, &with_lease("one", Duration::from_secs(1))).await;
-    server.remove_lock("db/main");
-    let two = candidate("two");
-    let grant = granted(store.claim(&two).await.unwrap());
-    assert!(wait_of(&grant) <= Duration::from_millis(1010));
-    sleep(wait_of(&grant)).await;
-    store.release(&two, grant.term).await.unwrap();
-    lead(&*store, &candidate("three")).await;
 }
 
 #[tokio::test]

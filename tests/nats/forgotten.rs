@@ -1,4 +1,6 @@
 //! What the bucket forgot: dropped and made again, emptied, a record deleted by hand, garbage in its place.
+//!
+//! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
 
@@ -63,18 +65,6 @@ async fn after_the_bucket_was_dropped_and_made_again_the_old_leader_has_lost_and
     assert!(matches!(lost, Renewal::Lost(Some(holder)) if holder.owner == "two"));
     assert_eq!(old.release(&one, before).await, Ok(Release::NotHeld));
     assert_eq!(new.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_record_and_its_ledger_that_were_deleted_at_once_make_the_next_leader_wait() {
-    let mut server = server().await;
-    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = short("one");
-    let before = lead(&*old, &one).await;
-    server.remove_records("db/main");
-    let grant = granted(new.claim(&short("two")).await.unwrap());
-    assert!(wait_of(&grant) > Duration::ZERO && grant.term > before, "{grant:?}");
-    assert!(matches!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(Some(_)))));
 }
 
 /// The claimant may have known the old bucket, and the old leader renews into the new one by the number of a revision.
@@ -165,49 +155,6 @@ async fn a_lock_that_was_deleted_longer_ago_than_a_lease_makes_nobody_wait() {
     server.client().delete(KEY);
     sleep(SHORT + Duration::from_millis(20)).await;
     lead(&*open(&server.own_url()).await, &short("two")).await;
-}
-
-#[tokio::test]
-async fn the_successor_of_a_leader_that_crashed_while_it_waited_waits_for_the_rest() {
-    let server = server().await;
-    let (first, second, third) =
-        (open(&server.own_url()).await, open(&server.own_url()).await, open(&server.own_url()).await);
-    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await.unwrap());
-    server.client().purge(KEY);
-    // The second crashes, and its record expires long before the first one's tree is dead.
-    let waited = granted(second.claim(&short("two")).await.unwrap());
-    assert!(wait_of(&waited) > Duration::from_secs(50), "{waited:?}");
-    let left = wait_of(&granted_in_time(&*third, &short("three")).await);
-    assert!(left > Duration::from_secs(40) && left < wait_of(&waited) + Duration::from_secs(5), "{left:?}");
-}
-
-#[tokio::test]
-async fn a_renewal_or_a_release_by_a_leader_that_had_to_wait_does_not_end_the_wait() {
-    let server = server().await;
-    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    granted(first.claim(&with_lease("one", Duration::from_mins(1))).await.unwrap());
-    server.client().purge(KEY);
-    let two = short("two");
-    let grant = granted(second.claim(&two).await.unwrap());
-    assert_eq!(second.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
-    let left = wait_of(&granted(first.claim(&short("three")).await.unwrap()));
-    assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
-}
-
-#[tokio::test]
-async fn a_wait_that_is_over_is_over_for_everybody() {
-    let server = server().await;
-    let store = open(&server.own_url()).await;
-    granted(store.claim(&short("one")).await.unwrap());
-    server.client().purge(KEY);
-    let two = short("two");
-    let grant = granted(store.claim(&two).await.unwrap());
-    assert!(wait_of(&grant) > Duration::ZERO);
-    sleep(SHORT).await;
-    assert_eq!(store.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(store.release(&two, grant.term).await, Ok(Release::Released));
-    lead(&*open(&server.own_url()).await, &short("three")).await;
 }
 
 /// The ledger was not written yet when the first leader of the shard crashed.

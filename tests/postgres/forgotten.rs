@@ -1,4 +1,6 @@
 //! A table, or a server, that forgot who leads: nobody starts a tree beside one that may still run.
+//!
+//! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
 use crate::support::server::Server as _;

@@ -1,4 +1,6 @@
 //! A server that has forgotten leases, all or some, must not let a second tree run, nor disturb the first.
+//!
+//! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
 use crate::support::server::Server as _;

@@ -1,0 +1,160 @@
+//! A store that has forgotten who leads: its data is gone, or somebody deleted records by hand.
+//!
+//! The hazard: the COMMAND of the leader that was forgotten may still run. So a store grants the lease only once that
+//! leader's lease would have ended, or it grants the lease and tells the next leader to wait until then. Which of them
+//! is the store's business: these stories look at when the next COMMAND may start.
+
+use super::support::claims::{granted_in_time, wait_of};
+use super::support::server::Server;
+use super::{Bench, LEASE, candidate, granted, remote_bench};
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::{Grant, Release, Renewal, Store};
+use std::time::{Duration, Instant};
+
+/// Clocks of servers count in whole milliseconds, and some are set right meanwhile.
+const TOLERANCE: Duration = Duration::from_millis(100);
+/// Longer than that of its successors: they can crash while they still have to wait for it.
+const LONG: Duration = Duration::from_secs(12);
+const SHARDS: [&str; 2] = ["forgetful/renewed", "forgetful/silent"];
+
+type AnyServer = Box<dyn Server + Send>;
+
+/// How a store forgets these shards.
+type Forget = fn(&mut dyn Server, &[&str]);
+
+fn wiped(server: &mut dyn Server, _: &[&str]) {
+    server.wipe();
+}
+
+fn without_locks(server: &mut dyn Server, shards: &[&str]) {
+    shards.iter().for_each(|shard| server.remove_lock(shard));
+}
+
+fn without_records(server: &mut dyn Server, shards: &[&str]) {
+    shards.iter().for_each(|shard| server.remove_records(shard));
+}
+
+/// Whatever waits for a server may not do so in here.
+async fn have_it_forget(mut server: AnyServer, forget: Forget, shards: &'static [&'static str]) -> AnyServer {
+    let done = tokio::task::spawn_blocking(move || {
+        forget(&mut *server, shards);
+        server
+    });
+    done.await.expect("the server forgets")
+}
+
+/// When the leader with this grant may start COMMAND.
+fn start_of(grant: &Grant) -> Instant {
+    Instant::now() + wait_of(grant)
+}
+
+#[track_caller]
+fn assert_apart(grant: &Grant, before: Term, ended: Instant) {
+    assert!(grant.term > before, "term {} follows {before}", grant.term);
+    let early = ended.saturating_duration_since(start_of(grant));
+    assert!(early < TOLERANCE, "the next COMMAND may start {early:?} before the last lease has ended: {grant:?}");
+}
+
+/// One leader renews its lease after the store has forgotten it, another is not heard of again.
+async fn nobody_starts_too_early(bench: &Bench, server: AnyServer, forget: Forget) {
+    let (store, other) = (bench.store(), bench.store());
+    let ones = SHARDS.map(|shard| candidate(shard, "one"));
+    let (mut terms, mut ends) = ([Term(0); 2], [Instant::now(); 2]);
+    for (index, one) in ones.iter().enumerate() {
+        ends[index] = Instant::now() + LEASE;
+        terms[index] = granted(&*store, one).await.term;
+    }
+    let _server = have_it_forget(server, forget, &SHARDS).await;
+    let sent = Instant::now();
+    if store.renew(&ones[0], terms[0], 1).await == Ok(Renewal::Renewed) {
+        ends[0] = sent + LEASE;
+    }
+    for (index, one) in ones.iter().enumerate() {
+        let two = candidate(SHARDS[index], "two");
+        let grant = granted_in_time(&*other, &two).await;
+        assert_apart(&grant, terms[index], ends[index]);
+        assert!(matches!(store.renew(one, terms[index], 2).await, Ok(Renewal::Lost(_))), "{index}");
+        assert_eq!(store.release(one, terms[index]).await, Ok(Release::NotHeld), "{index}");
+        assert_eq!(other.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed), "{index}");
+    }
+}
+
+async fn after_a_wipe_nobody_starts_beside_the_last_leader(bench: &Bench, server: AnyServer) {
+    nobody_starts_too_early(bench, server, wiped).await;
+}
+
+async fn without_its_lock_a_shard_still_has_its_last_leader(bench: &Bench, server: AnyServer) {
+    nobody_starts_too_early(bench, server, without_locks).await;
+}
+
+async fn without_its_records_a_shard_still_has_its_last_leader(bench: &Bench, server: AnyServer) {
+    nobody_starts_too_early(bench, server, without_records).await;
+}
+
+/// A leader with a long lease is forgotten, and another candidate is granted the lease. Returns that one with its term,
+/// and when the long lease ends.
+async fn a_successor(store: &dyn Store, server: AnyServer) -> (AnyServer, Candidate, Term, Instant) {
+    let one = Candidate { lease: LONG, ..candidate(SHARDS[0], "one") };
+    let ends = Instant::now() + LONG;
+    let term = granted(store, &one).await.term;
+    let server = have_it_forget(server, without_locks, &SHARDS[..1]).await;
+    let two = candidate(SHARDS[0], "two");
+    let grant = granted_in_time(store, &two).await;
+    assert_apart(&grant, term, ends);
+    (server, two, grant.term, ends)
+}
+
+async fn who_follows_a_successor_that_crashed_waits_for_the_rest(bench: &Bench, server: AnyServer) {
+    let (store, other) = (bench.store(), bench.store());
+    let (_server, _two, term, ends) = a_successor(&*store, server).await;
+    assert_apart(&granted_in_time(&*other, &candidate(SHARDS[0], "three")).await, term, ends);
+}
+
+async fn a_release_by_a_successor_that_had_to_wait_does_not_end_the_wait(bench: &Bench, server: AnyServer) {
+    let (store, other) = (bench.store(), bench.store());
+    let (_server, two, term, ends) = a_successor(&*store, server).await;
+    assert_eq!(store.renew(&two, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&two, term).await, Ok(Release::Released));
+    assert_apart(&granted(&*other, &candidate(SHARDS[0], "three")).await, term, ends);
+}
+
+async fn a_wait_that_is_over_is_over_for_everybody(bench: &Bench, server: AnyServer) {
+    let (store, other) = (bench.store(), bench.store());
+    let (_server, two, term, ends) = a_successor(&*store, server).await;
+    let mut sequence = 0;
+    while Instant::now() < ends + LEASE {
+        sequence += 1;
+        assert_eq!(store.renew(&two, term, sequence).await, Ok(Renewal::Renewed));
+        tokio::time::sleep(LEASE / 4).await;
+    }
+    assert_eq!(store.release(&two, term).await, Ok(Release::Released));
+    let grant = granted(&*other, &candidate(SHARDS[0], "three")).await;
+    assert_eq!(grant.start_after, None, "{grant:?}");
+}
+
+/// The stories, each on a server of its own.
+macro_rules! suite {
+    ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        let (bench, server) = super::remote_bench(|| $start).await;
+                        super::$story(&bench, Box::new(server)).await;
+                    });
+                }
+            )*
+        }
+    };
+}
+
+every_store!(suite:
+    after_a_wipe_nobody_starts_beside_the_last_leader,
+    without_its_lock_a_shard_still_has_its_last_leader,
+    without_its_records_a_shard_still_has_its_last_leader,
+    who_follows_a_successor_that_crashed_waits_for_the_rest,
+    a_release_by_a_successor_that_had_to_wait_does_not_end_the_wait,
+    a_wait_that_is_over_is_over_for_everybody,
+);
