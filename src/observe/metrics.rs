@@ -104,7 +104,7 @@ impl Metrics {
             Event::Tick
             | Event::Doubted
             | Event::Dismissed
-            | Event::TurnOver
+            | Event::RotationDue
             | Event::Asked { .. }
             | Event::Counted { answer: Ok(None) }
             | Event::Tree(TreeEvent::Started) => {}
