@@ -83,7 +83,7 @@ pub struct GuardSpec {
     /// The candidate's process group, if COMMAND may have the terminal.
     pub terminal_group: Option<i32>,
     /// The release to make once the tree is dead, if the candidate is gone.
-    pub will: Option<OrphanRelease>,
+    pub orphan_release: Option<OrphanRelease>,
     /// The scheduling of COMMAND. The guard's own priority may be higher.
     pub scheduling: Scheduling,
     /// True when `/proc` shows every process that may have to be killed.
@@ -595,7 +595,7 @@ mod tests {
                 stop_signal: 15,
                 hooks: Hooks { lost: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
                 terminal_group: Some(7),
-                will: None,
+                orphan_release: None,
                 scheduling: Scheduling::SHARED,
                 walks: true,
                 leaf: Some("payload-7-0".to_owned()),
