@@ -140,13 +140,13 @@ impl Election {
                             .min(start)
                             .min(leadership.reading_due())
                             .min(leadership.entry_due())
-                            .min(leadership.turn_due())
+                            .min(leadership.rotation_due())
                             .min(deadline.kill_at)
                     }
                     Tree::Alive { seize_at, overrun_at } => {
                         let going_on = leadership.ending.is_none();
                         let losing = if going_on { deadline.term_at.min(overrun_at) } else { BootInstant::NEVER };
-                        let renewal = leadership.renewal_due().min(leadership.turn_due());
+                        let renewal = leadership.renewal_due().min(leadership.rotation_due());
                         renewal.min(losing).min(deadline.backstop_at).min(seize_at)
                     }
                     Tree::Seized => leadership.renewal_due(),
@@ -164,7 +164,7 @@ impl Election {
     /// Whether to wait for a change in the store ([`Event::Changed`]). True only after a claim was refused: before that
     /// there is nothing to wait for.
     #[must_use]
-    pub fn wants_news(&self) -> bool {
+    pub fn wants_change(&self) -> bool {
         match &self.state {
             State::Standby(standby) => {
                 self.core.settings.delivery != Delivery::Poll
@@ -232,7 +232,7 @@ impl Core {
             Event::Tick | Event::Dismissed => None,
             Event::Claimed { sent, answer } => self.claimed(now, state, sent, answer, actions),
             Event::Observed { answer } => self.observed(now, state, answer, actions),
-            Event::Changed(news) => self.changed(now, state, news, actions),
+            Event::Changed(reported) => self.changed(now, state, reported, actions),
             Event::Doubted => {
                 leading::doubted(now, state);
                 None
@@ -243,8 +243,8 @@ impl Core {
             Event::Booked { term, answer } => self.booked(now, state, term, answer, actions),
             Event::Settled { term, answer } => self.settled(now, state, term, answer, actions),
             Event::Tree(event) => self.tree(now, state, &event, actions),
-            Event::TurnOver => {
-                rotation::turn_over(now, state);
+            Event::RotationDue => {
+                rotation::due(now, state);
                 None
             }
             Event::Counted { answer } => self.counted(now, state, answer, actions),
@@ -381,7 +381,7 @@ impl Core {
             Then::Held(Hold::StandingBack { term, said, left }) => {
                 self.stand_back(now, Hold::StandingBack { term, said, left }, term, left, actions)
             }
-            Then::Held(hold) => self.barred(now, hold, actions),
+            Then::Held(hold) => self.wait_on_hold(now, hold, actions),
         }
     }
 

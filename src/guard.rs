@@ -36,18 +36,20 @@ mod init;
 pub mod orphan_release;
 pub mod policy;
 pub mod priority;
+mod spec;
 pub mod tree;
 pub mod walk;
 pub mod wire;
 
+pub use spec::GuardSpec;
+
 use crate::election::{CommandEnd, HookEnd, StartError};
-use crate::lease::Deadline;
 use crate::observe::terminal;
 use crate::sys::{self, Birth, ChildState, KillTimer, Namespaces, Scheduling, SingleThread};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use cgroup::Leaf;
 use foreground::Foreground;
-use hooks::{Hook, Hooks, Reason, Runner};
+use hooks::{Hook, Reason, Runner};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -55,9 +57,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::TimerFd;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
-use orphan_release::OrphanRelease;
 use policy::{Effect, Input, Order, Policy};
-use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -70,30 +70,6 @@ use wire::{Heard, Line};
 /// The process name that makes a respawned leaderrun become backstop and guard. `pkill -f leaderrun` does not match it,
 /// so something still looks after the tree that such a kill leaves.
 pub const GUARD_NAME: &str = "lr-guard";
-
-/// What the candidate tells its guard at the start. It travels through memory, not through arguments, so that
-/// `pkill -f COMMAND` does not match the guard as well.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct GuardSpec {
-    pub command: Vec<Vec<u8>>,
-    pub deadline: Deadline,
-    pub grace: Duration,
-    pub stop_signal: i32,
-    pub hooks: Hooks,
-    /// The candidate's process group, if COMMAND may have the terminal.
-    pub terminal_group: Option<i32>,
-    /// The release to make once the tree is dead, if the candidate is gone.
-    pub will: Option<OrphanRelease>,
-    /// The scheduling of COMMAND. The guard's own priority may be higher.
-    pub scheduling: Scheduling,
-    /// True when `/proc` shows every process that may have to be killed.
-    pub walks: bool,
-    /// The name of the cgroup that COMMAND starts in, if it has one. Its directory is among the inherited descriptors.
-    pub leaf: Option<String>,
-    pub namespaces: Option<Namespaces>,
-    /// True when it is safe to ask for a higher priority. A system call filter may kill a process that asks.
-    pub raises: bool,
-}
 
 /// Becomes backstop and guard if this process was respawned for that. `main` calls this first.
 #[must_use]
@@ -573,59 +549,4 @@ fn adopt_all(numbers: impl Iterator<Item = OsString>) -> io::Result<Vec<OwnedFd>
             sys::adopt(number.ok_or_else(|| io::Error::other("not a descriptor"))?)
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fuzz;
-    use crate::lease::Deadline;
-    use policy::{Effect, Order};
-
-    #[test]
-    fn a_million_guard_specs_are_read_as_written_and_keep_their_deadlines() {
-        let at = BootInstant::from_nanos;
-        let deadline =
-            Deadline { term_at: at(5_000_000_000), kill_at: at(9_000_000_000), backstop_at: at(9_500_000_000) };
-        let ours = [deadline, Deadline::NONE].map(|deadline| {
-            let spec = GuardSpec {
-                command: vec![b"sleep".to_vec(), vec![0xff, b'1']],
-                deadline,
-                grace: Duration::from_millis(2500),
-                stop_signal: 15,
-                hooks: Hooks { lost: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
-                terminal_group: Some(7),
-                will: None,
-                scheduling: Scheduling::SHARED,
-                walks: true,
-                leaf: Some("payload-7-0".to_owned()),
-                namespaces: Some(Namespaces::WithUser),
-                raises: true,
-            };
-            serde_json::to_vec(&spec).unwrap()
-        });
-        let seeds: Vec<&[u8]> = ours.iter().map(Vec::as_slice).collect();
-        fuzz::bent("guard spec", &seeds, |text, source| {
-            let read = serde_json::from_slice::<GuardSpec>(text);
-            match &read {
-                Ok(spec) => {
-                    let written = serde_json::to_vec(spec).unwrap();
-                    let again: GuardSpec = serde_json::from_slice(&written).unwrap();
-                    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
-                    let mut policy = Policy::new(spec.deadline, spec.grace);
-                    let order = match source.below(4) {
-                        0 => Order::Stop { kill_after: Some(source.duration()) },
-                        1 => Order::Lose,
-                        _ => Order::Continue,
-                    };
-                    let _ = policy.handle(at(source.number()), Input::Order(order));
-                    let end = spec.deadline.kill_at.plus(spec.grace);
-                    let killed = policy.handle(end, Input::Tick).contains(&Effect::KillTree);
-                    assert!(killed || policy.wake_at() == BootInstant::NEVER, "{policy:?}");
-                }
-                Err(error) => assert!(!error.to_string().is_empty()),
-            }
-            (&read).into()
-        });
-    }
 }

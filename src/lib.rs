@@ -89,43 +89,15 @@ mod fuzz;
 
 pub use member::{Builder, Ending, Error, Leader, Leadership, Member, Overrun, Role, Roles};
 
-/// Internals for the two programs and the tests. They may change in any release.
-#[doc(hidden)]
-pub mod internals {
-    pub mod cli {
-        pub use crate::cli::*;
-    }
-    pub mod election {
-        pub use crate::election::*;
-    }
-    pub mod exit {
-        pub use crate::exit::*;
-    }
-    pub mod guard {
-        pub use crate::guard::*;
-    }
-    pub mod lease {
-        pub use crate::lease::*;
-    }
-    pub mod notes {
-        pub use crate::notes::*;
-    }
-    pub mod observe {
-        pub use crate::observe::*;
-    }
-    pub mod runner {
-        pub use crate::runner::*;
-    }
-    pub mod slots {
-        pub use crate::slots::*;
-    }
-    pub mod store {
-        pub use crate::store::*;
-    }
-    pub mod sys {
-        pub use crate::sys::*;
-    }
-    pub mod time {
-        pub use crate::time::*;
-    }
+macro_rules! internals {
+    ($($module:ident)*) => {
+        /// Internals for the two programs and the tests. They may change in any release.
+        #[doc(hidden)]
+        pub mod internals {
+            $(pub mod $module {
+                pub use crate::$module::*;
+            })*
+        }
+    };
 }
+internals! { cli election exit guard lease notes observe runner slots store sys time }

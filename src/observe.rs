@@ -28,7 +28,7 @@ pub trait Observer {
         let _ = deadline;
     }
 
-    /// The lease is lost, and the tree is being stopped.
+    /// The tree is being killed, or stopped because the lease is lost.
     fn lost(&mut self) {}
 
     /// The tree is dead.

@@ -1,26 +1,26 @@
 //! The only unsafe code: the few system calls that neither std nor nix offers in a safe form.
 //!
-//! The hazard: a mistake here is undefined behaviour. So each `unsafe` block names the contract that it relies
-//! on, and nothing else in the crate has one.
-#![expect(unsafe_code, reason = "this is the file for it")]
+//! The hazard: a mistake here is undefined behaviour. So each `unsafe` block names the contract that it relies on, and
+//! nothing else in the crate has one.
+#![expect(unsafe_code, reason = "this is the module for it")]
 
-use crate::exit;
+mod start;
+
+pub use start::{
+    Birth, NO_PROCESS, Namespaces, Scheduling, SingleThread, exit_at_once, refused, set_nice, start_command, start_hook,
+};
+
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::sys::wait::WaitPidFlag;
 use nix::time::ClockId;
-use nix::unistd::{Pid, SysconfVar, getpid, getppid, sysconf, tcsetpgrp};
-use serde::{Deserialize, Serialize};
-use std::ffi::{CStr, OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read};
-use std::marker::PhantomData;
+use nix::unistd::{Pid, SysconfVar, sysconf};
+use std::ffi::{CStr, OsString};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -68,296 +68,6 @@ pub fn respawn(
         });
     }
     command.spawn()
-}
-
-/// Proof that this process has one thread, so that it may fork. It is not `Send`, and only the guard's processes keep
-/// one; they start no thread.
-#[derive(Debug)]
-pub struct SingleThread(PhantomData<*const ()>);
-
-impl SingleThread {
-    /// Checks that this process has one thread.
-    ///
-    /// # Errors
-    /// The kernel's, or an error if this process has more than one thread. `/proc` must be mounted.
-    pub fn prove() -> io::Result<Self> {
-        // A directory has two links, and one more for each directory in it: here, for each thread.
-        if std::fs::metadata("/proc/self/task")?.nlink() != 3 {
-            return Err(io::Error::other("cannot fork: this process has threads"));
-        }
-        Ok(Self(PhantomData))
-    }
-
-    /// Forks. Returns None in the child.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn fork(&self) -> io::Result<Option<Pid>> {
-        // SAFETY: after fork(2) the child may do anything if its parent has one thread, which `self` proves.
-        match unsafe { nix::unistd::fork() }? {
-            nix::unistd::ForkResult::Parent { child } => Ok(Some(child)),
-            nix::unistd::ForkResult::Child => Ok(None),
-        }
-    }
-
-    /// Forks a child into new namespaces and into the cgroup with this directory, if given. Returns None in the child.
-    ///
-    /// # Errors
-    /// The kernel's: EPERM without permission, ENOSPC with too many namespaces, ENOSYS without clone3(2) or if a system
-    /// call filter hides it.
-    pub fn fork_into(&self, namespaces: Option<Namespaces>, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<Pid>> {
-        /// From linux/sched.h. libc's type is too narrow for it.
-        const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-        // struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
-        // set_tid_size, cgroup.
-        let mut arguments = [0_u64; 11];
-        arguments[0] = namespaces.map_or(0, Namespaces::flags);
-        arguments[4] = u64::from(libc::SIGCHLD.unsigned_abs());
-        if let Some(cgroup) = cgroup {
-            arguments[0] |= CLONE_INTO_CGROUP;
-            arguments[10] = u64::from(cgroup.as_raw_fd().unsigned_abs());
-        }
-        // SAFETY: clone3(2) without CLONE_VM is fork(2), which is allowed (above). All pointers are null, so the kernel
-        // writes nothing, and the child continues on a copy of this stack. The kernel reads the arguments, whose size
-        // is right. glibc does not know of the child, and only needs to know of threads.
-        let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
-        match i32::try_from(pid).expect("a process number or -1") {
-            -1 => Err(io::Error::last_os_error()),
-            0 => Ok(None),
-            pid => Ok(Some(Pid::from_raw(pid))),
-        }
-    }
-}
-
-/// The namespaces that make up a PID namespace of our own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Namespaces {
-    /// A PID namespace, and a mount namespace for its `/proc`.
-    Privileged,
-    /// The same below a user namespace, which an unprivileged process may create if the system allows it.
-    WithUser,
-}
-
-impl Namespaces {
-    fn flags(self) -> u64 {
-        let flags = libc::CLONE_NEWPID | libc::CLONE_NEWNS;
-        let flags = match self {
-            Self::Privileged => flags,
-            Self::WithUser => flags | libc::CLONE_NEWUSER,
-        };
-        u64::from(flags.unsigned_abs())
-    }
-}
-
-/// How the kernel schedules a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scheduling {
-    policy: i32,
-    /// Above 0 only for real-time policies.
-    priority: i32,
-    nice: i32,
-}
-
-impl Scheduling {
-    /// Runs before every process that is not real-time.
-    pub const REAL_TIME: Self = Self { policy: libc::SCHED_FIFO, priority: 1, nice: 0 };
-    /// Shares the processors with other processes by its nice value.
-    pub const SHARED: Self = Self { policy: libc::SCHED_OTHER, priority: 0, nice: 0 };
-
-    /// Reads the scheduling of the calling thread.
-    ///
-    /// # Errors
-    /// The kernel's; none is known.
-    pub fn current() -> io::Result<Self> {
-        let (policy, priority, nice) = scheduling()?;
-        Ok(Self { policy: policy & !libc::SCHED_RESET_ON_FORK, priority, nice })
-    }
-
-    /// True for a policy or nice value that puts a process ahead of others.
-    #[must_use]
-    pub fn is_raised(self) -> bool {
-        self.priority > 0 || self.nice < 0
-    }
-
-    #[must_use]
-    pub fn nice(self) -> i32 {
-        self.nice
-    }
-
-    /// Gives the calling thread this policy. Its children get the usual policy, without a raised nice value.
-    ///
-    /// # Errors
-    /// EPERM if this process may not have it.
-    pub fn set_policy(self) -> io::Result<()> {
-        set_scheduler(self.policy | libc::SCHED_RESET_ON_FORK, self.priority)
-    }
-
-    /// Gives the calling thread and its children all of this. Async-signal-safe.
-    ///
-    /// # Errors
-    /// EPERM if this process may not have it.
-    pub fn restore(self) -> io::Result<()> {
-        let policy = set_scheduler(self.policy, self.priority);
-        set_nice(self.nice).and(policy)
-    }
-}
-
-/// The policy with its flags, the priority and the nice value of the calling thread.
-fn scheduling() -> io::Result<(i32, i32, i32)> {
-    let mut parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: sched_getparam(2) writes one sched_param to the pointer; the other calls take only numbers. This uses the
-    // system calls because some C libraries have only stubs of the first two.
-    let (policy, failed, nice) = unsafe {
-        let policy = libc::syscall(libc::SYS_sched_getscheduler, 0);
-        let failed = libc::syscall(libc::SYS_sched_getparam, 0, &raw mut parameter);
-        // -1 is both a nice value and an error. For the calling process there is no error.
-        (policy, failed, libc::getpriority(libc::PRIO_PROCESS, 0))
-    };
-    if policy < 0 || failed < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((i32::try_from(policy).expect("policies are small numbers"), parameter.sched_priority, nice))
-}
-
-fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
-    let parameter = libc::sched_param { sched_priority: priority };
-    // SAFETY: sched_setscheduler(2) reads one sched_param, and `parameter` is one.
-    let failed = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameter) } < 0;
-    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Sets the nice value of the calling thread.
-///
-/// # Errors
-/// EACCES if this process may not have one that low.
-pub fn set_nice(nice: i32) -> io::Result<()> {
-    // SAFETY: setpriority(2) takes only numbers.
-    let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } < 0;
-    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// The error of [`start_command`] when the operating system refused the process, its cgroup or its namespace, rather
-/// than the program. exec(2) never returns it.
-pub const NO_PROCESS: i32 = libc::ECHILD;
-
-/// Maps an error from before exec(2). Errors that a later attempt may not see keep their number; others become
-/// [`NO_PROCESS`].
-#[must_use]
-pub fn refused(error: &io::Error) -> io::Error {
-    let number = error.raw_os_error().filter(|number| [libc::EAGAIN, libc::ENOMEM, libc::ESRCH].contains(number));
-    io::Error::from_raw_os_error(number.unwrap_or(NO_PROCESS))
-}
-
-/// The settings that a program starts with below the guard.
-#[derive(Clone, Copy, Debug)]
-pub struct Birth<'a> {
-    pub single_thread: &'a SingleThread,
-    pub mask: SigSet,
-    pub scheduling: Scheduling,
-    /// Some to put the program in the foreground of this terminal.
-    pub terminal: Option<BorrowedFd<'a>>,
-    /// The directory of the cgroup that it starts in.
-    pub cgroup: Option<BorrowedFd<'a>>,
-    /// The program is not started at this instant or later. The decision to start it may be older than the lease,
-    /// because a process can be stopped at any time. So the new process itself looks at the clock, right before it
-    /// becomes the program. Time since boot, as from [`boot_clock`].
-    pub not_after: Duration,
-}
-
-/// Starts COMMAND as the leader of its own process group. It dies with this process.
-///
-/// # Errors
-/// The kernel's, including those of exec(2). ETIME if it is too late.
-pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) -> io::Result<Pid> {
-    let mut command = Command::new(program);
-    command.args(arguments);
-    start(command, birth)
-}
-
-/// Starts `sh -c TEXT` as [`start_command`] does, with empty input, and with `told` added to the environment.
-///
-/// # Errors
-/// As [`start_command`].
-pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
-    let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(text).envs(told.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
-    start(command, birth)
-}
-
-fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
-    let guard = getpid();
-    let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    let (child, moves) = match birth.cgroup {
-        // System call filters hide clone3(2) with various errors, so any error leads to plain fork(2).
-        Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
-            Err(_) => (birth.single_thread.fork()?, true),
-            Ok(child) => (child, false),
-        },
-        None => (birth.single_thread.fork()?, false),
-    };
-    let Some(child) = child else {
-        drop(failure);
-        let error = become_program(command, birth, guard, moves);
-        let number = error.raw_os_error().unwrap_or(libc::EINVAL);
-        let _ = nix::unistd::write(&result, &number.to_ne_bytes());
-        // SAFETY: _exit(2) ends this process without running exit handlers of the process that it was forked from.
-        unsafe { libc::_exit(exit::NOT_FOUND.into()) }
-    };
-    drop(result);
-    let mut number = [0; 4];
-    // exec(2) closes the pipe, or the child's end does. That child has run and ended at once.
-    if File::from(failure).read_exact(&mut number).is_err() {
-        return Ok(child);
-    }
-    let _ = nix::sys::wait::waitpid(child, None);
-    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
-}
-
-/// Runs in the child: becomes the program, or returns the error.
-fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: bool) -> io::Error {
-    let prepare = || -> io::Result<()> {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // The guard may have died before the line above took effect.
-        if getppid() != guard {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
-        if let Some(cgroup) = birth.cgroup.filter(|_| moves) {
-            let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-            let members = nix::fcntl::openat(cgroup, c"cgroup.procs", flags, nix::sys::stat::Mode::empty())?;
-            nix::unistd::write(&members, b"0")?;
-        }
-        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-        if let Some(terminal) = birth.terminal {
-            // All signals are blocked here, including SIGTTOU, so this does not stop us. If the terminal is gone by
-            // now, the program runs all the same.
-            let _ = tcsetpgrp(terminal, getpid());
-        }
-        // If the lower nice value cannot be set again, COMMAND gets the usual one.
-        let _ = birth.scheduling.restore();
-        Ok(())
-    };
-    if let Err(error) = prepare() {
-        return refused(&error);
-    }
-    let (mask, not_after) = (birth.mask, birth.not_after);
-    // SAFETY: this process has one thread, so code between fork and exec may do anything. It is here, and not in
-    // `prepare`, because std sets its own signal mask before it.
-    unsafe {
-        command.pre_exec(move || {
-            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
-            if boot_clock() >= not_after {
-                return Err(io::Error::from_raw_os_error(libc::ETIME));
-            }
-            Ok(())
-        });
-    }
-    command.exec()
-}
-
-/// Ends a forked process without running exit handlers of the process that it was forked from.
-pub fn exit_at_once(status: u8) -> ! {
-    // SAFETY: _exit(2) takes a number, and does not return.
-    unsafe { libc::_exit(status.into()) }
 }
 
 /// Reads as many directory entries as fit into `buffer`, in the format of getdents64(2). Returns their length, 0 at the
@@ -674,32 +384,4 @@ pub fn write_now(file: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let written =
         unsafe { libc::syscall(libc::SYS_pwritev2, file, &raw const part, 1, -1_i64, -1_i64, libc::RWF_NOWAIT) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_is_not_started_once_it_is_too_late() {
-        let scratch = tempfile::TempDir::new().unwrap();
-        let file = scratch.path().join("started");
-        let start = |not_after| {
-            let birth = Birth {
-                single_thread: &SingleThread(PhantomData),
-                mask: SigSet::empty(),
-                scheduling: Scheduling::current().unwrap(),
-                terminal: None,
-                cgroup: None,
-                not_after,
-            };
-            start_command("touch".as_ref(), &[file.clone().into()], birth)
-        };
-        assert_eq!(start(boot_clock()).unwrap_err().raw_os_error(), Some(libc::ETIME));
-        assert!(!file.exists());
-        let pid = start(Duration::MAX).unwrap();
-        let status = nix::sys::wait::waitpid(pid, None).unwrap();
-        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, 0));
-        assert!(file.exists());
-    }
 }

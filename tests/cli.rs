@@ -112,6 +112,12 @@ fn options_that_exclude_each_other_are_named_as_they_were_given() {
         (&[("EVERY", "5m"), ("RELINQUISH", "6h")], &[], "LEADERRUN_EVERY and LEADERRUN_RELINQUISH exclude each other"),
         (&[("SLOTS", "2")], &["--on-leader-change", "true"], "LEADERRUN_SLOTS and --on-leader-change exclude"),
         (&[("ONCE", "a")], &["--slots", "2"], "--slots and LEADERRUN_ONCE exclude each other"),
+        // `false` is a job's name and a command, too.
+        (&[], &["--once", "false", "--restart", "always"], "--once and --restart exclude each other"),
+        (&[], &["--once", "false", "--relinquish", "1h"], "--once and --relinquish exclude each other"),
+        (&[], &["--slots", "2", "--once", "false"], "--slots and --once exclude each other"),
+        (&[], &["--slots", "2", "--on-leader-change", "false"], "--slots and --on-leader-change exclude"),
+        (&[], &["--every", "5m", "--once", "false"], "--every and --once exclude each other"),
     ] {
         run_with(flags, "shard", |command| {
             command.envs(variables.iter().map(|(name, value)| (format!("LEADERRUN_{name}"), value)));

@@ -364,6 +364,8 @@ fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
         refused(&output, &[&format!("leaderrun: {path}, "), words, " (see leaderrun --help)\n"]);
     }
     refused(&place.run("lease = 6", &["a", "true"]), &["leaves no room in a lease of 6s"]);
+    let said = "slots in the configuration file and --once exclude each other";
+    refused(&place.run("slots = 2", &["--once", "x", "a", "true"]), &[said]);
 }
 
 #[test]

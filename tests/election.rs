@@ -437,7 +437,7 @@ fn news_that_come_during_a_look_are_newer_than_its_answer() {
     let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
     let _ = play.tell(Event::Tick);
     let _ = play.claimed(Ok(Claim::Refused(other())));
-    assert!(play.election.wants_news());
+    assert!(play.election.wants_change());
     assert_eq!(play.until(15.0), [], "a store that pushes is not polled");
     assert_eq!(play.until(15.9), [Action::Observe]);
     assert_eq!(play.tell(Event::Changed(Ok(()))), []);
@@ -464,12 +464,12 @@ fn a_store_that_cannot_tell_is_not_asked_to_again_before_it_has_answered() {
     let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
     let _ = play.tell(Event::Tick);
     let _ = play.claimed(Ok(Claim::Refused(other())));
-    assert!(play.election.wants_news());
+    assert!(play.election.wants_change());
     let _ = play.tell(Event::Changed(Err(away())));
-    assert!(!play.election.wants_news());
+    assert!(!play.election.wants_change());
     assert_eq!(play.until(0.2), [Action::Observe]);
     let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
-    assert!(play.election.wants_news());
+    assert!(play.election.wants_change());
 }
 
 #[test]
@@ -532,7 +532,7 @@ fn handed_over(term: Term, welcome: bool) -> Directives {
     Directives { pause: None, handover: Some(Handover { term, welcome, hold, said: "by me".to_owned() }) }
 }
 
-fn barred(actions: &[Action]) -> bool {
+fn on_hold(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Say(Notice::Held(_))))
 }
 
@@ -545,7 +545,7 @@ fn stops_and_stands_by(play: &mut Play, actions: &[Action]) {
     assert!(actions.last() == Some(&orderly(StopReason::Paused)), "{actions:?}");
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::Say(Notice::Released(TERM))) && barred(&actions), "{actions:?}");
+    assert!(has(&actions, &Action::Say(Notice::Released(TERM))) && on_hold(&actions), "{actions:?}");
     assert!(play.election.is_standby() && !has(&actions, &Action::Claim));
 }
 
@@ -572,9 +572,9 @@ fn a_grant_of_a_paused_shard_goes_back_and_nothing_is_claimed_before_the_pause_i
     let actions = play.claimed(Ok(granted()));
     assert_eq!(actions[1..], [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(barred(&actions), "{actions:?}");
+    assert!(on_hold(&actions), "{actions:?}");
     let actions = play.until(3600.0);
-    assert!(!has(&actions, &Action::Claim) && !barred(&actions), "{actions:?}");
+    assert!(!has(&actions, &Action::Claim) && !on_hold(&actions), "{actions:?}");
     play.orders = Some(Ok(Directives::default()));
     assert_eq!(play.until(3604.0), [Action::Claim]);
     assert!(starts(&play.claimed(Ok(granted()))));
@@ -642,7 +642,7 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
     }
     assert!(has(&play.dead(), &Action::Release { term: TERM }));
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(barred(&actions), "{actions:?}");
+    assert!(on_hold(&actions), "{actions:?}");
     let actions = play.until(128.9);
     assert!(!has(&actions, &Action::Claim), "{actions:?}");
     assert!(has(&play.until(130.0), &Action::Claim));
@@ -1015,7 +1015,7 @@ fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
     for failure in 0..8 {
         let actions = unready(&mut play);
         assert!(actions.iter().any(|action| matches!(action, Action::Say(Notice::Held(_)))), "{actions:?}");
-        assert!(!play.election.wants_news());
+        assert!(!play.election.wants_change());
         let pause = stood_back(&mut play);
         assert!(pause > last || failure > 4, "{failure}: {last:?} {pause:?}");
         assert!((4..=76).contains(&pause.as_secs()), "{failure}: {pause:?}");
@@ -1040,7 +1040,7 @@ fn a_host_whose_hook_failed_waits_like_any_other_once_somebody_leads() {
     assert_eq!(play.tell(Event::Tick), [Action::Observe]);
     let actions = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
     assert!(has(&actions, &Action::Say(Notice::Waiting(other()))), "{actions:?}");
-    assert!(play.election.wants_news());
+    assert!(play.election.wants_change());
     assert_eq!(play.tell(Event::Changed(Ok(()))), [Action::Claim]);
 }
 
@@ -1050,7 +1050,7 @@ fn who_does_not_wait_leaves_when_its_hook_failed() {
     let actions = unready(&mut play);
     let Some(Action::End(Outcome::NotAcquired(Some(obstacle)))) = actions.last() else { panic!("{actions:?}") };
     assert!(
-        obstacle.to_string().starts_with("others go first because the --on-lead hook exited with 3 here"),
+        obstacle.to_string().starts_with("other candidates go first because the --on-lead hook exited with 3 here"),
         "{obstacle}"
     );
     // Whoever was asked to leave leaves.

@@ -44,7 +44,7 @@ fn candidates_take_turns(mut place: Place) {
 fn whoever_is_alone_leads_on(mut place: Place) {
     place.start("c0", TURNS, &[]);
     let first = place.fleet.leader();
-    let staying = "not handing over: nobody else is there";
+    let staying = "not handing over: no standby waits";
     wait_until_or(staying, || place.fleet.logs(), || place.fleet.logs().contains(staying));
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(place.fleet.leader().term, first.term, "{}", place.fleet.logs());

@@ -18,14 +18,14 @@ pub struct Exclusion {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
-    /// On one command line. In the environment, the first counts.
+    /// A mistake on one command line. Elsewhere the first counts.
     OnOneLine,
-    /// Where neither is nearer than the other.
+    /// A mistake if both come from the same place.
     AtOnePlace,
-    /// Unless the first, which makes COMMAND a job, is the nearer one: what is set for services from further away is
-    /// not meant for a job.
+    /// A mistake unless the first is nearer to the command line. The first makes COMMAND a job, and settings for
+    /// services are not meant for a job.
     UnlessNearer,
-    /// Always.
+    /// Always a mistake.
     Always,
 }
 use Mistake::{Always, AtOnePlace, OnOneLine, UnlessNearer};
@@ -35,7 +35,7 @@ const RETRY: &str = "use --retry-failed to repeat a job";
 const ONE_TERM: &str = "a job runs in one term";
 const RUNS_ONCE: &str = "a job runs once, whichever candidate leads";
 
-/// Every pair. A later one does not apply where an earlier one has left out an option of it.
+/// Every pair. A pair does not apply if an earlier one has overruled one of its options.
 pub const ALL: [Exclusion; 11] = [
     Exclusion { one: "store", other: "store-file", mistake: OnOneLine, advice: ONE },
     Exclusion { one: "no-wait", other: "wait", mistake: OnOneLine, advice: ONE },
@@ -58,7 +58,7 @@ impl Exclusion {
         self.mistake != Always
     }
 
-    /// What is wrong where both were given, under these names.
+    /// The message if both were given, under these names.
     #[must_use]
     pub fn message(&self, one: &str, other: &str) -> String {
         format!("{one} and {other} exclude each other: {}", self.advice)
@@ -70,7 +70,7 @@ impl Exclusion {
 pub struct Overruled(Vec<&'static str>);
 
 impl Overruled {
-    /// Those of `matches`.
+    /// Finds the overruled options of `matches`.
     ///
     /// # Errors
     /// One line that names two options which cannot be used together.
@@ -100,10 +100,10 @@ impl Overruled {
     }
 }
 
-/// Whether an option with this value says no more than its absence.
+/// Whether this value means the same as leaving the option out.
 #[must_use]
 pub fn is_off(name: &str, value: &str) -> bool {
-    matches!((name, value), (_, "false") | ("restart", "never") | ("verbose", "0"))
+    matches!((name, value), ("no-wait" | "quiet", "false") | ("restart", "never") | ("verbose", "0"))
 }
 
 /// None where an option is off, or not one of this program.
@@ -119,10 +119,11 @@ fn source_of(matches: &ArgMatches, name: &str) -> Option<ValueSource> {
     if is_on { matches.value_source(id) } else { None }
 }
 
-/// As the one who gave it wrote it.
+/// The option's name as it was given.
 fn shown(name: &str, source: ValueSource) -> String {
     match source {
         ValueSource::EnvVariable => format!("LEADERRUN_{}", name.replace('-', "_").to_uppercase()),
+        ValueSource::DefaultValue => format!("{name} in the configuration file"),
         _ => format!("--{name}"),
     }
 }

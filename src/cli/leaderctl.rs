@@ -89,11 +89,11 @@ enum Verb {
     Verify(VerifyFlags),
     /// Make the leader stop in order, and let another candidate lead
     StepDown(StepDownFlags),
-    /// Let nobody lead until the pause ends
+    /// Stop the leader, and let nobody lead until the pause ends
     Pause(PauseFlags),
     /// End a pause
     Resume(ResumeFlags),
-    /// Take the lease away from a leader that does nothing else any more
+    /// Take the lease away from a leader that only renews it
     Release(ReleaseFlags),
     /// Delete all that the store keeps of SHARD
     Forget(ForgetFlags),

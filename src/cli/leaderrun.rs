@@ -255,7 +255,6 @@ fn fail(status: u8, message: &str) -> ExitCode {
 fn not_started(program: &OsStr, error: StartError) -> Failure {
     let status = error.exit_status();
     let name = text::shown(&program.to_string_lossy());
-    let why = || nix::errno::Errno::from_raw(error.0).desc();
     let message = match status {
         // The file was there a moment ago, so what execve(2) misses is what its first line names.
         exit::NOT_FOUND if find(program).is_ok() => format!("{name}: cannot be executed: its interpreter is missing"),
@@ -265,11 +264,11 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
         _ if error.0 == sys::NO_PROCESS => {
             format!("cannot start {name}: the operating system refused a process, its cgroup or its namespaces")
         }
-        exit::NOT_EXECUTABLE => format!("{name}: cannot be executed: {}", why()),
+        exit::NOT_EXECUTABLE => format!("{name}: cannot be executed: {error}"),
         _ if error.0 == libc::EAGAIN => {
             format!("cannot start {name}: too many processes: raise the limit (ulimit -u, pids.max)")
         }
-        _ => format!("cannot start {name}: {}", why()),
+        _ => format!("cannot start {name}: {error}"),
     };
     Failure::Other { status, message }
 }

@@ -12,7 +12,7 @@ pub fn number(text: &str) -> Result<u32, String> {
 }
 
 /// # Errors
-/// One line: why the shard or the store cannot have so many.
+/// One line: why the shard or the store cannot have this many slots.
 pub fn check(slots: u32, shard: &Shard, location: Option<&Location>) -> Result<(), String> {
     slots::name(shard, slots)?;
     location.map_or(Ok(()), |location| slots::check(location, slots))

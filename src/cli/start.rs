@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// A thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up all threads
-/// of our user, and tokio panics if it can start none and has none.
+/// In leaderrun, a thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up
+/// all threads of our user, and tokio panics if it can start none and has none.
 const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 
 /// Why a program does not do its work.
@@ -66,7 +66,7 @@ pub fn main<T: Parser>(
     status
 }
 
-/// What a store at this location is asked in.
+/// The runtime for requests to a store at this location.
 pub fn runtime(location: &Location) -> Result<Runtime, Failure> {
     if !matches!(location, Location::File { .. }) {
         limits::check_threads().map_err(Failure::of_os)?;

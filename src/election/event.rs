@@ -45,7 +45,7 @@ pub enum Event {
     },
     Tree(TreeEvent),
     /// A time of the schedule has come at which a leader hands over.
-    TurnOver,
+    RotationDue,
     /// The number of other candidates that wait for the shard; None if it cannot be known.
     Counted {
         answer: Result<Option<usize>, StoreError>,
@@ -72,7 +72,7 @@ pub enum Booking {
 pub struct Skipped {
     /// Who ran it, and when.
     pub said: String,
-    /// The exit status: 0 only if the job succeeded, for a caller goes by it.
+    /// The exit status. It is 0 only if the job succeeded, because callers rely on it.
     pub status: u8,
 }
 

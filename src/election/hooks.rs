@@ -12,7 +12,7 @@ use crate::time::BootInstant;
 use std::fmt;
 use std::time::Duration;
 
-/// The longest time that a candidate stands back, unless the standbys' retry interval is longer.
+/// The longest time that a candidate stands back, unless twice the retry interval is longer.
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// How a hook ended.

@@ -6,7 +6,7 @@
 
 use super::job_gate::Entry;
 use super::restart::Runs;
-use super::rotation::Turn;
+use super::rotation::Rotation;
 use super::state::{Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, State, Then, Tree};
 use super::{
     Action, CommandEnd, Core, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop,
@@ -59,7 +59,7 @@ impl Core {
             leadership.entry.begun = true;
             actions.push(Action::Book { term: leadership.term });
         }
-        if now >= leadership.turn_due() {
+        if now >= leadership.rotation_due() {
             leadership.count_standbys(actions);
         }
         if now >= leadership.valid_until {
@@ -131,7 +131,7 @@ impl Core {
             entry: Entry::due_at(now, self.settings.job_gate),
             reading: Reading::due_at(now),
             runs: Runs::none_yet(),
-            turn: Turn::begun(now, self.settings.relinquish_after),
+            rotation: Rotation::begun(now, self.settings.relinquish_after),
             ending: None,
             asked: None,
             end: None,
@@ -267,9 +267,7 @@ impl Core {
         self.end_leadership(actions);
         let then = self.after_loss(loss);
         if leadership.entry.begun {
-            let left = leadership.valid_until.since(now);
-            let releasing = Releasing::begun(now, Some(leadership.term), then, left);
-            State::Releasing(releasing.settle_first(now, None, false, self.settings.timing.lease))
+            self.release(now, leadership, then, None, false)
         } else {
             self.go_on(now, then, actions)
         }
@@ -288,7 +286,7 @@ impl Core {
         // An orderly stop that is followed by a loss keeps its exit status, but has to hurry.
         match &mut leadership.ending {
             None => leadership.ending = Some(Ending::Lost(loss)),
-            // COMMAND would be started again after its tree is dead.
+            // Without this, COMMAND would be started again once its tree is dead.
             Some(Ending::ByItself(_)) if restarts && definite => leadership.ending = Some(Ending::Lost(loss)),
             Some(Ending::Lost(cause)) if definite => *cause = loss,
             Some(
@@ -336,7 +334,6 @@ impl Core {
             // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
             end = Some(asked.map_or(STOPPED, CommandEnd::Signalled));
         }
-        let left = leadership.valid_until.since(now);
         let unready = leadership.unready;
         let left_on = |signal| match end {
             Some(end) => Outcome::Ended(end),
@@ -369,7 +366,7 @@ impl Core {
             }
             Ending::Relinquished => {
                 self.begin_waiting(now);
-                (when_asked.map_or_else(|| Then::Held(self.after_turn(term)), Then::End), true)
+                (when_asked.map_or_else(|| Then::Held(self.after_rotation(term)), Then::End), true)
             }
             Ending::Ordered(_) if has_run => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
             Ending::Ordered(hold) => {
@@ -388,14 +385,10 @@ impl Core {
                 (then.unwrap_or_else(|| self.after_loss(loss)), ours)
             }
         };
-        let releasing = Releasing::begun(now, Some(term), then, left);
-        Some(if entered {
-            let ran = has_run.then_some(Ran { how, end });
-            State::Releasing(releasing.settle_first(now, ran, ours, self.settings.timing.lease))
-        } else if ours {
-            State::Releasing(releasing)
+        Some(if ours || entered {
+            self.release(now, leadership, then, has_run.then_some(Ran { how, end }), ours)
         } else {
-            self.go_on(now, releasing.then, actions)
+            self.go_on(now, then, actions)
         })
     }
 
@@ -419,9 +412,14 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> State {
         self.end_leadership(actions);
+        self.release(now, leadership, then, None, true)
+    }
+
+    /// Begins the release. A run that was entered into the ledger is settled there first.
+    fn release(&self, now: BootInstant, leadership: &Leadership, then: Then, ran: Option<Ran>, ours: bool) -> State {
         let releasing = Releasing::begun(now, Some(leadership.term), then, leadership.valid_until.since(now));
         State::Releasing(if leadership.entry.begun {
-            releasing.settle_first(now, None, true, self.settings.timing.lease)
+            releasing.settle_first(now, ran, ours, self.settings.timing.lease)
         } else {
             releasing
         })

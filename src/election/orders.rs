@@ -28,7 +28,7 @@ impl Core {
                         self.orders_worked = true;
                         self.store_answered(actions);
                         Some(if let Some(hold) = self.hold(now, None, &directives) {
-                            self.barred(now, hold, actions)
+                            self.wait_on_hold(now, hold, actions)
                         } else {
                             self.waiting.hold = None;
                             State::Standby(Standby::about_to(Request::Claim, now))
@@ -150,7 +150,7 @@ impl Core {
     }
 
     /// Makes a standby that waits until the orders let it lead.
-    pub(super) fn barred(&mut self, now: BootInstant, hold: Hold, actions: &mut Vec<Action>) -> State {
+    pub(super) fn wait_on_hold(&mut self, now: BootInstant, hold: Hold, actions: &mut Vec<Action>) -> State {
         if self.settings.patience == Patience::Once {
             return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
         }

@@ -26,9 +26,9 @@ const YOUNG: Duration = Duration::from_secs(30);
 /// A standby has claimed a free lease within this time.
 const LEAST_HOLD: Duration = Duration::from_secs(2);
 
-/// How long one leadership is to last.
+/// When a leadership is to end by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Turn {
+pub(super) struct Rotation {
     began: BootInstant,
     /// When to count the standbys.
     next: BootInstant,
@@ -37,7 +37,7 @@ pub(super) struct Turn {
     insists: bool,
 }
 
-impl Turn {
+impl Rotation {
     pub(super) fn begun(now: BootInstant, lasts: Option<Duration>) -> Self {
         let next = lasts.map_or(BootInstant::NEVER, |lasts| now.plus(lasts));
         Self { began: now, next, counting: false, insists: lasts.is_some() }
@@ -60,24 +60,24 @@ pub(super) struct StandingBack {
 }
 
 impl Leadership {
-    pub(super) fn turn_due(&self) -> BootInstant {
+    pub(super) fn rotation_due(&self) -> BootInstant {
         let goes_on = self.has_begun() && self.ending.is_none() && self.asked.is_none();
-        if goes_on && !self.turn.counting { self.turn.next } else { BootInstant::NEVER }
+        if goes_on && !self.rotation.counting { self.rotation.next } else { BootInstant::NEVER }
     }
 
     pub(super) fn count_standbys(&mut self, actions: &mut Vec<Action>) {
-        self.turn.counting = true;
-        self.turn.next = BootInstant::NEVER;
+        self.rotation.counting = true;
+        self.rotation.next = BootInstant::NEVER;
         actions.push(Action::CountStandbys);
     }
 }
 
 /// A time of the schedule has come.
-pub(super) fn turn_over(now: BootInstant, state: &mut State) {
+pub(super) fn due(now: BootInstant, state: &mut State) {
     match state {
         State::Leading(leadership) => {
-            if now.since(leadership.turn.began) >= YOUNG {
-                leadership.turn.next = now;
+            if now.since(leadership.rotation.began) >= YOUNG {
+                leadership.rotation.next = now;
             }
         }
         State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
@@ -93,14 +93,14 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Next {
         match state {
-            State::Leading(leadership) if leadership.turn.counting => {
-                leadership.turn.counting = false;
+            State::Leading(leadership) if leadership.rotation.counting => {
+                leadership.rotation.counting = false;
                 match answer {
                     Ok(Some(0)) => {
-                        if leadership.turn.insists {
-                            leadership.turn.next = now.plus(self.random.about(COUNT_AGAIN));
+                        if leadership.rotation.insists {
+                            leadership.rotation.next = now.plus(self.random.about(COUNT_AGAIN));
                         }
-                        actions.push(Action::Say(Notice::Staying("nobody else is there".to_owned())));
+                        actions.push(Action::Say(Notice::Staying("no standby waits".to_owned())));
                         None
                     }
                     // If the store denies renewals as well, COMMAND goes on for as long as its lease lasts.
@@ -112,7 +112,7 @@ impl Core {
                         self.relinquish(now, leadership, actions)
                     }
                     Err(error) => {
-                        leadership.turn.next = now.plus(self.random.about(ASK_AGAIN));
+                        leadership.rotation.next = now.plus(self.random.about(ASK_AGAIN));
                         actions.push(Action::Say(Notice::Staying(error.message)));
                         None
                     }
@@ -129,14 +129,14 @@ impl Core {
         let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
         if leadership.ending.is_some() || leadership.asked.is_some() {
             // COMMAND may be started again after this. Then the handover is still due.
-            leadership.turn.next = now;
+            leadership.rotation.next = now;
             return None;
         }
         let term = leadership.term;
         match leadership.tree {
             Tree::Idle { .. } => {
                 actions.push(Action::Say(Notice::Relinquishing));
-                let hold = self.after_turn(term);
+                let hold = self.after_rotation(term);
                 self.ends_between_runs(now, leadership, Ended::Relinquished, actions);
                 return Some(self.give_back(now, leadership, Then::Held(hold), actions));
             }
@@ -153,9 +153,9 @@ impl Core {
         None
     }
 
-    pub(super) fn after_turn(&self, term: Term) -> Hold {
+    pub(super) fn after_rotation(&self, term: Term) -> Hold {
         let left = (4 * self.settings.timing.retry_interval).max(LEAST_HOLD);
-        Hold::StandingBack { term, said: "after this one's turn".to_owned(), left }
+        Hold::StandingBack { term, said: "after this candidate's turn".to_owned(), left }
     }
 
     /// There may be no other candidate, or COMMAND may fail on every host. This is then the pause before more restarts.
@@ -200,7 +200,7 @@ impl Core {
     }
 
     /// Ends standing back once another candidate leads.
-    pub(super) fn turn_taken(&mut self, holder: &Holder) {
+    pub(super) fn another_leads(&mut self, holder: &Holder) {
         self.standing_back.take_if(|back| holder.term != Some(back.term));
     }
 }

@@ -62,13 +62,13 @@ impl Core {
         &mut self,
         now: BootInstant,
         state: &mut State,
-        news: Result<(), StoreError>,
+        reported: Result<(), StoreError>,
         actions: &mut Vec<Action>,
     ) -> Next {
         match state {
-            State::Standby(standby) => match news {
+            State::Standby(standby) => match reported {
                 Ok(()) if standby.request.is_some() => {
-                    standby.news = true;
+                    standby.changed_meanwhile = true;
                     None
                 }
                 Ok(()) if standby.intent == Request::Orders => None,
@@ -101,7 +101,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> State {
         self.store_answered(actions);
-        self.turn_taken(&holder);
+        self.another_leads(&holder);
         if self.settings.patience == Patience::Once {
             return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
         }
@@ -113,7 +113,7 @@ impl Core {
             Delivery::Kernel => kernel,
         };
         let next = match pause {
-            _ if standby.news => Standby::about_to(Request::Claim, now),
+            _ if standby.changed_meanwhile => Standby::about_to(Request::Claim, now),
             Some(pause) => Standby::about_to(Request::Look, now.plus(pause)),
             None => Standby::about_to(Request::Look, BootInstant::NEVER),
         };
@@ -152,7 +152,7 @@ impl Core {
             return Some(self.leave(now, standby, Outcome::Unreachable(error.message), actions));
         }
         standby.failures += 1;
-        standby.news = false;
+        standby.changed_meanwhile = false;
         standby.intent = asked;
         standby.next = now.plus(self.random.backoff(standby.failures, self.settings.timing.retry_interval));
         self.waiting.error = Some(error.clone());

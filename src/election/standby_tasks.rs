@@ -94,7 +94,7 @@ impl Core {
             | Event::Ordered { .. }
             | Event::Booked { .. }
             | Event::Settled { .. }
-            | Event::TurnOver
+            | Event::RotationDue
             | Event::Counted { .. }
             | Event::Tree(_) => {}
         }

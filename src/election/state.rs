@@ -6,7 +6,7 @@
 use super::hooks::HookEnd;
 use super::job_gate::Entry;
 use super::restart::Runs;
-use super::rotation::Turn;
+use super::rotation::Rotation;
 use super::{CommandEnd, Ended, Hold, Loss, Obstacle, Outcome, Ran, StartError};
 use crate::lease::{Term, Timing};
 use crate::store::{Holder, StoreError};
@@ -42,12 +42,12 @@ pub(super) struct Standby {
     pub(super) next: BootInstant,
     pub(super) failures: u32,
     /// The store reported a change while a request was under way: the answer may be older than the change.
-    pub(super) news: bool,
+    pub(super) changed_meanwhile: bool,
 }
 
 impl Standby {
     pub(super) fn about_to(intent: Request, next: BootInstant) -> Self {
-        Self { request: None, intent, next, failures: 0, news: false }
+        Self { request: None, intent, next, failures: 0, changed_meanwhile: false }
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Leadership {
     pub(super) reading: Reading,
     pub(super) entry: Entry,
     pub(super) runs: Runs,
-    pub(super) turn: Turn,
+    pub(super) rotation: Rotation,
     pub(super) tree: Tree,
     /// The first cause of its end; None while it goes on.
     pub(super) ending: Option<Ending>,

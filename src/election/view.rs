@@ -28,6 +28,21 @@ pub enum Hold {
     },
 }
 
+impl Hold {
+    /// The hold as it is when this much more time has passed.
+    #[must_use]
+    pub fn after(&self, passed: Duration) -> Self {
+        let mut hold = self.clone();
+        match &mut hold {
+            Self::Paused { left: Some(left), .. } | Self::HandedOver { left, .. } | Self::StandingBack { left, .. } => {
+                *left = left.saturating_sub(passed);
+            }
+            Self::Paused { left: None, .. } => {}
+        }
+        hold
+    }
+}
+
 /// The state of an election as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
@@ -73,7 +88,7 @@ impl fmt::Display for Hold {
             Self::Paused { said, left: Some(left) } => write!(f, "paused {said}, for another {}", show_seconds(*left)),
             Self::HandedOver { said, left, .. } => write!(f, "handed over {said}, for another {}", show_seconds(*left)),
             Self::StandingBack { said, left, .. } => {
-                write!(f, "others go first {said}, for another {}", show_seconds(*left))
+                write!(f, "other candidates go first {said}, for another {}", show_seconds(*left))
             }
         }
     }

@@ -44,7 +44,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
     let lease_files: Vec<OwnedFd> = descriptors.collect();
 
-    let (limit, will) = (spec.deadline.backstop_at, spec.will.clone());
+    let (limit, orphan_release) = (spec.deadline.backstop_at, spec.orphan_release.clone());
     let stop_time = spec.grace.saturating_add(spec.hooks.times().around_a_stop());
     let walks = spec.walks;
     let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();
@@ -74,10 +74,10 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             prepare_to_kill(rise);
             let backstop = Backstop { guard: Some(guard), tree, line: Some(line), limit, stop_time };
             let candidate_lives = backstop.run(lease_files)?;
-            if let Some(will) = will.filter(|_| !candidate_lives) {
+            if let Some(orphan_release) = orphan_release.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
                 priority::lower(spec.scheduling);
-                will.execute()?;
+                orphan_release.execute()?;
             }
             Ok(())
         }

@@ -76,7 +76,7 @@ impl Containment {
         };
         let (cgroup, why_no_cgroup) = match cgroup {
             Some(Err(why)) if contain == Contain::Cgroup => {
-                return Err(format!("--contain cgroup cannot be had: {why}"));
+                return Err(format!("--contain cgroup does not work here: {why}"));
             }
             Some(Err(why)) => (None, Some(why)),
             Some(Ok(cgroup)) => (Some(cgroup), None),
@@ -84,7 +84,8 @@ impl Containment {
         };
         match walks {
             Err(why) if cgroup.is_none() && namespaces.is_none() => Err(format!(
-                "cannot see the processes to kill: {why}; mount the /proc of this PID namespace, or use --contain pidns"
+                "cannot see the processes to kill: {why}; mount a /proc of this PID namespace without hidepid, or use \
+                 --contain pidns or a delegated cgroup"
             )),
             walks => Ok(Self {
                 walks: walks.is_ok(),
@@ -107,7 +108,7 @@ impl Containment {
         let Err(error) = cgroup.settle() else { return Ok(()) };
         let why = format!("{}: {error}", cgroup.path().display());
         if contain == Contain::Cgroup || !(self.walks || self.namespaces.is_some()) {
-            return Err(format!("--contain cgroup cannot be had: {why}"));
+            return Err(format!("--contain cgroup does not work here: {why}"));
         }
         (self.cgroup, self.why_no_cgroup) = (None, Some(why));
         Ok(())
@@ -265,7 +266,7 @@ fn raises() -> bool {
 }
 
 fn find_namespaces() -> Result<Namespaces, String> {
-    let refused = |error: &io::Error| format!("--contain pidns cannot be had: {error}");
+    let refused = |error: &io::Error| format!("--contain pidns does not work here: {error}");
     let one = SingleThread::prove().map_err(|error| refused(&error))?;
     match init::try_namespaces(&one, Namespaces::Privileged) {
         Ok(()) => Ok(Namespaces::Privileged),

@@ -34,7 +34,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Exit status of an init whose setup failed; not an errno of exec(2).
+/// Exit status of an init whose setup failed.
 const NOT_SET_UP: u8 = 1;
 
 /// The program that runs in the namespace, and the signal that asks it to stop.
@@ -118,7 +118,7 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
         sys::exit_at_once(NOT_SET_UP);
     }
     let started = set_up(namespaces, owner)
-        // This error is about the namespace. exec(2) has not judged COMMAND, so it must not look as if it had.
+        // This error is about the namespace. It must not be reported as an error of exec(2) on COMMAND.
         .map_err(|_| io::Error::from_raw_os_error(sys::NO_PROCESS))
         .and_then(|()| {
             let children = SignalFd::with_flags(&children_signal(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;

@@ -60,7 +60,7 @@ impl OrphanRelease {
     /// # Errors
     /// The kernel's. Then the lease ends by itself.
     pub fn execute(&self) -> io::Result<Infallible> {
-        let mut file = File::from(memfd_create(c"leaderrun will", MFdFlags::empty())?);
+        let mut file = File::from(memfd_create(c"leaderrun release", MFdFlags::empty())?);
         file.write_all(&serde_json::to_vec(self).map_err(io::Error::other)?)?;
         file.rewind()?;
         let number = file.as_raw_fd().to_string();
@@ -120,17 +120,17 @@ pub fn run_if_respawned() -> Option<ExitCode> {
         .and_then(|number| number.to_str()?.parse().ok())
         .ok_or_else(|| "only leaderrun starts this program".to_owned())
         .and_then(|number| read(number).map_err(|error| format!("{error}: only leaderrun starts this program")))
-        .and_then(|will| {
+        .and_then(|release| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| error.to_string())?;
-            let released = runtime.block_on(will.release());
+            let released = runtime.block_on(release.release());
             // A name lookup may hang for a long time, and nobody needs its result.
             runtime.shutdown_background();
-            released.map(|()| will)
+            released.map(|()| release)
         });
     Some(match done {
-        Ok(will) => {
-            let OrphanRelease { shard, owner, term, .. } = will;
+        Ok(release) => {
+            let OrphanRelease { shard, owner, term, .. } = release;
             terminal::say_last(format_args!(
                 "leaderrun: released after it was killed shard={shard:?} term={term} owner={owner:?}"
             ));
@@ -169,13 +169,13 @@ mod tests {
         fuzz::bent("orphan release", &[&ours], |text, source| {
             let read = serde_json::from_slice::<OrphanRelease>(text);
             match &read {
-                Ok(will) => {
-                    let written = serde_json::to_vec(will).unwrap();
+                Ok(release) => {
+                    let written = serde_json::to_vec(release).unwrap();
                     let again: OrphanRelease = serde_json::from_slice(&written).unwrap();
                     assert_eq!(serde_json::to_vec(&again).unwrap(), written);
-                    assert!(!format!("{:?}", will.store_url).contains("hunter2"));
-                    let _ = BootInstant::from_nanos(source.number()).plus(will.lease);
-                    if let Err(message) = Shard::from_str(&will.shard) {
+                    assert!(!format!("{:?}", release.store_url).contains("hunter2"));
+                    let _ = BootInstant::from_nanos(source.number()).plus(release.lease);
+                    if let Err(message) = Shard::from_str(&release.shard) {
                         fuzz::assert_is_one_line(&message);
                     }
                 }

@@ -302,7 +302,7 @@ impl Shared {
                 } => (Order::Stop { kill_after }, Ending::Asked),
                 Stop::Losing { certain: false } => (Order::Lose, Ending::Late),
                 Stop::Losing { certain: true } => (Order::Lose, Ending::Lost),
-                // It asks for nothing, so this reason is not used.
+                // A kill sends no stop signal, so this reason is never recorded.
                 Stop::Kill => (Order::Kill, Ending::Asked),
             };
             self.feed(state, Input::Order(order), why);

@@ -1,9 +1,8 @@
 //! The words of the library: roles, endings and errors.
 
-use crate::election::{Outcome, StartError};
+use crate::election::Outcome;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::text::on_one_line;
-use nix::errno::Errno;
 use std::fmt;
 use std::io;
 
@@ -164,7 +163,7 @@ pub(super) fn farewell(outcome: Outcome) -> Result<(), Error> {
         // The member was asked to end, whether it led or not.
         Outcome::Ended(_) | Outcome::Interrupted(_) => Ok(()),
         Outcome::Refused(error) => Err(error.into()),
-        Outcome::NotStarted(StartError(number)) => Err(Error::System(Errno::from_raw(number).desc().to_owned())),
+        Outcome::NotStarted(error) => Err(Error::System(error.to_string())),
         // These come from options that a member does not have.
         Outcome::Unreachable(message) => Err(Error::Unreachable(message)),
         Outcome::Overran | Outcome::NotAcquired(_) | Outcome::Lost(_) | Outcome::Done(_) => Err(Error::Stopped),

@@ -65,8 +65,8 @@ pub struct Statement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leads {
     pub term: Term,
-    /// The time until the tree is killed if the lease is not renewed. None if the lease does not expire. Zero while the
-    /// tree is being stopped because the lease is lost.
+    /// The time until the tree is killed if the lease is not renewed. None if the lease does not expire. Zero once the
+    /// tree is being killed, or stopped because the lease is lost.
     pub left: Option<Duration>,
 }
 
@@ -153,7 +153,7 @@ impl QuerySocket {
     }
 
     /// Answers every question, without end. Cancel-safe.
-    pub async fn testify(&self) {
+    pub async fn answer_all(&self) {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
                 // Descriptors may have run out. This question gets no answer, and the election goes on.

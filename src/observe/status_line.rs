@@ -124,25 +124,17 @@ fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> Stri
 
 /// The obstacle, with the time that is left of it by now.
 fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootInstant) -> String {
-    let by_now = |left: Duration, heard| left.saturating_sub(now.since(heard));
     match obstacle {
         Obstacle::Holder(holder) => match holder.expires_in {
             Some(left) => {
-                format!("{holder} leads for another {} unless it renews", show_seconds(by_now(left, heard.holder)))
+                let left = left.saturating_sub(now.since(heard.holder));
+                format!("{holder} leads for another {} unless it renews", show_seconds(left))
             }
             None => format!("{holder} leads"),
         },
-        Obstacle::Hold(Hold::Paused { said, left }) => {
-            let left = left.map(|left| by_now(left, heard.orders));
-            Hold::Paused { said: said.clone(), left }.to_string()
-        }
-        Obstacle::Hold(Hold::HandedOver { term, said, left }) => {
-            Hold::HandedOver { term: *term, said: said.clone(), left: by_now(*left, heard.orders) }.to_string()
-        }
         // A standby stands back from the beginning of its wait.
-        Obstacle::Hold(Hold::StandingBack { term, said, left }) => {
-            Hold::StandingBack { term: *term, said: said.clone(), left: by_now(*left, since) }.to_string()
-        }
+        Obstacle::Hold(hold @ Hold::StandingBack { .. }) => hold.after(now.since(since)).to_string(),
+        Obstacle::Hold(hold) => hold.after(now.since(heard.orders)).to_string(),
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a program writes to standard error: log lines, and on a terminal at most one status line below them, which is
 //! redrawn in place.
 //!
-//! The hazard: standard error may accept nothing for a while, or for ever (see `stderr.rs`).
-//! Nothing here waits for it. Lines that it does not accept are kept up to a limit and written later in the same order.
-//! Lines beyond the limit are dropped and counted, and a log line reports the count. Only a process that is ending
-//! waits, for a moment. The status line is never kept: by then something else may stand in its place.
+//! The hazard: standard error may accept nothing for a while, or for ever (see `stderr.rs`). Nothing here waits for it.
+//! Lines that it does not accept are kept up to a limit and written later in the same order. Lines beyond the limit are
+//! dropped and counted, and a log line reports the count. Only a process that is ending waits, for a moment. The status
+//! line is never kept: by then something else may stand in its place.
 
 use crate::observe::stderr::Outlet;
 use crate::sys;
@@ -30,13 +30,13 @@ const RETRY: Duration = Duration::from_secs(1);
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
-static SCREEN: LazyLock<Mutex<Screen>> = LazyLock::new(|| Mutex::new(Screen::on(Outlet::open())));
+static TERMINAL: LazyLock<Mutex<Terminal>> = LazyLock::new(|| Mutex::new(Terminal::on(Outlet::open())));
 /// Notified when a line is kept.
 static STUCK: Notify = Notify::const_new();
 
-struct Screen {
+struct Terminal {
     outlet: Outlet,
-    /// The status line is on the screen, as far as we know.
+    /// The status line is on the terminal, as far as we know.
     drawn: bool,
     kept: Vec<u8>,
     /// Lines that were dropped. While there are some, no other line is kept: a line that counts them comes first.
@@ -49,28 +49,28 @@ struct Screen {
 
 /// Sets `report_lost`, which makes the line that counts dropped lines, with its line break.
 pub(crate) fn begin(report_lost: impl Fn(usize) -> String + Send + 'static) {
-    the_screen().report_lost = Box::new(report_lost);
+    the_terminal().report_lost = Box::new(report_lost);
 }
 
 /// Writes a line that is not part of the log.
 pub(crate) fn say(line: impl Display) {
-    the_screen().keep(format!("{line}\n").as_bytes());
+    the_terminal().keep(format!("{line}\n").as_bytes());
 }
 
 /// Draws `line` in place of the status line before, cut to the width. Does nothing without a terminal, or while another
 /// process has it.
 pub(crate) fn draw(line: &str) {
-    the_screen().draw(line);
+    the_terminal().draw(line);
 }
 
 pub(crate) fn erase() {
-    the_screen().erase();
+    the_terminal().erase();
 }
 
 /// Waits until it is time to [`flush`] again. Cancel-safe.
 pub(crate) async fn due() {
     loop {
-        let retry_at = the_screen().retry_at;
+        let retry_at = the_terminal().retry_at;
         match retry_at {
             Some(at) => return sleep_until(at).await,
             None => STUCK.notified().await,
@@ -80,27 +80,27 @@ pub(crate) async fn due() {
 
 /// Writes as much as possible of what is kept.
 pub(crate) fn flush() {
-    the_screen().flush();
+    the_terminal().flush();
 }
 
 /// Erases the status line and tries a last time to write what is kept. A process calls this last.
 pub(crate) fn close() {
-    the_screen().close();
+    the_terminal().close();
 }
 
 /// Writes a last line for a thread that panics, perhaps while it holds the lock.
 pub(crate) fn say_last(line: impl Display) {
     let line = format!("{line}\n");
-    let mut screen = match SCREEN.try_lock() {
-        Ok(screen) => screen,
-        Err(TryLockError::Poisoned(screen)) => screen.into_inner(),
+    let mut terminal = match TERMINAL.try_lock() {
+        Ok(terminal) => terminal,
+        Err(TryLockError::Poisoned(terminal)) => terminal.into_inner(),
         Err(TryLockError::WouldBlock) => {
             let _ = Outlet::open().write(line.as_bytes());
             return;
         }
     };
-    screen.keep(line.as_bytes());
-    screen.close();
+    terminal.keep(line.as_bytes());
+    terminal.close();
 }
 
 /// Writes log lines to standard error.
@@ -117,7 +117,7 @@ impl MakeWriter<'_> for Lines {
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        the_screen().keep(line);
+        the_terminal().keep(line);
         Ok(line.len())
     }
 
@@ -126,7 +126,7 @@ impl Write for Lines {
     }
 }
 
-impl Screen {
+impl Terminal {
     fn on(outlet: Outlet) -> Self {
         let report_lost = |lost: usize| format!("{}\n", dropped(lost));
         Self { outlet, drawn: false, kept: Vec::new(), lost: 0, report_lost: Box::new(report_lost), retry_at: None }
@@ -203,8 +203,8 @@ pub(crate) fn dropped(lost: usize) -> String {
     format!("{lost} log lines were dropped because standard error did not take them")
 }
 
-fn the_screen() -> MutexGuard<'static, Screen> {
-    SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
+fn the_terminal() -> MutexGuard<'static, Terminal> {
+    TERMINAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The part of `line` that certainly fits on one row. Only the terminal knows the width of a character outside ASCII,
@@ -229,18 +229,18 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     /// A terminal that is full, and its master.
-    fn full() -> (File, Screen) {
+    fn full() -> (File, Terminal) {
         let pty = openpty(None, None).unwrap();
-        let mut screen = Screen::on(Outlet::own(reopened(&pty.slave)));
+        let mut terminal = Terminal::on(Outlet::own(reopened(&pty.slave)));
         // The kernel passes on what it accepted a moment later, and then there is room again.
         for _ in 0..10 {
-            while screen.flush() {
-                screen.kept = b"x".repeat(1000);
+            while terminal.flush() {
+                terminal.kept = b"x".repeat(1000);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        screen.kept.clear();
-        (File::from(pty.master), screen)
+        terminal.kept.clear();
+        (File::from(pty.master), terminal)
     }
 
     fn reopened(slave: &impl AsFd) -> File {
@@ -251,23 +251,23 @@ mod tests {
 
     #[test]
     fn what_a_terminal_does_not_accept_is_kept_up_to_a_limit_and_written_later() {
-        let (mut master, mut screen) = full();
-        screen.keep(b"first\n");
-        assert!(!screen.flush());
+        let (mut master, mut terminal) = full();
+        terminal.keep(b"first\n");
+        assert!(!terminal.flush());
         for _ in 0..100 {
-            screen.keep(&b"y".repeat(1000));
+            terminal.keep(&b"y".repeat(1000));
         }
         // A short line must not overtake the lines that were dropped before it.
-        let lost = screen.lost;
-        screen.keep(b"z\n");
-        assert!(screen.kept.len() <= MOST_KEPT && lost > 30 && screen.lost == lost + 1, "{lost}");
+        let lost = terminal.lost;
+        terminal.keep(b"z\n");
+        assert!(terminal.kept.len() <= MOST_KEPT && lost > 30 && terminal.lost == lost + 1, "{lost}");
         let mut read = Vec::new();
-        while !screen.flush() {
+        while !terminal.flush() {
             let mut some = [0; 4096];
             let length = master.read(&mut some).unwrap();
             read.extend(&some[..length]);
         }
-        screen.keep(b"last\n");
+        terminal.keep(b"last\n");
         let mut some = [0; 4096];
         while !read.ends_with(b"last\r\n") {
             let length = master.read(&mut some).unwrap();

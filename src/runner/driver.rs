@@ -27,7 +27,7 @@ const DOUBTS_APART: Duration = Duration::from_millis(100);
 /// How long a candidate that has nothing else left to do waits for its notes to be written.
 const LAST_NOTES: Duration = Duration::from_secs(1);
 
-/// A delay before the start of a leadership is written. A COMMAND that ends sooner is written once, not twice.
+/// How long after COMMAND's start the history gets an entry. A COMMAND that ends sooner is written once, not twice.
 const BEGINS_AFTER: Duration = Duration::from_secs(1);
 
 /// What an election needs from the machine that a candidate runs on: something that wakes it, people who ask it to
@@ -136,13 +136,13 @@ pub async fn run(
         asked: JoinSet::new(),
         renewals: JoinSet::new(),
         entries: JoinSet::new(),
-        news: JoinSet::new(),
+        changes: JoinSet::new(),
         doubts: JoinSet::new(),
-        turns: JoinSet::new(),
+        rotations: JoinSet::new(),
         notes: JoinSet::new(),
         beginnings: JoinSet::new(),
-        chronicle: Arc::default(),
-        presence: JoinSet::new(),
+        history: Arc::default(),
+        announcement: JoinSet::new(),
         options,
         term: None,
         led,
@@ -166,8 +166,8 @@ pub async fn run(
             Some(event) = driver.asked.join_next() => driver.events.extend(heard(event)),
             Some(event) = driver.entries.join_next() => driver.events.extend(heard(event)),
             Some(event) = driver.doubts.join_next() => driver.events.extend(heard(event)),
-            Some(event) = driver.news.join_next() => driver.events.extend(heard(event)),
-            Some(event) = driver.turns.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.changes.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.rotations.join_next() => driver.events.extend(heard(event)),
             Some(_) = driver.notes.join_next() => {}
             event = host.next(wake_at) => driver.events.push_back(event?),
         }
@@ -183,18 +183,18 @@ struct Driver {
     /// Writes to the job's ledger. They are never cut short, because the next one depends on what they wrote.
     entries: JoinSet<Event>,
     /// A standby's wait for a change in the store.
-    news: JoinSet<Event>,
+    changes: JoinSet<Event>,
     /// A leader's wait for a warning from the store.
     doubts: JoinSet<Event>,
     /// The wait for the schedule's next rotation, while we lead.
-    turns: JoinSet<Event>,
+    rotations: JoinSet<Event>,
     /// Notes for people that are being written.
     notes: JoinSet<()>,
     /// Notes that a leadership has begun. Nothing waits for them.
     beginnings: JoinSet<()>,
-    chronicle: Arc<History>,
+    history: Arc<History>,
     /// Our announcement as a standby.
-    presence: JoinSet<()>,
+    announcement: JoinSet<()>,
     options: Options,
     /// The term of the present leadership, for the log.
     term: Option<Term>,
@@ -217,10 +217,10 @@ impl Driver {
             }
         }
         if !self.election.is_standby() {
-            self.news.abort_all();
-            self.news.detach_all();
-        } else if self.election.wants_news() && self.news.is_empty() {
-            self.news.spawn(self.requests.changed());
+            self.changes.abort_all();
+            self.changes.detach_all();
+        } else if self.election.wants_change() && self.changes.is_empty() {
+            self.changes.spawn(self.requests.changed());
         }
         if !self.election.is_leading() {
             self.doubts.abort_all();
@@ -229,21 +229,21 @@ impl Driver {
             self.doubts.spawn(self.requests.doubted());
         }
         if !self.election.is_leading() {
-            self.turns.abort_all();
-            self.turns.detach_all();
-        } else if let Some(schedule) = self.options.schedule.as_ref().filter(|_| self.turns.is_empty()) {
+            self.rotations.abort_all();
+            self.rotations.detach_all();
+        } else if let Some(schedule) = self.options.schedule.as_ref().filter(|_| self.rotations.is_empty()) {
             let comes = schedule.clone().comes();
-            self.turns.spawn(async move {
+            self.rotations.spawn(async move {
                 comes.await;
-                Event::TurnOver
+                Event::RotationDue
             });
         }
-        if !self.presence.is_empty() && !self.election.is_standby() {
-            self.presence.abort_all();
-            self.presence.detach_all();
+        if !self.announcement.is_empty() && !self.election.is_standby() {
+            self.announcement.abort_all();
+            self.announcement.detach_all();
             self.notes.spawn(self.requests.withdraw());
-        } else if self.presence.is_empty() && self.options.announces && self.election.is_waiting() {
-            self.presence.spawn(self.requests.announce());
+        } else if self.announcement.is_empty() && self.options.announces && self.election.is_waiting() {
+            self.announcement.spawn(self.requests.announce());
         }
         host.show(self.election.view(self.requests.campaign.store().hindrance()));
     }
@@ -271,15 +271,15 @@ impl Driver {
                     self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
                     self.events.push_back(Event::Tree(TreeEvent::Dead));
                 }
-                if self.chronicle.open(&candidate, term) {
-                    self.beginnings.spawn(self.requests.save(&self.chronicle, BEGINS_AFTER));
+                if self.history.open(&candidate, term) {
+                    self.beginnings.spawn(self.requests.save(&self.history, BEGINS_AFTER));
                 }
             }
             Action::Ended { term, how } => {
                 self.beginnings.abort_all();
                 self.beginnings.detach_all();
-                self.chronicle.close(term, &how);
-                self.notes.spawn(self.requests.save(&self.chronicle, Duration::ZERO));
+                self.history.close(term, &how);
+                self.notes.spawn(self.requests.save(&self.history, Duration::ZERO));
             }
             Action::Extend(deadline) => host.extend(deadline),
             Action::Stop(stop) => host.stop(stop),
@@ -433,13 +433,13 @@ impl Requests {
         async move { noted(within(timeout, orders::forget_handover(&**campaign.store(), &leader.shard, term)).await) }
     }
 
-    fn save(&self, chronicle: &Arc<History>, after: Duration) -> impl Future<Output = ()> + use<> {
-        let ((campaign, _, timeout), leader, chronicle) = (self.parts(), self.leader(), Arc::clone(chronicle));
+    fn save(&self, history: &Arc<History>, after: Duration) -> impl Future<Output = ()> + use<> {
+        let ((campaign, _, timeout), leader, history) = (self.parts(), self.leader(), Arc::clone(history));
         async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
             }
-            noted(within(timeout, chronicle.save(&**campaign.store(), &leader.shard)).await);
+            noted(within(timeout, history.save(&**campaign.store(), &leader.shard)).await);
         }
     }
 

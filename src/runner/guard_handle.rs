@@ -1,5 +1,5 @@
-//! The candidate's side of a tree: it starts guard and backstop, talks to them, and can itself kill the tree if both
-//! fail.
+//! The candidate's side of a tree: it starts guard and backstop, talks to them, and kills the tree itself when the guard
+//! does not, even if the backstop is gone.
 //!
 //! The hazard: the guard's last report and the kernel's news of the guard's end arrive on different paths, in any
 //! order. The tree counts as dead on one of two grounds only. Either the backstop reported it: it has no descendant
@@ -57,11 +57,11 @@ pub struct GuardHandle {
     proven: bool,
     /// True if [`TreeEvent::Dead`] was reported.
     dead: bool,
-    news: VecDeque<News>,
+    events: VecDeque<GuardEvent>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum GuardEvent {
     Tree(TreeEvent),
     /// COMMAND runs, as this process.
     Started {
@@ -80,7 +80,7 @@ pub enum News {
 pub struct Command {
     pub words: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
-    /// The variable that names the job's turn, if COMMAND's runs are counted.
+    /// The variable that names the job's period or name, if COMMAND's runs are counted.
     pub job: Option<(&'static str, String)>,
     pub stop_signal: Signal,
     pub grace: Duration,
@@ -96,7 +96,7 @@ pub struct Command {
 }
 
 impl GuardHandle {
-    /// Starts backstop, guard and COMMAND. `tenure` stays open in guard and backstop, and nowhere below them.
+    /// Starts backstop, guard and COMMAND. `lease_files` stays open in guard and backstop, and nowhere below them.
     ///
     /// # Errors
     /// The kernel's error; then nothing was started.
@@ -105,11 +105,11 @@ impl GuardHandle {
         candidate: &Candidate,
         term: Term,
         deadline: Deadline,
-        tenure: &[BorrowedFd<'_>],
+        lease_files: &[BorrowedFd<'_>],
     ) -> io::Result<Self> {
         nix::sys::prctl::set_child_subreaper(true)?;
         let tree = command.containment.new_tree()?;
-        Self::start_in(&tree, command, candidate, term, deadline, tenure)
+        Self::start_in(&tree, command, candidate, term, deadline, lease_files)
             .inspect_err(|_| tree.leaf().into_iter().for_each(Leaf::remove))
             .map(|(guard, backstop, backstop_pid)| Self {
                 guard,
@@ -122,7 +122,7 @@ impl GuardHandle {
                 backstop_closed: false,
                 proven: false,
                 dead: false,
-                news: VecDeque::new(),
+                events: VecDeque::new(),
             })
     }
 
@@ -132,7 +132,7 @@ impl GuardHandle {
         candidate: &Candidate,
         term: Term,
         deadline: Deadline,
-        tenure: &[BorrowedFd<'_>],
+        lease_files: &[BorrowedFd<'_>],
     ) -> io::Result<(Ear, Ear, Pid)> {
         let (containment, leaf) = (&command.containment, tree.leaf());
         let spec = write_spec(&GuardSpec {
@@ -142,7 +142,7 @@ impl GuardHandle {
             stop_signal: command.stop_signal as i32,
             hooks: command.hooks.clone(),
             terminal_group: command.terminal_group.map(Pid::as_raw),
-            will: command.store_url.as_ref().map(|url| OrphanRelease::new(url, candidate, term)),
+            orphan_release: command.store_url.as_ref().map(|url| OrphanRelease::new(url, candidate, term)),
             scheduling: containment.scheduling(),
             walks: containment.walks(),
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
@@ -153,7 +153,7 @@ impl GuardHandle {
         let (backstop, backstops_end) = Line::pair()?;
         let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd()];
         inherited.extend(leaf.map(Leaf::directory));
-        inherited.extend(tenure);
+        inherited.extend(lease_files);
         let mut arguments = vec![OsString::from(candidate.shard.as_str())];
         arguments.extend(inherited.iter().map(|descriptor| descriptor.as_raw_fd().to_string().into()));
         let (guard, backstop) = (sys::watch(guard)?, sys::watch(backstop)?);
@@ -206,11 +206,11 @@ impl GuardHandle {
         self.seized = true;
     }
 
-    /// Waits for the next news. Cancelling it loses none.
-    pub async fn news(&mut self) -> News {
+    /// Waits for the next event. Cancelling it loses none.
+    pub async fn next(&mut self) -> GuardEvent {
         loop {
-            if let Some(news) = self.news.pop_front() {
-                return news;
+            if let Some(event) = self.events.pop_front() {
+                return event;
             }
             if self.seized && !self.dead {
                 // Each process that ends cancels this wait. That must not postpone the next kill, so the instant is
@@ -218,7 +218,7 @@ impl GuardHandle {
                 tokio::time::sleep_until(self.look_at).await;
                 let next = self.tree.kill();
                 self.look_at = Instant::now() + next.since(BootInstant::now());
-                return News::Seizing;
+                return GuardEvent::Seizing;
             }
             let (guard_closed, backstop_closed) = (self.guard_closed, self.backstop_closed);
             tokio::select! {
@@ -277,17 +277,17 @@ impl GuardHandle {
 
     fn hear(&mut self, report: &Report) {
         match *report {
-            Report::Started { pid } => self.news.push_back(News::Started { pid }),
-            Report::Paused { .. } => self.news.push_back(News::Paused),
+            Report::Started { pid } => self.events.push_back(GuardEvent::Started { pid }),
+            Report::Paused { .. } => self.events.push_back(GuardEvent::Paused),
             Report::NotStarted(error) => self.tell(TreeEvent::NotStarted(error)),
             Report::Ended(end) => self.tell(TreeEvent::Ended(end)),
             Report::DeadlineReached => self.tell(TreeEvent::DeadlineReached),
             Report::Unready(end) => self.tell(TreeEvent::Unready(end)),
-            Report::HookFailed(hook, end) => self.news.push_back(News::HookFailed(hook, end)),
+            Report::HookFailed(hook, end) => self.events.push_back(GuardEvent::HookFailed(hook, end)),
             Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
             Report::Killed { woken, signalled, empty } => tracing::debug!(
-                "killed the tree: {woken:.1?} after it was due the guard was awake, after {signalled:.1?} each process had \
-                 SIGKILL, after {empty:.1?} none was left"
+                "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
+                 {signalled:.1?}, and none was left after {empty:.1?}"
             ),
             // While we kill the tree ourselves, we also check ourselves that it is dead.
             Report::Dead if self.seized => {}
@@ -297,7 +297,7 @@ impl GuardHandle {
     }
 
     fn tell(&mut self, event: TreeEvent) {
-        self.news.push_back(News::Tree(event));
+        self.events.push_back(GuardEvent::Tree(event));
     }
 
     fn order(&self, order: Order) {
@@ -305,7 +305,7 @@ impl GuardHandle {
     }
 }
 
-/// Reaps the processes that ended. Called on SIGCHLD, and on [`News::Seizing`]. The kernel reports each child once
+/// Reaps the processes that ended. Called on SIGCHLD, and on [`GuardEvent::Seizing`]. The kernel reports each child once
 /// only, so `handles` must contain all our trees. Without any, the process was an orphan that became ours because we
 /// are PID 1 or a subreaper.
 pub fn reap<'a>(handles: impl IntoIterator<Item = &'a mut GuardHandle>) {
@@ -331,7 +331,7 @@ fn for_hooks(reason: StopReason) -> Reason {
 }
 
 fn write_spec(spec: &GuardSpec) -> io::Result<File> {
-    let mut file = File::from(memfd_create(c"leaderrun charge", MFdFlags::MFD_CLOEXEC)?);
+    let mut file = File::from(memfd_create(c"leaderrun guard spec", MFdFlags::MFD_CLOEXEC)?);
     serde_json::to_writer(&mut file, spec).map_err(io::Error::other)?;
     file.flush()?;
     file.rewind()?;

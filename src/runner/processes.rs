@@ -13,7 +13,7 @@ use crate::observe::status_line::StatusLine;
 use crate::observe::systemd::{self, Notifier};
 use crate::observe::terminal;
 use crate::runner::driver::Host;
-use crate::runner::guard_handle::{self, Command, GuardHandle, News};
+use crate::runner::guard_handle::{self, Command, GuardEvent, GuardHandle};
 use crate::runner::signals::Signals;
 use crate::runner::standby_tasks::{Happening, StandbyTasks};
 use crate::slots::Campaign;
@@ -91,11 +91,11 @@ impl Processes {
         }
     }
 
-    fn tell(&mut self, mut news: impl FnMut(&mut dyn Observer)) {
-        self.line.iter_mut().for_each(|line| news(line));
-        self.query_socket.iter_mut().for_each(|query_socket| news(query_socket));
-        self.notifier.iter_mut().for_each(|notifier| news(notifier));
-        self.metrics.iter_mut().for_each(|metrics| news(metrics));
+    fn tell(&mut self, mut tell: impl FnMut(&mut dyn Observer)) {
+        self.line.iter_mut().for_each(|line| tell(line));
+        self.query_socket.iter_mut().for_each(|query_socket| tell(query_socket));
+        self.notifier.iter_mut().for_each(|notifier| tell(notifier));
+        self.metrics.iter_mut().for_each(|metrics| tell(metrics));
     }
 
     fn asked(&mut self, signal: Signal) -> Event {
@@ -131,21 +131,21 @@ impl Processes {
         self.standby_tasks.take(happening).then_some(Event::Dismissed)
     }
 
-    fn tree_news(&mut self, news: News) -> Option<Event> {
-        match news {
-            News::Started { pid } => {
+    fn guard_event(&mut self, event: GuardEvent) -> Option<Event> {
+        match event {
+            GuardEvent::Started { pid } => {
                 tracing::debug!(command_pid = pid, "started the command");
                 self.tell(|observer| observer.started());
                 return Some(Event::Tree(TreeEvent::Started));
             }
-            News::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
-            News::Paused => {
+            GuardEvent::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
+            GuardEvent::Paused => {
                 // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Then `fg` wakes us
                 // here. If nobody could wake us, the kernel did not stop us.
                 let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
                 self.with_guard(|guard| guard.resume());
             }
-            News::Tree(event) => {
+            GuardEvent::Tree(event) => {
                 if event == TreeEvent::Dead {
                     self.guard = None;
                     priority::lower(self.command.containment.scheduling());
@@ -155,7 +155,7 @@ impl Processes {
                 }
                 return Some(Event::Tree(event));
             }
-            News::Seizing => self.reap(),
+            GuardEvent::Seizing => self.reap(),
         }
         None
     }
@@ -167,19 +167,19 @@ impl Host for Processes {
         loop {
             let event = tokio::select! {
                 signal = self.signals.next() => self.signalled(signal),
-                news = news_of(&mut self.guard) => self.tree_news(news),
+                event = or_never(self.guard.as_mut().map(GuardHandle::next)) => self.guard_event(event),
                 happening = self.standby_tasks.next() => self.standby_tasks_event(happening),
                 () = self.timer.reached() => Some(Event::Tick),
-                () = testimony(self.query_socket.as_ref()) => None,
+                () = or_never(self.query_socket.as_ref().map(QuerySocket::answer_all)) => None,
                 () = terminal::due() => {
                     terminal::flush();
                     None
                 }
-                () = redraw(self.line.as_ref()) => {
+                () = or_never(self.line.as_ref().map(StatusLine::due)) => {
                     self.line.as_mut().expect("it was due").attend();
                     None
                 }
-                () = due(self.notifier.as_ref()) => {
+                () = or_never(self.notifier.as_ref().map(Notifier::due)) => {
                     self.notifier.as_mut().expect("it was due").attend();
                     None
                 }
@@ -197,7 +197,7 @@ impl Host for Processes {
         deadline: Deadline,
         campaign: &Campaign,
     ) -> Result<(), StartError> {
-        assert!(self.standby_tasks.handles().next().is_none(), "what runs beside a standby outlived it");
+        assert!(self.standby_tasks.handles().next().is_none(), "a standby task outlived the standby");
         let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
         let slot = campaign.place().map(|place| place.slot);
         self.command.set_leadership(candidate, term, self.query_socket.as_ref(), notifies, slot);
@@ -282,30 +282,10 @@ async fn settle_down() {
     sys::forget_instructions();
 }
 
-async fn news_of(guard: &mut Option<GuardHandle>) -> News {
-    match guard {
-        Some(guard) => guard.news().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn testimony(query_socket: Option<&QuerySocket>) {
-    match query_socket {
-        Some(query_socket) => query_socket.testify().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn due(notifier: Option<&Notifier>) {
-    match notifier {
-        Some(notifier) => notifier.due().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn redraw(line: Option<&StatusLine>) {
-    match line {
-        Some(line) => line.due().await,
+/// The output of `future`. Without one, this never ends.
+pub(crate) async fn or_never<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
         None => std::future::pending().await,
     }
 }
@@ -344,8 +324,8 @@ impl Command {
         self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
         self.environment.extend(self.job.iter().map(|(name, value)| (name.into(), value.into())));
         self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.to_string().into())));
-        let of_witness = query_socket.map(QuerySocket::variables).into_iter().flatten();
-        self.environment.extend(of_witness.map(|(name, value)| (name.into(), value.into())));
+        let variables = query_socket.map(QuerySocket::variables).into_iter().flatten();
+        self.environment.extend(variables.map(|(name, value)| (name.into(), value.into())));
     }
 }
 

@@ -51,7 +51,7 @@ impl Relinquish {
     /// # Errors
     /// A fragment that says what to write.
     pub fn parse(text: &str, duration: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
-        let usage = || "write a duration like 1h, a name like @daily, or a crontab's five fields".to_owned();
+        let usage = || "write a duration such as 1h, a name such as @daily, or a crontab's five fields".to_owned();
         let text = text.trim();
         let every = text.strip_prefix("@every").filter(|rest| rest.starts_with(char::is_whitespace)).map(str::trim);
         if let Some(after) = every.or(Some(text).filter(|text| !text.starts_with('@'))).map(&duration) {

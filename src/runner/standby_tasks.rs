@@ -10,8 +10,8 @@ use crate::election::{CommandEnd, Dismissal, GUARD_PATIENCE, TreeEvent};
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
 use crate::lease::{Candidate, Deadline, Term, show};
-use crate::runner::guard_handle::{Command, GuardHandle, News};
-use crate::runner::processes::inherited;
+use crate::runner::guard_handle::{Command, GuardEvent, GuardHandle};
+use crate::runner::processes::{inherited, or_never};
 use crate::store::Holder;
 use crate::time::BootInstant;
 use nix::sys::signal::Signal;
@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// The shortest and the longest pause from a standby command's end to its next start. It doubles from one to the other.
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -54,8 +54,8 @@ pub struct StandbyTasks {
     candidate: Candidate,
     phase: Phase,
     /// Some from its start to the proof that its tree is dead.
-    standby: Option<Attendant>,
-    hook: Option<Attendant>,
+    standby: Option<Task>,
+    hook: Option<Task>,
     /// When to start the standby command again.
     restart_at: Option<Instant>,
     pause: Pause,
@@ -70,7 +70,7 @@ enum Phase {
     Leaving,
 }
 
-struct Attendant {
+struct Task {
     guard: GuardHandle,
     since: BootInstant,
     /// Some after the command itself has ended.
@@ -149,7 +149,7 @@ impl StandbyTasks {
 
     /// The trees that are not known to be dead.
     pub fn handles(&mut self) -> impl Iterator<Item = &mut GuardHandle> {
-        self.standby.iter_mut().chain(&mut self.hook).map(|attendant| &mut attendant.guard)
+        self.standby.iter_mut().chain(&mut self.hook).map(|task| &mut task.guard)
     }
 
     /// Waits for the next event. Cancelling it loses none.
@@ -158,18 +158,18 @@ impl StandbyTasks {
             return Happening::Gone;
         }
         loop {
-            let (of_standby, news) = tokio::select! {
-                news = news_of(&mut self.standby) => (true, news),
-                news = news_of(&mut self.hook) => (false, news),
-                () = reached(self.restart_at) => return Happening::Restart,
+            let (of_standby, event) = tokio::select! {
+                event = or_never(self.standby.as_mut().map(|task| task.guard.next())) => (true, event),
+                event = or_never(self.hook.as_mut().map(|task| task.guard.next())) => (false, event),
+                () = or_never(self.restart_at.map(sleep_until)) => return Happening::Restart,
             };
-            match news {
-                News::Tree(event) if of_standby => return Happening::Standby(event),
-                News::Tree(event) => return Happening::Hook(event),
-                News::Seizing => return Happening::Seizing,
-                News::Started { pid } if of_standby => tracing::debug!(pid, "started the standby command"),
+            match event {
+                GuardEvent::Tree(event) if of_standby => return Happening::Standby(event),
+                GuardEvent::Tree(event) => return Happening::Hook(event),
+                GuardEvent::Seizing => return Happening::Seizing,
+                GuardEvent::Started { pid } if of_standby => tracing::debug!(pid, "started the standby command"),
                 // The tasks have no terminal that could stop them.
-                News::Started { .. } | News::Paused | News::HookFailed(..) => {}
+                GuardEvent::Started { .. } | GuardEvent::Paused | GuardEvent::HookFailed(..) => {}
             }
         }
     }
@@ -178,8 +178,8 @@ impl StandbyTasks {
     #[must_use]
     pub fn take(&mut self, happening: Happening) -> bool {
         match happening {
-            Happening::Standby(event) => self.standby_news(&event),
-            Happening::Hook(event) => self.hook_news(&event),
+            Happening::Standby(event) => self.standby_event(&event),
+            Happening::Hook(event) => self.hook_event(&event),
             Happening::Seizing => {}
             Happening::Restart => {
                 self.restart_at = None;
@@ -193,12 +193,12 @@ impl StandbyTasks {
         false
     }
 
-    fn standby_news(&mut self, event: &TreeEvent) {
+    fn standby_event(&mut self, event: &TreeEvent) {
         let Some(standby) = &mut self.standby else { return };
         match event {
             TreeEvent::Ended(end) => standby.end = Some(*end),
             TreeEvent::NotStarted(error) => {
-                tracing::warn!("cannot start the standby command: {}", nix::errno::Errno::from_raw(error.0).desc());
+                tracing::warn!("cannot start the standby command: {error}");
             }
             TreeEvent::GuardFailed => tracing::warn!("the guard of the standby command was killed or did not answer"),
             TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) => {}
@@ -219,13 +219,12 @@ impl StandbyTasks {
         }
     }
 
-    fn hook_news(&mut self, event: &TreeEvent) {
+    fn hook_event(&mut self, event: &TreeEvent) {
         let Some(hook) = &mut self.hook else { return };
         match event {
             TreeEvent::Ended(end) => hook.end = Some(*end),
             TreeEvent::NotStarted(error) => {
-                let why = nix::errno::Errno::from_raw(error.0).desc();
-                tracing::warn!("cannot start the hook of --on-leader-change: {why}");
+                tracing::warn!("cannot start the hook of --on-leader-change: {error}");
             }
             TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) => {}
             TreeEvent::GuardFailed => tracing::warn!("the guard of --on-leader-change was killed or did not answer"),
@@ -251,10 +250,10 @@ impl StandbyTasks {
         let Some(string) = self.duties.standby.clone() else { return };
         let environment = inherited(&self.candidate, false);
         match self.start(string, environment, self.duties.grace, Deadline::NONE) {
-            Ok(attendant) => self.standby = Some(attendant),
+            Ok(task) => self.standby = Some(task),
             Err(error) => {
                 let pause = self.pause.after(Duration::ZERO);
-                tracing::warn!("cannot start the guard of the standby command: {error}; again in {}", show(pause));
+                tracing::warn!("cannot start the guard of the standby command: {error}; retrying in {}", show(pause));
                 self.restart_at = Some(Instant::now() + pause);
             }
         }
@@ -268,7 +267,7 @@ impl StandbyTasks {
         let kill_at = BootInstant::now().plus(self.duties.hook_timeout);
         let deadline = Deadline { term_at: kill_at, kill_at, backstop_at: kill_at.plus(GUARD_PATIENCE) };
         match self.start(string.clone(), environment, Duration::ZERO, deadline) {
-            Ok(attendant) => self.hook = Some(attendant),
+            Ok(task) => self.hook = Some(task),
             Err(error) => tracing::warn!("cannot start the guard of --on-leader-change: {error}"),
         }
     }
@@ -279,7 +278,7 @@ impl StandbyTasks {
         environment: Environment,
         grace: Duration,
         deadline: Deadline,
-    ) -> io::Result<Attendant> {
+    ) -> io::Result<Task> {
         let command = Command {
             words: vec!["/bin/sh".into(), "-c".into(), string],
             environment,
@@ -295,7 +294,7 @@ impl StandbyTasks {
         };
         let since = BootInstant::now();
         let guard = GuardHandle::start(&command, &self.candidate, Term(0), deadline, &[])?;
-        Ok(Attendant { guard, since, end: None })
+        Ok(Task { guard, since, end: None })
     }
 }
 
@@ -315,20 +314,6 @@ fn told(end: CommandEnd) -> String {
     match end {
         CommandEnd::Exited(status) => format!("exited with {status}"),
         CommandEnd::Signalled(signal) => format!("was ended by signal {signal}"),
-    }
-}
-
-async fn news_of(attendant: &mut Option<Attendant>) -> News {
-    match attendant {
-        Some(attendant) => attendant.guard.news().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn reached(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -121,5 +121,8 @@ fn what_cannot_be_had_is_refused_before_anything_is_acquired() {
         leaderrun().args(["--contain", "cgroup", "--store", "file:/nonexistent/x", "a", "true"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(71), "{said}");
-    assert!(said.starts_with("leaderrun: --contain cgroup cannot be had: ") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.starts_with("leaderrun: --contain cgroup does not work here: ") && said.lines().count() == 1,
+        "{said}"
+    );
 }

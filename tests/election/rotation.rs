@@ -190,19 +190,19 @@ fn while_the_store_denies_renewals_as_well_it_does_not_hand_over() {
 #[test]
 fn a_time_of_the_schedule_is_passed_over_by_a_leadership_that_has_just_begun_or_by_nobody() {
     let mut play = Play::leading(|_| {});
-    assert_eq!(play.tell(Event::TurnOver), []);
+    assert_eq!(play.tell(Event::RotationDue), []);
     for second in (5..40).step_by(5) {
         let _ = play.until(f64::from(second));
         let _ = play.renewed(Ok(Renewal::Renewed));
     }
-    assert_eq!(play.tell(Event::TurnOver), [Action::CountStandbys]);
+    assert_eq!(play.tell(Event::RotationDue), [Action::CountStandbys]);
     assert!(matches!(count(&mut play, Ok(Some(0)))[..], [Action::Say(Notice::Staying(_))]));
     for second in (40..200).step_by(5) {
         let actions = play.until(f64::from(second));
         assert!(!has(&actions, &Action::CountStandbys), "it waits for the next time: {actions:?}");
         let _ = play.renewed(Ok(Renewal::Renewed));
     }
-    assert_eq!(play.tell(Event::TurnOver), [Action::CountStandbys]);
+    assert_eq!(play.tell(Event::RotationDue), [Action::CountStandbys]);
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl World {
             let worthwhile = state.store.lease(state.tick).is_none_or(|record| record.session == id);
             if worthwhile
                 && host.listens()
-                && host.candidate.as_ref().is_some_and(|candidate| candidate.machine.wants_news())
+                && host.candidate.as_ref().is_some_and(|candidate| candidate.machine.wants_change())
                 && state.cut.is_none_or(|(whose, _)| whose != id)
             {
                 steps.push(Step::News(id));

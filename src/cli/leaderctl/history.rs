@@ -45,44 +45,44 @@ impl HistoryFlags {
     /// # Errors
     /// As [`history::read`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let chapters = within(patience, history::read(store, &self.shard)).await?;
+        let entries = within(patience, history::read(store, &self.shard)).await?;
         let leads = inspect(store, &self.shard, patience).await?.holder.and_then(|holder| holder.term);
-        let lines = chapters.iter().map(|chapter| {
-            let ended = ended(chapter, leads);
-            if self.json { self.as_json(chapter, ended) } else { as_text(chapter, ended) }
+        let lines = entries.iter().map(|entry| {
+            let ended = ended(entry, leads);
+            if self.json { self.as_json(entry, ended) } else { as_text(entry, ended) }
         });
         let mut out = stdout().lock();
         Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
     }
 
-    fn as_json(&self, chapter: &Entry, ended: Option<&str>) -> String {
+    fn as_json(&self, entry: &Entry, ended: Option<&str>) -> String {
         let line = Line {
             shard: self.shard.as_str(),
-            term: chapter.term.0,
-            owner: &chapter.owner,
-            host: &chapter.host,
-            pid: chapter.pid,
-            from: rfc3339(chapter.from_millis),
-            to: chapter.to_millis.map(rfc3339),
+            term: entry.term.0,
+            owner: &entry.owner,
+            host: &entry.host,
+            pid: entry.pid,
+            from: rfc3339(entry.from_millis),
+            to: entry.to_millis.map(rfc3339),
             ended,
         };
         serde_json::to_string(&line).expect("a line of history is plain data")
     }
 }
 
-fn ended(chapter: &Entry, leads: Option<Term>) -> Option<&str> {
-    let untold = (leads != Some(chapter.term)).then_some(UNTOLD);
-    chapter.ended.as_deref().or(untold)
+fn ended(entry: &Entry, leads: Option<Term>) -> Option<&str> {
+    let untold = (leads != Some(entry.term)).then_some(UNTOLD);
+    entry.ended.as_deref().or(untold)
 }
 
-fn as_text(chapter: &Entry, ended: Option<&str>) -> String {
-    let to = match (chapter.to_millis, ended) {
+fn as_text(entry: &Entry, ended: Option<&str>) -> String {
+    let to = match (entry.to_millis, ended) {
         (Some(to), _) => rfc3339(to),
         (None, Some(_)) => "?".to_owned(),
         (None, None) => "now".to_owned(),
     };
-    let Entry { term, owner, host, .. } = chapter;
-    let (from, how) = (rfc3339(chapter.from_millis), ended.unwrap_or("leads"));
+    let Entry { term, owner, host, .. } = entry;
+    let (from, how) = (rfc3339(entry.from_millis), ended.unwrap_or("leads"));
     on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}"))
 }
 
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_leadership_without_an_end_leads_or_crashed() {
-        let chapter = Entry {
+        let entry = Entry {
             term: Term(3),
             owner: "me\n".to_owned(),
             host: "db1".to_owned(),
@@ -101,7 +101,7 @@ mod tests {
             to_millis: None,
             ended: None,
         };
-        let text = |leads| as_text(&chapter, ended(&chapter, leads));
+        let text = |leads| as_text(&entry, ended(&entry, leads));
         assert_eq!(text(Some(Term(3))), "1970-01-01T00:00:00.000Z to now: term 3, me  on db1: leads");
         assert_eq!(text(None), format!("1970-01-01T00:00:00.000Z to ?: term 3, me  on db1: {UNTOLD}"));
         assert_eq!(text(Some(Term(4))), text(None));

@@ -361,7 +361,7 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
     }
 }
 
-/// The environment without the settings of whoever runs this, which must not affect the candidates.
+/// The environment without the user's own settings, which must not affect the candidates.
 fn environment_without_ours() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LEADERRUN_")).collect()
 }

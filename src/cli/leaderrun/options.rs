@@ -245,7 +245,7 @@ pub(super) struct Advanced {
     #[arg(long, value_name = "N", env = "LEADERRUN_SLOTS", value_parser = slots::number, allow_hyphen_values = true)]
     pub(super) slots: Option<u32>,
 
-    /// Hand over after a time, or on a schedule like '0 4 * * *'
+    /// Hand over after a time, or on a schedule such as '0 4 * * *'
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
     pub(super) relinquish: Option<Relinquish>,
 

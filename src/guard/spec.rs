@@ -1,0 +1,89 @@
+//! The guard spec: what the candidate tells its guard at the start.
+//!
+//! The hazard: `pkill -f COMMAND` must not match the guard as well. So the spec travels through memory, not through
+//! arguments.
+
+use super::hooks::Hooks;
+use super::orphan_release::OrphanRelease;
+use crate::lease::Deadline;
+use crate::sys::{Namespaces, Scheduling};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What the candidate tells its guard at the start.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GuardSpec {
+    pub command: Vec<Vec<u8>>,
+    pub deadline: Deadline,
+    pub grace: Duration,
+    pub stop_signal: i32,
+    pub hooks: Hooks,
+    /// The candidate's process group, if COMMAND may have the terminal.
+    pub terminal_group: Option<i32>,
+    /// The release to make once the tree is dead, if the candidate is gone.
+    pub orphan_release: Option<OrphanRelease>,
+    /// The scheduling of COMMAND. The guard's own priority may be higher.
+    pub scheduling: Scheduling,
+    /// True when `/proc` shows every process that may have to be killed.
+    pub walks: bool,
+    /// The name of the cgroup that COMMAND starts in, if it has one. Its directory is among the inherited descriptors.
+    pub leaf: Option<String>,
+    pub namespaces: Option<Namespaces>,
+    /// True when it is safe to ask for a higher priority. A system call filter may kill a process that asks.
+    pub raises: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+    use crate::guard::policy::{Effect, Input, Order, Policy};
+    use crate::time::BootInstant;
+
+    #[test]
+    fn a_million_guard_specs_are_read_as_written_and_keep_their_deadlines() {
+        let at = BootInstant::from_nanos;
+        let deadline =
+            Deadline { term_at: at(5_000_000_000), kill_at: at(9_000_000_000), backstop_at: at(9_500_000_000) };
+        let ours = [deadline, Deadline::NONE].map(|deadline| {
+            let spec = GuardSpec {
+                command: vec![b"sleep".to_vec(), vec![0xff, b'1']],
+                deadline,
+                grace: Duration::from_millis(2500),
+                stop_signal: 15,
+                hooks: Hooks { lost: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
+                terminal_group: Some(7),
+                orphan_release: None,
+                scheduling: Scheduling::SHARED,
+                walks: true,
+                leaf: Some("payload-7-0".to_owned()),
+                namespaces: Some(Namespaces::WithUser),
+                raises: true,
+            };
+            serde_json::to_vec(&spec).unwrap()
+        });
+        let seeds: Vec<&[u8]> = ours.iter().map(Vec::as_slice).collect();
+        fuzz::bent("guard spec", &seeds, |text, source| {
+            let read = serde_json::from_slice::<GuardSpec>(text);
+            match &read {
+                Ok(spec) => {
+                    let written = serde_json::to_vec(spec).unwrap();
+                    let again: GuardSpec = serde_json::from_slice(&written).unwrap();
+                    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+                    let mut policy = Policy::new(spec.deadline, spec.grace);
+                    let order = match source.below(4) {
+                        0 => Order::Stop { kill_after: Some(source.duration()) },
+                        1 => Order::Lose,
+                        _ => Order::Continue,
+                    };
+                    let _ = policy.handle(at(source.number()), Input::Order(order));
+                    let end = spec.deadline.kill_at.plus(spec.grace);
+                    let killed = policy.handle(end, Input::Tick).contains(&Effect::KillTree);
+                    assert!(killed || policy.wake_at() == BootInstant::NEVER, "{policy:?}");
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+            (&read).into()
+        });
+    }
+}
