@@ -166,7 +166,7 @@ impl Table {
             let answer = request.send().await.map_err(|error| self.failure("dynamodb:Query", &error))?;
             sorts.extend(answer.items().iter().filter_map(|item| record::text(item, "sk").map(str::to_owned)));
             if sorts.len() > MOST_LISTED {
-                return Err(StoreError::misconfigured(allowance::too_long(&self.server)));
+                return Err(allowance::too_long(&self.server));
             }
             from = answer.last_evaluated_key.filter(|key| !key.is_empty());
             if from.is_none() {
