@@ -96,9 +96,9 @@ pub fn marker_key() -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S("TABLE".to_owned()))
 }
 
-/// The key of a shard's ledger, which says that the shard was led. It is not beside the shard's other items, so a user
-/// who deletes all of those leaves it.
-pub fn ledger_key(shard: &Shard) -> Key {
+/// The key of a shard's led mark: the record that the shard was once led. It is not beside the shard's other items, so
+/// a user who deletes all of those leaves it.
+pub fn led_mark_key(shard: &Shard) -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S(partition(shard)))
 }
 
