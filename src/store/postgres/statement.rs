@@ -154,7 +154,7 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, session, term, beat, lease, and the pid and start of the backend that holds the advisory
+    /// Parameters: shard, session, term, sequence, lease, and the pid and start of the backend that holds the advisory
     /// lock. Returns: whether it was applied; whether that backend holds the lock; the row as it was before.
     pub fn renew(&self) -> String {
         let (context, table) = (self.context(false), &self.table);
