@@ -272,7 +272,7 @@ pub struct Timing {
 }
 
 impl TimingRequest {
-    /// Advice if there is no room. It names only what was given; defaults adapt by themselves.
+    /// Advice if there is no room. Names the options to lower. Defaults adapt by themselves.
     fn advice(&self, hooks: HookTimes) -> String {
         let mut lower = vec!["--renew", "--grace"];
         lower.extend((!hooks.around_a_stop().is_zero()).then_some("--hook-timeout"));

@@ -49,7 +49,8 @@ pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
     Some((parent.parse().ok()?, slot))
 }
 
-/// The reports of [`Administration::inspect`](crate::store::Administration::inspect) on the slots of `shard`, without empty ones.
+/// The reports of [`Administration::inspect`](crate::store::Administration::inspect) on the slots of `shard`, without
+/// empty ones.
 ///
 /// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
 /// possible slot by name.
@@ -335,7 +336,7 @@ impl Slots {
 
     async fn look_at(&self, slot: usize) -> Result<Sight, StoreError> {
         Ok(match self.gate(slot).await? {
-            Gate::Held { said, .. } => Sight::OnHold(said),
+            Gate::OnHold { said, .. } => Sight::OnHold(said),
             Gate::Open => match self.inner.observe(&self.shards[slot]).await? {
                 Observation::Free => Sight::Free,
                 Observation::Held(holder) => Sight::Held(holder),
@@ -354,6 +355,26 @@ impl Slots {
         sights
     }
 
+    /// One step of a claim that began at `begun`. Returns the answer of the whole claim if this step ends it.
+    async fn try_slot(
+        &self,
+        slot: usize,
+        candidate: &Candidate,
+        begun: BootInstant,
+        in_the_way: &mut InTheWay,
+    ) -> Result<Option<Claim>, StoreError> {
+        match self.claim_slot(slot, candidate).await? {
+            Claim::Granted(grant) => {
+                self.release_other_slots(slot, candidate).await;
+                return Ok(Some(Claim::Granted(grant)));
+            }
+            Claim::Refused(holder) => in_the_way.add(holder),
+        }
+        // After such a slow answer, the timeout would come before the last.
+        let takes_long = BootInstant::now().since(begun) > self.patience / 3;
+        Ok(takes_long.then(|| Claim::Refused(std::mem::take(in_the_way).holder_to_report())))
+    }
+
     /// Releases every slot but the one that the candidate leads: the kernel may have granted several.
     async fn release_other_slots(&self, slot: usize, candidate: &Candidate) {
         if !self.inner.expires() {
@@ -368,8 +389,6 @@ impl Slots {
 impl Leases for Slots {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let begun = BootInstant::now();
-        // After such a slow first answer, the timeout would come before the last.
-        let takes_long = || BootInstant::now().since(begun) > self.patience / 3;
         let mut in_the_way = InTheWay::default();
         let (in_doubt, first) = {
             let mut state = self.state();
@@ -380,17 +399,10 @@ impl Leases for Slots {
         };
         // If its orders cannot be read, the other slots are tried all the same.
         let first = (in_doubt || matches!(self.gate(first).await, Ok(Gate::Open))).then_some(first);
-        if let Some(slot) = first {
-            match self.claim_slot(slot, candidate).await? {
-                Claim::Granted(grant) => {
-                    self.release_other_slots(slot, candidate).await;
-                    return Ok(Claim::Granted(grant));
-                }
-                Claim::Refused(holder) => in_the_way.add(holder),
-            }
-            if takes_long() {
-                return Ok(Claim::Refused(in_the_way.holder_to_report()));
-            }
+        if let Some(slot) = first
+            && let Some(answer) = self.try_slot(slot, candidate, begun, &mut in_the_way).await?
+        {
+            return Ok(answer);
         }
         let mut failure = None;
         let mut free = Vec::new();
@@ -403,15 +415,8 @@ impl Leases for Slots {
             }
         }
         for slot in free {
-            match self.claim_slot(slot, candidate).await? {
-                Claim::Granted(grant) => {
-                    self.release_other_slots(slot, candidate).await;
-                    return Ok(Claim::Granted(grant));
-                }
-                Claim::Refused(holder) => in_the_way.add(holder),
-            }
-            if takes_long() {
-                return Ok(Claim::Refused(in_the_way.holder_to_report()));
+            if let Some(answer) = self.try_slot(slot, candidate, begun, &mut in_the_way).await? {
+                return Ok(answer);
             }
         }
         failure.map_or_else(|| Ok(Claim::Refused(in_the_way.holder_to_report())), Err)
@@ -457,7 +462,7 @@ impl Leases for Slots {
     }
 
     async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
-        let (barred, open): (Vec<usize>, Vec<usize>) = {
+        let (on_hold, open): (Vec<usize>, Vec<usize>) = {
             let state = self.state();
             (0..self.shards.len()).partition(|&slot| state.holds.has(slot))
         };
@@ -465,7 +470,7 @@ impl Leases for Slots {
         let slot = tokio::select! {
             biased;
             changed = self.inner.any_changed(&shards), if !shards.is_empty() => open[changed?],
-            opened = parallel::first(barred.iter().map(|&slot| self.opened(slot))), if !barred.is_empty() => opened?,
+            opened = parallel::first(on_hold.iter().map(|&slot| self.opened(slot))), if !on_hold.is_empty() => opened?,
         };
         self.state().first = slot;
         Ok(())

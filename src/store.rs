@@ -106,9 +106,9 @@ pub trait Administration: Send + Sync {
     /// wrote in a shard's place is listed as a holder, because it keeps every candidate from leading.
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
 
-    /// Ends the lease of `term`, whoever holds it, as if an operator had deleted its record by hand. Its holder learns
-    /// that the lease is lost. The next candidate to be granted the lease must not start before the tree that may still
-    /// run is dead.
+    /// Ends the lease of `term`, whichever session holds it, as if an operator had deleted its record by hand. Its
+    /// holder learns that the lease is lost. The next candidate to be granted the lease must not start before the tree
+    /// that may still run is dead.
     ///
     /// Misconfigured where the kernel keeps leases for as long as processes hold them open.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError>;

@@ -2,13 +2,13 @@
 //!
 //! The hazard: a store URL that was given in the wrong place, such as a name, is repeated by the message that refuses
 //! it, and then everybody can read its password in the journal. So only [`quoted`] and [`shown`] repeat what people
-//! wrote. If a message is not ours, or if the text is kept and shown later, a text that [`looks_like_one`] is refused.
+//! wrote. If a message is not ours, or if the text is kept and shown later, a text that [`looks_secret`] is refused.
 
 use percent_encoding::percent_decode_str;
 use std::io;
 
 /// Replaces what is not shown.
-pub const HIDDEN: &str = "(not shown, for it holds a password)";
+pub const HIDDEN: &str = "(not shown: it holds a password)";
 
 /// What precedes a secret, in a query or elsewhere.
 const NAMES: [&str; 8] = ["password=", "passwd=", "passphrase=", "passcode=", "pwd=", "secret=", "token=", "api_key="];
@@ -18,10 +18,10 @@ const DEPTH: usize = 3;
 /// Whether `text` contains the credentials of a URL or names a secret, also if it is percent-encoded. A user alone is
 /// not a secret, except with NATS, where it is a token.
 #[must_use]
-pub fn looks_like_one(text: &str) -> bool {
+pub fn looks_secret(text: &str) -> bool {
     let mut text = text.to_owned();
     for _ in 0..DEPTH {
-        if is_plain_one(&text) {
+        if is_plain_secret(&text) {
             return true;
         }
         let decoded = percent_decode_str(&text).decode_utf8_lossy().into_owned();
@@ -34,7 +34,7 @@ pub fn looks_like_one(text: &str) -> bool {
     true
 }
 
-fn is_plain_one(text: &str) -> bool {
+fn is_plain_secret(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let names_one = NAMES.iter().any(|name| lower.contains(name));
     let credentials = lower.split_once("//").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.0)));
@@ -44,14 +44,14 @@ fn is_plain_one(text: &str) -> bool {
 /// What a person wrote, in quotes and on one line; or [`HIDDEN`].
 #[must_use]
 pub fn quoted(text: &str) -> String {
-    if looks_like_one(text) { HIDDEN.to_owned() } else { format!("{text:?}") }
+    if looks_secret(text) { HIDDEN.to_owned() } else { format!("{text:?}") }
 }
 
 /// The same without quotes, for paths and programs.
 #[must_use]
 pub fn shown(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '?' } else { c };
-    if looks_like_one(text) { HIDDEN.to_owned() } else { text.chars().map(printable).collect() }
+    if looks_secret(text) { HIDDEN.to_owned() } else { text.chars().map(printable).collect() }
 }
 
 /// Replaces line breaks and other characters that a terminal would obey, which a record may contain.
@@ -89,7 +89,7 @@ mod tests {
             "?password%3Dhunter2",
             "token=hunter2",
         ] {
-            assert!(looks_like_one(text), "{text}");
+            assert!(looks_secret(text), "{text}");
             assert!(!quoted(text).contains("hunter2") && !shown(text).contains("hunter2"), "{text}");
         }
     }
@@ -99,7 +99,7 @@ mod tests {
         for text in
             ["db/main:0", "me@host", "postgres://user@h/db", "file:/a@b:c", "100 %", "password-reset", "a//b", ""]
         {
-            assert!(!looks_like_one(text), "{text}");
+            assert!(!looks_secret(text), "{text}");
             assert_eq!(shown(text), text);
         }
         assert_eq!((quoted("a\nb").as_str(), shown("a\nb").as_str()), ("\"a\\nb\"", "a?b"));

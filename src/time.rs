@@ -1,4 +1,5 @@
-//! All clocks of the program. No other module reads one.
+//! The clock that decides about leases, and the wall clock. A simulation replaces both here. Only the process that
+//! becomes COMMAND asks the kernel itself; timeouts and log lines have clocks of their own.
 //!
 //! The hazard: `std::time::Instant` and tokio's clock stop while the machine is suspended, and people and NTP set the
 //! wall clock. A lease goes on through both. So everything that decides about a lease counts on `CLOCK_BOOTTIME`, which
@@ -11,7 +12,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The clocks of a simulation. Set only in the candidates of `leaderctl selftest`.
+/// The clocks of a simulation. Set only there, and in the candidates of `leaderctl selftest`.
 static SIMULATED: OnceLock<Simulated> = OnceLock::new();
 /// The error of the wall clock in such a candidate, in milliseconds.
 static STEP: OnceLock<fn() -> i64> = OnceLock::new();

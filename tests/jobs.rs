@@ -149,7 +149,7 @@ fn a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot(place: &Plac
     // The next slot is another one, and who is behind by more than a slot has missed it.
     assert_eq!(place.ask("next", until_due(366 * 86_400 - 1), EVERY, "").0, 0);
     let (status, said) = place.ask("behind", until_due(0), EVERY, "");
-    assert!(status == 0 && said.contains("the later slot "), "{status} {said}");
+    assert!(status == 0 && said.contains("the later period "), "{status} {said}");
     assert_eq!(place.lines().len(), 2);
 }
 

@@ -98,7 +98,7 @@ fn may_hold_a_secret(url: &str) -> bool {
 /// One fragment that says so, and what to do.
 pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<(), String> {
     let for_others = file.mode() & 0o004 != 0;
-    if for_others && text::looks_like_one(url) {
+    if for_others && text::looks_secret(url) {
         return Err(format!(
             "{what} has a password in it, and everybody can read this file: chmod o-r (a secret of Kubernetes: \
              defaultMode 0400, and fsGroup for a user; of Docker: mode 0400)"
@@ -116,7 +116,7 @@ fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String>
             continue;
         }
         let mut values = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
-        if values.any(|value| text::looks_like_one(&value.to_string_lossy())) {
+        if values.any(|value| text::looks_secret(&value.to_string_lossy())) {
             let named = match (matches.value_source(id), arg.get_env(), arg.get_long()) {
                 (Some(ValueSource::EnvVariable), Some(variable), _) => variable.to_string_lossy().into_owned(),
                 (_, _, Some(name)) => format!("--{name}"),

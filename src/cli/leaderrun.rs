@@ -14,7 +14,7 @@ use crate::guard;
 use crate::guard::contain::Containment;
 use crate::guard::orphan_release;
 use crate::lease::{Candidate, Session, Timing};
-use crate::notes::jobs::{Job as LedgerJob, Turn};
+use crate::notes::jobs::{Job as LedgerJob, Occasion};
 use crate::observe::http::{self, Listening};
 use crate::observe::log;
 use crate::observe::metrics::Metrics;
@@ -87,8 +87,8 @@ fn point_out_doubts(job: &Job) {
             directory.display()
         );
     }
-    if let Some(LedgerJob { turn: Turn::Slot(slot), .. }) = &job.ledger
-        && let Some(doubt) = slot.doubt(wall_clock_millis())
+    if let Some(LedgerJob { occasion: Occasion::Period(period), .. }) = &job.ledger
+        && let Some(doubt) = period.doubt(wall_clock_millis())
     {
         tracing::warn!("{doubt}");
     }
@@ -146,7 +146,7 @@ impl Prepared {
         let command = Command {
             words: job.words,
             environment: Vec::new(),
-            job: job.ledger.as_ref().map(|ledger| ledger.turn.variable()),
+            job: job.ledger.as_ref().map(|ledger| ledger.occasion.variable()),
             stop_signal: flags.stopping.signal,
             grace: flags.stopping.grace,
             hooks: flags.hooks(),

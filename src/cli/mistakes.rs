@@ -3,7 +3,7 @@
 //! The hazard: clap names the option even if the value came from its variable, so people would look for a mistake in a
 //! command line that has none. And clap repeats every word, including a URL in the wrong place, with its password.
 
-use crate::text::{HIDDEN, looks_like_one};
+use crate::text::{HIDDEN, looks_secret};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
     match (error.kind(), said(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(word)) if word.starts_with('-') => {
             let known = nearest(ContextKind::SuggestedArg);
-            if looks_like_one(&word) {
+            if looks_secret(&word) {
                 format!("unknown option {HIDDEN}{known}")
             } else {
                 format!("unknown option {}{known}", on_one_line(&word))
@@ -42,7 +42,7 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
         (_, argument) => {
             let value = said(ContextKind::InvalidValue).unwrap_or_default();
             let mut text = clap_says(error);
-            if looks_like_one(&value) {
+            if looks_secret(&value) {
                 let shown = on_one_line(&value);
                 text = text.replace(&format!("'{shown}'"), HIDDEN).replace(&shown, HIDDEN);
             }
@@ -69,7 +69,7 @@ fn on_one_line(text: &str) -> String {
 }
 
 fn quoted(word: &str) -> String {
-    if looks_like_one(word) { HIDDEN.to_owned() } else { format!("'{}'", on_one_line(word)) }
+    if looks_secret(word) { HIDDEN.to_owned() } else { format!("'{}'", on_one_line(word)) }
 }
 
 fn verbs(command: &Command) -> String {

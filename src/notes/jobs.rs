@@ -1,10 +1,10 @@
-//! The ledger of a job's runs: at most one run succeeds for each slot of time, or for each name. The ledger is a note
-//! beside the lease. The holder of the lease writes it before COMMAND starts, and again when COMMAND has ended.
+//! The ledger of a job's runs: at most one run succeeds for each period, or for each name. The ledger is a note beside
+//! the lease. The holder of the lease writes it before COMMAND starts, and again when COMMAND has ended.
 //!
 //! The hazards:
 //!
-//! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. So a slot does not begin at
-//!   a multiple of its length: it has that multiple in its middle (see [`Slot::at`]).
+//! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. So a period does not begin
+//!   at a multiple of its length: it has that multiple in its middle (see [`Period::at`]).
 //! - A host may die while COMMAND runs, or be unable to say how it ended. So a run is entered before it starts, and a
 //!   run without an end counts as failed. It may have done its work, so it is repeated only if the user allows that.
 //! - The answer to the request that enters a run may be lost. An entry names the session that made it, so the candidate
@@ -26,45 +26,45 @@ use tokio::sync::Mutex;
 
 /// The most letters of how a run ended.
 const LONGEST_END: usize = 100;
-/// The shortest slot. A clock that cron runs by is not wrong by this much.
-const SHORTEST_SLOT: Duration = Duration::from_secs(1);
-const LONGEST_SLOT: Duration = Duration::from_hours(24 * 366);
+/// The shortest period. A clock that cron runs by is not wrong by this much.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+const LONGEST_PERIOD: Duration = Duration::from_hours(24 * 366);
 
 /// A job that is due, and how often it may fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    pub turn: Turn,
+    pub occasion: Occasion,
     /// How many more runs may follow one that failed.
     pub retry_failed: u32,
 }
 
-/// The unit for which one successful run is enough.
+/// What one successful run is enough for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
-    Slot(Slot),
+pub enum Occasion {
+    Period(Period),
     Once(JobId),
 }
 
-/// A stretch of time, by wall clocks.
+/// A period of a job, by wall clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct Period {
     every_millis: u64,
     /// When the job is due: a multiple of `every_millis` since 1970.
     due_millis: u64,
 }
 
-impl Slot {
-    /// The slot of a job that is started at `now_millis`: the one whose due time is nearest.
+impl Period {
+    /// The period of a job that is started at `now_millis`: the one whose due time is nearest.
     ///
     /// A job is due at `t`. A host whose clock is off by `e`, or a cron that is late by `e`, starts it when other
     /// clocks show `t + e`. The multiple of `every` nearest to that is `t` exactly while `-every / 2 <= e < every / 2`.
-    /// If slots began at `t`, a host whose clock is a second early would be in the slot before, and would run the job
-    /// once more.
+    /// If periods began at `t`, a host whose clock is a second early would be in the period before, and would run the
+    /// job once more.
     ///
     /// # Errors
     /// A fragment that says which values `every` may have.
     pub fn at(now_millis: u64, every: Duration) -> Result<Self, String> {
-        if !(SHORTEST_SLOT..=LONGEST_SLOT).contains(&every) || !every.subsec_nanos().is_multiple_of(1_000_000) {
+        if !(SHORTEST_PERIOD..=LONGEST_PERIOD).contains(&every) || !every.subsec_nanos().is_multiple_of(1_000_000) {
             return Err("write a duration from 1s to 366 days, in whole milliseconds".to_owned());
         }
         let every_millis = whole_millis(every);
@@ -72,15 +72,15 @@ impl Slot {
         Ok(Self { every_millis, due_millis: number.saturating_mul(every_millis) })
     }
 
-    /// A warning, if a job started at `now_millis` is so near to the edge of its slot that clocks may disagree about
-    /// the slot.
+    /// A warning, if a job started at `now_millis` is so near to the edge of its period that clocks may disagree about
+    /// the period.
     #[must_use]
     pub fn doubt(self, now_millis: u64) -> Option<String> {
         let off = now_millis.abs_diff(self.due_millis);
         (off > self.every_millis / 8 * 3).then(|| {
             format!(
-                "started {} from when it is due: hosts whose clocks differ may take this for two slots; start it near a \
-                 multiple of {} since 1970 in UTC",
+                "started {} from when it is due: hosts whose clocks differ may take this for two periods; start it near \
+                 a multiple of {} since 1970 in UTC",
                 show(Duration::from_millis(off)),
                 show(Duration::from_millis(self.every_millis))
             )
@@ -88,25 +88,25 @@ impl Slot {
     }
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&rfc3339(self.due_millis))
     }
 }
 
-impl Turn {
+impl Occasion {
     fn page(&self) -> Page {
         match self {
-            Self::Slot(_) => Page::Runs,
+            Self::Period(_) => Page::Runs,
             Self::Once(job) => Page::Once(job.clone()),
         }
     }
 
-    /// The environment variable that tells COMMAND its turn.
+    /// The environment variable that tells COMMAND its occasion.
     #[must_use]
     pub fn variable(&self) -> (&'static str, String) {
         match self {
-            Self::Slot(slot) => ("LEADERRUN_DUE", slot.to_string()),
+            Self::Period(period) => ("LEADERRUN_DUE", period.to_string()),
             // Not the variable of the option: a leaderrun inside COMMAND would read it and take its own job for done.
             Self::Once(job) => ("LEADERRUN_JOB", job.to_string()),
         }
@@ -116,12 +116,12 @@ impl Turn {
 /// The text of the note. Fields are added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// When the slot was due; None for a job that runs once.
+    /// When the period was due; None for a job that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_millis: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_millis: Option<u64>,
-    /// How many runs there were in this slot.
+    /// How many runs there were in this period.
     pub attempts: u32,
     /// The last of these runs.
     pub run: Run,
@@ -211,16 +211,16 @@ impl Ledger {
         serde_json::to_string(self).expect("a ledger is plain data")
     }
 
-    /// Whether the ledger is about this turn.
-    fn is_of(&self, turn: &Turn) -> bool {
-        match turn {
-            Turn::Slot(slot) => self.due_millis == Some(slot.due_millis),
-            Turn::Once(_) => true,
+    /// Whether the ledger is about this occasion.
+    fn is_of(&self, occasion: &Occasion) -> bool {
+        match occasion {
+            Occasion::Period(period) => self.due_millis == Some(period.due_millis),
+            Occasion::Once(_) => true,
         }
     }
 }
 
-/// The last run of a job that runs once a slot. None if it has not run.
+/// The last run of a job that runs once a period. None if it has not run.
 ///
 /// # Errors
 /// As [`Notes::read`]; misconfigured where another program wrote the note.
@@ -248,24 +248,24 @@ enum Verdict {
 }
 
 impl Job {
-    /// The length of the ledger's slots, if it differs from ours.
+    /// The length of the ledger's periods, if it differs from ours.
     fn other_length(&self, ledger: &Ledger) -> Option<u64> {
-        match &self.turn {
-            Turn::Slot(slot) => ledger.every_millis.filter(|&every| every != slot.every_millis),
-            Turn::Once(_) => None,
+        match &self.occasion {
+            Occasion::Period(period) => ledger.every_millis.filter(|&every| every != period.every_millis),
+            Occasion::Once(_) => None,
         }
     }
 
     fn judge(&self, ledger: Option<&Ledger>, session: &Session) -> Verdict {
         let Some(ledger) = ledger else { return Verdict::Run(1) };
         let run = ledger.counting();
-        if let (Turn::Slot(slot), Some(due)) = (&self.turn, ledger.due_millis) {
-            if due > slot.due_millis {
+        if let (Occasion::Period(period), Some(due)) = (&self.occasion, ledger.due_millis) {
+            if due > period.due_millis {
                 let (due, at) = (rfc3339(due), run.when());
-                let said = format!("the later slot {due} was run already by {} at {at}", run.host);
+                let said = format!("the later period {due} was run already by {} at {at}", run.host);
                 return Verdict::Skip(Skipped { said, status: 0 });
             }
-            if due < slot.due_millis {
+            if due < period.due_millis {
                 return Verdict::Run(1);
             }
         }
@@ -278,11 +278,11 @@ impl Job {
         }
         if ledger.attempts > self.retry_failed {
             let said = format!("failed already on {} at {}: {}", run.host, run.when(), run.end());
-            let status = match &self.turn {
-                // The host that failed has reported it, and the next slot is another chance.
-                Turn::Slot(_) => 0,
+            let status = match &self.occasion {
+                // The host that failed has reported it, and the next period is another chance.
+                Occasion::Period(_) => 0,
                 // The job gets no other chance, so the status must not say that it was done.
-                Turn::Once(_) => run.status.unwrap_or(exit::NOT_ACQUIRED),
+                Occasion::Once(_) => run.status.unwrap_or(exit::NOT_ACQUIRED),
             };
             return Verdict::Skip(Skipped { said, status });
         }
@@ -323,7 +323,7 @@ impl JobGate {
         candidate: &Candidate,
         term: Term,
     ) -> Result<Booking, StoreError> {
-        let (shard, page) = (&candidate.shard, self.job.turn.page());
+        let (shard, page) = (&candidate.shard, self.job.occasion.page());
         let mut entry = self.entry.lock().await;
         update(store, shard, &page, "ledger", Start::Read, |standing| {
             let ledger = Ledger::read(text_of(standing), shard)?;
@@ -344,9 +344,9 @@ impl JobGate {
                     (ours.attempts, entry.take().and_then(|entry| entry.before))
                 }
             };
-            let (due_millis, every_millis) = match &self.job.turn {
-                Turn::Slot(slot) => (Some(slot.due_millis), Some(slot.every_millis)),
-                Turn::Once(_) => (None, None),
+            let (due_millis, every_millis) = match &self.job.occasion {
+                Occasion::Period(period) => (Some(period.due_millis), Some(period.every_millis)),
+                Occasion::Once(_) => (None, None),
             };
             let run = Run::of(candidate, term);
             let ledger = Ledger { due_millis, every_millis, attempts, run, succeeded: None };
@@ -370,10 +370,10 @@ impl JobGate {
     ) -> Result<(), StoreError> {
         let entry = self.entry.lock().await;
         let Some(Entry { ledger: ours, before }) = &*entry else { return Ok(()) };
-        let page = self.job.turn.page();
+        let page = self.job.occasion.page();
         let after = |mut standing: Ledger| -> Option<Option<String>> {
-            // If the ledger is about a later slot, we must not change it.
-            let same = standing.is_of(&self.job.turn);
+            // If the ledger is about a later period, we must not change it.
+            let same = standing.is_of(&self.job.occasion);
             let first = same && standing.run.session == ours.run.session && standing.run.term == ours.run.term;
             match ran {
                 Some(ran) if first => standing.run = ours.run.settled(ran),
@@ -418,32 +418,32 @@ mod tests {
 
     const MINUTE: u64 = 60_000;
 
-    fn slot(now_millis: u64) -> Slot {
-        Slot::at(now_millis, Duration::from_mins(5)).unwrap()
+    fn period(now_millis: u64) -> Period {
+        Period::at(now_millis, Duration::from_mins(5)).unwrap()
     }
 
     #[test]
-    fn a_job_that_is_started_early_or_late_is_in_the_slot_that_it_is_due_in() {
+    fn a_job_that_is_started_early_or_late_is_in_the_period_that_it_is_due_in() {
         let due = 5_929_000 * 5 * MINUTE;
         let half = 5 * MINUTE / 2;
         for started in [due, due - 1000, due + 1000, due - half, due + half - 1] {
-            assert_eq!(slot(started), Slot { every_millis: 5 * MINUTE, due_millis: due }, "{started}");
+            assert_eq!(period(started), Period { every_millis: 5 * MINUTE, due_millis: due }, "{started}");
         }
-        assert_eq!(slot(due - half - 1).due_millis, due - 5 * MINUTE);
-        assert_eq!(slot(due + half).due_millis, due + 5 * MINUTE);
-        assert_eq!(slot(due + 1).doubt(due + 1000), None);
-        assert!(slot(due + half - 1).doubt(due + half - 1).is_some());
-        assert_eq!(slot(0).due_millis, 0);
-        assert_eq!(slot(1_800_000_000_000).to_string(), "2027-01-15T08:00:00.000Z");
+        assert_eq!(period(due - half - 1).due_millis, due - 5 * MINUTE);
+        assert_eq!(period(due + half).due_millis, due + 5 * MINUTE);
+        assert_eq!(period(due + 1).doubt(due + 1000), None);
+        assert!(period(due + half - 1).doubt(due + half - 1).is_some());
+        assert_eq!(period(0).due_millis, 0);
+        assert_eq!(period(1_800_000_000_000).to_string(), "2027-01-15T08:00:00.000Z");
     }
 
     #[test]
-    fn useless_slot_lengths_are_refused() {
+    fn useless_period_lengths_are_refused() {
         for bad in [0, 1, 999, 1000 * 86_400 * 367] {
-            assert!(Slot::at(7, Duration::from_millis(bad)).is_err(), "{bad}");
+            assert!(Period::at(7, Duration::from_millis(bad)).is_err(), "{bad}");
         }
-        assert!(Slot::at(7, Duration::from_nanos(1_000_000_001)).is_err());
-        assert!(Slot::at(u64::MAX, Duration::from_millis(1500)).is_ok());
+        assert!(Period::at(7, Duration::from_nanos(1_000_000_001)).is_err());
+        assert!(Period::at(u64::MAX, Duration::from_millis(1500)).is_ok());
     }
 
     fn run(session: &str, status: Option<u8>) -> Run {
@@ -471,14 +471,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_runs_again_until_it_succeeds_or_reaches_its_limit_of_failures() {
+    fn a_period_runs_again_until_it_succeeds_or_reaches_its_limit_of_failures() {
         let due = 100 * 5 * MINUTE;
-        let job = |retry_failed| Job { turn: Turn::Slot(slot(due)), retry_failed };
+        let job = |retry_failed| Job { occasion: Occasion::Period(period(due)), retry_failed };
         let judge = |job: Job, ledger: &Ledger| job.judge(Some(ledger), &Session::from_record("b"));
         let skipped = |verdict: Verdict, word: &str| matches!(verdict, Verdict::Skip(why) if why.said.contains(word));
         assert_eq!(job(0).judge(None, &Session::from_record("b")), Verdict::Run(1));
         assert_eq!(judge(job(0), &ledger(due - 5 * MINUTE, 9, Some(0))), Verdict::Run(1));
-        assert!(skipped(judge(job(9), &ledger(due + 5 * MINUTE, 1, Some(1))), "later slot"));
+        assert!(skipped(judge(job(9), &ledger(due + 5 * MINUTE, 1, Some(1))), "later period"));
         assert!(skipped(judge(job(9), &ledger(due, 1, Some(0))), "done already"));
         for status in [Some(1), None] {
             assert!(skipped(judge(job(0), &ledger(due, 1, status)), "failed already"));
@@ -511,7 +511,7 @@ mod tests {
     #[tokio::test]
     async fn an_entry_whose_run_never_began_restores_the_earlier_text() {
         let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
-        let job_gate = |retry_failed| JobGate::new(Job { turn: Turn::Slot(slot(0)), retry_failed });
+        let job_gate = |retry_failed| JobGate::new(Job { occasion: Occasion::Period(period(0)), retry_failed });
         let (first, second) = (job_gate(0), job_gate(1));
         assert_eq!(first.book(&store, &candidate("a"), Term(1)).await, Ok(Booking::Booked));
         // Book again, as after a lost answer, and in another term.
@@ -533,7 +533,7 @@ mod tests {
     #[tokio::test]
     async fn a_run_that_counted_as_failed_and_then_succeeds_is_the_one_that_counts() {
         let (store, shard) = (Memory::default(), "db".parse::<Shard>().unwrap());
-        let job_gate = || JobGate::new(Job { turn: Turn::Once("a".parse().unwrap()), retry_failed: 1 });
+        let job_gate = || JobGate::new(Job { occasion: Occasion::Once("a".parse().unwrap()), retry_failed: 1 });
         for withdrawn in [false, true] {
             let (first, second) = (job_gate(), job_gate());
             assert_eq!(first.book(&store, &candidate("a"), Term(1)).await, Ok(Booking::Booked));
@@ -548,7 +548,7 @@ mod tests {
             let note = store.read(&shard, &page).await.unwrap().unwrap();
             assert_eq!(store.replace(&shard, &page, Some(&note.text), None).await, Ok(true));
         }
-        assert_eq!(last(&store, &shard).await, Ok(None), "it has no slots");
+        assert_eq!(last(&store, &shard).await, Ok(None), "it has no periods");
     }
 
     #[test]
@@ -564,7 +564,7 @@ mod tests {
                 Ok(ledger) => {
                     let ledger = ledger.as_ref().expect("there is one");
                     assert_eq!(Ledger::read(Some(&ledger.text()), &shard).unwrap().as_ref(), Some(ledger));
-                    let job = Job { turn: Turn::Slot(slot(5 * MINUTE)), retry_failed: 1 };
+                    let job = Job { occasion: Occasion::Period(period(5 * MINUTE)), retry_failed: 1 };
                     let _ = job.judge(Some(ledger), &Session::from_record("a"));
                 }
                 Err(error) => fuzz::assert_is_one_line(&error.message),

@@ -38,12 +38,8 @@ pub async fn update<S: Notes + ?Sized, T>(
     start: Start,
     edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
 ) -> Result<T, StoreError> {
-    let standing = match start {
-        Start::Read => None,
-        Start::Expect(text) => Some(text.map(Note::for_ever)),
-    };
     let attempts = Attempts { store, shard, page, what, looks_again: false };
-    attempts.make(standing, edit).await
+    attempts.make(start, edit).await
 }
 
 /// As [`update`], for an operator, who asks once: after a write whose outcome is unknown it reads the note again.
@@ -57,7 +53,7 @@ pub async fn update_and_make_sure<S: Notes + ?Sized, T>(
     what: &str,
     edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
 ) -> Result<T, StoreError> {
-    Attempts { store, shard, page, what, looks_again: true }.make(None, edit).await
+    Attempts { store, shard, page, what, looks_again: true }.make(Start::Read, edit).await
 }
 
 struct Attempts<'a, S: ?Sized> {
@@ -72,15 +68,15 @@ struct Attempts<'a, S: ?Sized> {
 impl<S: Notes + ?Sized> Attempts<'_, S> {
     async fn make<T>(
         &self,
-        mut expected: Option<Option<Note>>,
+        mut start: Start,
         mut edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
     ) -> Result<T, StoreError> {
         let Self { store, shard, page, what, looks_again } = *self;
         let mut doubt: Option<StoreError> = None;
         for _ in 0..MOST_ATTEMPTS {
-            let standing = match expected.take() {
-                Some(expected) => Ok(expected),
-                None => store.read(shard, page).await,
+            let standing = match std::mem::replace(&mut start, Start::Read) {
+                Start::Read => store.read(shard, page).await,
+                Start::Expect(text) => Ok(text.map(Note::for_ever)),
             };
             let edited = standing.and_then(|standing| Ok((edit(standing.as_ref())?, standing)));
             let (draft, answer, standing) = match edited {

@@ -19,13 +19,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub(super) struct Holds {
     /// The slots whose orders were never read.
     unread: BTreeSet<usize>,
-    on_hold: BTreeMap<usize, Standing>,
+    on_hold: BTreeMap<usize, Hold>,
     /// The last handover of each slot that did not name this candidate.
     yielding: BTreeMap<usize, Yielding>,
 }
 
 /// A hold that was there when the orders were last read.
-struct Standing {
+struct Hold {
     said: String,
     /// When to read the orders again. The slot is not claimed before that.
     look_at: BootInstant,
@@ -40,7 +40,7 @@ struct Yielding {
 
 pub(super) enum Gate {
     Open,
-    Held { said: String, look_at: BootInstant },
+    OnHold { said: String, look_at: BootInstant },
 }
 
 impl Holds {
@@ -55,8 +55,8 @@ impl Holds {
         }
         match self.on_hold.get(&slot) {
             None => Some(Gate::Open),
-            Some(Standing { said, look_at }) if now < *look_at => {
-                Some(Gate::Held { said: said.clone(), look_at: *look_at })
+            Some(Hold { said, look_at }) if now < *look_at => {
+                Some(Gate::OnHold { said: said.clone(), look_at: *look_at })
             }
             Some(_) => None,
         }
@@ -74,7 +74,7 @@ impl Holds {
             yielding.until = now.plus(yielding.hold);
             // That time may have been over before.
             let look_at = yielding.until.min(now.plus(LOOK_EVERY));
-            self.on_hold.insert(slot, Standing { said: "handed over".to_owned(), look_at });
+            self.on_hold.insert(slot, Hold { said: "handed over".to_owned(), look_at });
         }
     }
 
@@ -105,8 +105,8 @@ impl Holds {
             return Gate::Open;
         };
         let look_at = until.min(now.plus(LOOK_EVERY));
-        self.on_hold.insert(slot, Standing { said: said.clone(), look_at });
-        Gate::Held { said, look_at }
+        self.on_hold.insert(slot, Hold { said: said.clone(), look_at });
+        Gate::OnHold { said, look_at }
     }
 }
 
@@ -127,7 +127,7 @@ impl Slots {
         loop {
             match self.gate(slot).await {
                 Ok(Gate::Open) => return Ok(slot),
-                Ok(Gate::Held { look_at, .. }) => tokio::time::sleep(look_at.since(BootInstant::now())).await,
+                Ok(Gate::OnHold { look_at, .. }) => tokio::time::sleep(look_at.since(BootInstant::now())).await,
                 Err(error) => match error.kind {
                     ErrorKind::NotApplied | ErrorKind::Unknown => tokio::time::sleep(LOOK_EVERY).await,
                     ErrorKind::Denied | ErrorKind::Misconfigured => return Err(error),

@@ -14,6 +14,7 @@
     allow(dead_code, reason = "each store uses a part of it")
 )]
 
+use super::StoreError;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -94,12 +95,12 @@ pub fn complaint(place: &str, kind: &str, most: usize) -> String {
     format!("{place} answered with more than {} MiB: is it {kind}?", most >> 20)
 }
 
-/// The message about a list that does not end.
-pub fn too_long(place: &str) -> String {
-    format!(
-        "{place} lists more than {MOST_LISTED} shards or standbys: remove those that nobody uses, or ask for fewer by a \
-         longer prefix where one can be named"
-    )
+/// The error of a list that does not end.
+pub fn too_long(place: &str) -> StoreError {
+    StoreError::misconfigured(format!(
+        "{place} lists more than {MOST_LISTED} shards or standbys: remove those that nobody uses, or ask for fewer by \
+         a longer prefix where one can be named"
+    ))
 }
 
 /// A stream whose bytes are counted.

@@ -13,7 +13,7 @@
 //! - Whether a record has expired is judged by the server's clock, as far as it can be known (`clock`), and by how long
 //!   the record stayed unchanged on our own clock.
 //! - A record that vanished without a release leaves a tree behind that may still run (`term`). To revoke a lease is to
-//!   make its record vanish. All records of a shard may vanish at once; a separate ledger shows that.
+//!   make its record vanish. All records of a shard may vanish at once; a separate led mark shows that.
 //!
 //! Other programs may use the same table with the same four attributes (`record`). The store uses no transactions,
 //! because multi-region strongly consistent tables do not have them.
@@ -62,14 +62,14 @@ pub struct DynamoDb {
 #[derive(Debug, Default)]
 struct Seen {
     snapshot: Option<Snapshot>,
-    /// The highest `beat` argument of a renewal that was applied in this leadership.
+    /// The highest `sequence` of a renewal that was applied in this leadership.
     renewed: u64,
-    /// The lease's duration that the ledger has.
-    ledger: Option<Duration>,
+    /// The longest lease that the shard's led mark records, as far as it is known.
+    led_mark: Option<Duration>,
 }
 
 impl DynamoDb {
-    /// Opens the store. Sends no request yet.
+    /// Opens the store. Sends no request to DynamoDB yet.
     ///
     /// # Errors
     /// No region is known, or the endpoint is not a URL.

@@ -1,12 +1,15 @@
 //! Errors of stores: what the caller may conclude from a failed request. And the words of servers and libraries in the
 //! form of our messages: lowercase fragments, short, on one line.
 
+#![cfg_attr(
+    not(any(feature = "dynamodb", feature = "tls")),
+    allow(dead_code, reason = "only stores on a network use all of it")
+)]
+
 use crate::exit;
 use crate::text::on_one_line;
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 use std::error::Error;
 use std::fmt;
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 use std::io;
 
 /// A request that failed, or whose answer did not arrive or made no sense.
@@ -46,9 +49,7 @@ impl StoreError {
     pub fn misconfigured(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Misconfigured, message: on_one_line(message.into()) }
     }
-}
 
-impl StoreError {
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self.kind {
@@ -65,10 +66,9 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl std::error::Error for StoreError {}
+impl Error for StoreError {}
 
 /// A server's words, cut to a length that suits a log: some servers and proxies send whole pages.
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn in_short(text: &str) -> String {
     const MOST: usize = 400;
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
@@ -81,7 +81,6 @@ pub fn in_short(text: &str) -> String {
 }
 
 /// The error and its causes, from the outside in.
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     fn next<'a>(error: &&'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
         // Passes on the error itself. A reference to it would be an error of its own.
@@ -96,7 +95,6 @@ pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a 
 }
 
 /// The innermost cause of an error. The errors around it repeat its message.
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub fn innermost(error: &(dyn Error + 'static)) -> String {
     let bottom = causes(error).last().unwrap_or(error).to_string();
     // An `io::Error` ends in " (os error 111)", which does not help people.
@@ -109,7 +107,7 @@ pub fn innermost(error: &(dyn Error + 'static)) -> String {
     letters.into_iter().collect()
 }
 
-#[cfg(all(test, any(feature = "dynamodb", feature = "tls")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -82,7 +82,7 @@ pub struct Etcd {
 /// What this process remembers about a shard.
 #[derive(Debug, Default)]
 struct Known {
-    /// The revision at which the lock was seen held. Everything that happens to the lock after it is news.
+    /// The revision at which the lock was seen held. A standby waits for what happens to the lock after it.
     seen: Option<i64>,
     leadership: Option<Leadership>,
 }
@@ -95,8 +95,8 @@ struct Leadership {
     last: Last,
     /// Some while trees of earlier leaderships may live.
     start_after: Option<BootInstant>,
-    /// The highest beat of a renewal that was applied.
-    beat: u64,
+    /// The highest sequence of a renewal that was applied.
+    sequence: u64,
 }
 
 impl Etcd {

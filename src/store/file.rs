@@ -34,7 +34,7 @@ use crate::text::in_words;
 use check::refuse_network;
 use sockets::PathSockets;
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -80,6 +80,15 @@ impl FileStore {
         let name = name.strip_suffix(".lock").or_else(|| name.strip_suffix(".json"))?;
         // A file name contains no slash, so every slash in the shard was written as '='.
         name.replace('=', "/").parse().ok()
+    }
+
+    /// The names in the directory: none if it does not exist. Names that are not text are not ours.
+    fn names(&self) -> Result<Vec<String>, StoreError> {
+        let name = |entry: io::Result<DirEntry>| entry.map(|entry| entry.file_name().into_string().ok()).transpose();
+        match fs::read_dir(&self.directory).and_then(|entries| entries.filter_map(name).collect()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => names.map_err(|error| explain("cannot read the directory", &self.directory, &error)),
+        }
     }
 
     fn make_directory(&self) -> Result<(), StoreError> {

@@ -171,7 +171,7 @@ fn file(rest: &str) -> Result<Location, String> {
         return Err("the directory of file: has a control character in it".to_owned());
     }
     // The user may have written the URL of another store behind this scheme. Then no message may repeat it.
-    if text::looks_like_one(path) {
+    if text::looks_secret(path) {
         return Err("the directory of file: looks like a URL with a password: write file:/DIR".to_owned());
     }
     Ok(Location::File { directory: PathBuf::from(path) })

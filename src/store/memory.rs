@@ -42,7 +42,7 @@ struct Entry {
 struct Lease {
     owner: String,
     session: Session,
-    beat: u64,
+    sequence: u64,
     renewed: BootInstant,
     expires: BootInstant,
 }
@@ -124,7 +124,7 @@ impl Leases for Memory {
                 let renewed = BootInstant::now();
                 let expires = renewed.plus(candidate.lease);
                 let (owner, session) = (candidate.owner.clone(), candidate.session.clone());
-                entry.lease = Some(Lease { owner, session, beat: 0, renewed, expires });
+                entry.lease = Some(Lease { owner, session, sequence: 0, renewed, expires });
                 let start_after = entry.vacant_from.filter(|&vacant| BootInstant::now() < vacant);
                 Ok(Claim::Granted(Grant { term: Term(entry.term), start_after }))
             }
@@ -136,14 +136,14 @@ impl Leases for Memory {
         Ok(holder.map_or(Observation::Free, Observation::Held))
     }
 
-    async fn renew(&self, candidate: &Candidate, _term: Term, beat: u64) -> Result<Renewal, StoreError> {
+    async fn renew(&self, candidate: &Candidate, _term: Term, sequence: u64) -> Result<Renewal, StoreError> {
         let mut shards = self.shards();
         let entry = shards.entry(candidate.shard.clone()).or_default();
         let holder = entry.holder();
         match &mut entry.lease {
-            Some(lease) if lease.session == candidate.session && lease.beat >= beat => Ok(Renewal::Overtaken),
+            Some(lease) if lease.session == candidate.session && lease.sequence >= sequence => Ok(Renewal::Overtaken),
             Some(lease) if lease.session == candidate.session => {
-                lease.beat = beat;
+                lease.sequence = sequence;
                 lease.renewed = BootInstant::now();
                 lease.expires = lease.renewed.plus(candidate.lease);
                 Ok(Renewal::Renewed)

@@ -14,9 +14,9 @@
 //!   record. In a cluster, two servers may have stamped the two, so more time must pass (`CLUSTER_SLACK`).
 //! - A release marks the record and leaves it in place. So if a record is absent, either the shard was never led, or
 //!   the record or the whole bucket was deleted. In the second case its holder may not know yet, and its tree runs
-//!   until its deadline. A second record, the ledger, distinguishes the two, and a marker in the bucket says since when
-//!   the bucket remembers anything. A leader that has to wait for such a tree may crash meanwhile, so its record says
-//!   until when to wait, and every successor obeys it.
+//!   until its deadline. A second record, the led mark, distinguishes the two, and a marker in the bucket says since
+//!   when the bucket remembers anything. A leader that has to wait for such a tree may crash meanwhile, so its record
+//!   says until when to wait, and every successor obeys it.
 //!
 //! The term is one more than the term of the record before. If there is no such record, the term is the microsecond of
 //! the server's clock, which is above all earlier terms unless that clock is set back.
@@ -42,13 +42,12 @@ pub use address::{Address, Login};
 
 use super::{Delivery, Store, StoreError};
 use crate::lease::{Candidate, Shard, Term};
-use crate::time::BootInstant;
-use crate::time::millis;
+use crate::time::{BootInstant, millis};
 use address::key_of;
 use bucket::{Bucket, Put};
 use connection::Connections;
 use jetstream::Info;
-use record::{Record, Snapshot};
+use record::{Content, Record, Snapshot};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -64,7 +63,7 @@ pub struct Nats {
     seen: Mutex<HashMap<Shard, Snapshot>>,
     /// Notifies that a record was seen.
     noted: Notify,
-    /// The latest renewal that was requested: its term and beat.
+    /// The latest renewal that was requested: its term and sequence.
     latest: Mutex<HashMap<Shard, (Term, u64)>>,
 }
 
@@ -147,6 +146,17 @@ impl Nats {
         snapshot.learn_age(time.since(stamp).saturating_sub(slack(&info)), BootInstant::now());
         snapshot.dated = true;
         Ok(self.note(shard, snapshot, asked))
+    }
+
+    /// The record as the server has it now, dated unless it has expired anyway.
+    async fn look_dated(&self, shard: &Shard, asks: Asks) -> Result<Option<Snapshot>, StoreError> {
+        match self.look(shard).await? {
+            Some(snapshot) if snapshot.content == Content::Foreign => Err(self.foreign(shard)),
+            Some(snapshot) if !snapshot.left(BootInstant::now()).is_zero() => {
+                self.dated(shard, snapshot, asks).await.map(Some)
+            }
+            found => Ok(found),
+        }
     }
 
     fn foreign(&self, shard: &Shard) -> StoreError {

@@ -22,7 +22,7 @@ pub enum Page {
     History,
     /// The announcement of a standby.
     Standby(Session),
-    /// The last run of a job that runs once for each slot of time.
+    /// The last run of a job that runs once a period.
     Runs,
     /// The run of a job that runs once. Each job has a page of its own, so that none is forgotten to make room for
     /// others.

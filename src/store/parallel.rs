@@ -1,17 +1,11 @@
 //! Several requests at once. The caller polls them itself: there are no tasks, so dropping the caller drops them all.
 
-#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
-use super::StoreError;
-#[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// The most requests under way at once: enough to make up for a slow network, and few enough that each is answered
-/// within its time.
 #[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
-const AT_ONCE: usize = 64;
+pub use listed::answers;
 
 /// The answer of the first future to end. The others are dropped. Without any future it never ends.
 pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + Send>) -> T {
@@ -44,21 +38,30 @@ pub async fn all<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + 
     asked.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
-/// The answers of all, in any order. The first failure ends it. Lists need this: thousands of shards would take
-/// thousands of round trips, one after another.
-///
-/// # Errors
-/// The first.
 #[cfg(any(feature = "redis", feature = "nats", feature = "etcd"))]
-pub async fn answers<T>(
-    questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,
-) -> Result<Vec<T>, StoreError> {
-    let mut questions = questions.into_iter();
-    let mut asked: FuturesUnordered<_> = questions.by_ref().take(AT_ONCE).collect();
-    let mut answers = Vec::new();
-    while let Some(answer) = asked.next().await {
-        answers.push(answer?);
-        asked.extend(questions.next());
+mod listed {
+    use super::super::StoreError;
+    use futures_util::stream::{FuturesUnordered, StreamExt};
+
+    /// The most requests under way at once: enough to make up for a slow network, and few enough that each is answered
+    /// within its time.
+    const AT_ONCE: usize = 64;
+
+    /// The answers of all, in any order. The first failure ends it. Lists need this: thousands of shards would take
+    /// thousands of round trips, one after another.
+    ///
+    /// # Errors
+    /// The first.
+    pub async fn answers<T>(
+        questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut questions = questions.into_iter();
+        let mut asked: FuturesUnordered<_> = questions.by_ref().take(AT_ONCE).collect();
+        let mut answers = Vec::new();
+        while let Some(answer) = asked.next().await {
+            answers.push(answer?);
+            asked.extend(questions.next());
+        }
+        Ok(answers)
     }
-    Ok(answers)
 }

@@ -6,9 +6,9 @@
 //!   latest version, under READ COMMITTED as well: the second claim sees the first. Under a stricter isolation it fails
 //!   (40001), and then nothing was applied. Every other write is an `UPDATE ... WHERE`, which does the same.
 //! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. A renewal names
-//!   session, term and beat, and applies only over a lower beat. Claims and releases carry the instant at which they
-//!   were sent, on the `CLOCK_BOOTTIME` that all processes of a session share. A claim or release that was sent before
-//!   the last one that was applied does nothing.
+//!   session, term and sequence, and applies only over a lower sequence. Claims and releases carry the instant at which
+//!   they were sent, on the `CLOCK_BOOTTIME` that all processes of a session share. A claim or release that was sent
+//!   before the last one that was applied does nothing.
 //! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server
 //!   failed over to a replica that had not received everything. A marker row says since when the table remembers. It is
 //!   believed only if the transaction that it names wrote it (another one wrote a restored row), and while the server's

@@ -68,7 +68,7 @@ pub struct Redis {
     seen: Mutex<HashMap<Shard, Seen>>,
     /// The number of the last request that was sent.
     order: AtomicU64,
-    /// Some from one wait for news to the next.
+    /// Some from one wait for a release to the next.
     subscription: Mutex<Option<Subscription>>,
 }
 

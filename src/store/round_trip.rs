@@ -1,8 +1,12 @@
 //! The time that a request may take, and the time that it took.
 
+#![cfg_attr(
+    not(any(feature = "dynamodb", feature = "tls")),
+    allow(dead_code, reason = "only stores on a network use all of it")
+)]
+
 use super::StoreError;
 use crate::lease::show;
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -17,12 +21,10 @@ pub(crate) async fn within<T>(
     }
 }
 
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 const QUESTIONS: usize = 5;
 
 /// Sends the same question several times, one after another, for `leaderctl store check`. Returns the last answer, and
 /// the median time of one.
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 pub async fn measure<T, F>(mut ask: impl FnMut() -> F) -> Result<(T, Duration), StoreError>
 where
     F: Future<Output = Result<T, StoreError>>,

@@ -133,7 +133,7 @@ impl StoreUrl {
         let mut file = |option| self.take(option).map(PathBuf::from);
         let files = TlsFiles { ca: file("ca"), cert: file("cert"), key: file("key") };
         if files.cert.is_some() != files.key.is_some() {
-            return Err(format!("{}:// wants cert=FILE and key=FILE together", self.scheme));
+            return Err(format!("{}:// needs both cert=FILE and key=FILE", self.scheme));
         }
         Ok(files)
     }

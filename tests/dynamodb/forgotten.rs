@@ -56,7 +56,7 @@ async fn all_items_of_a_shard_deleted_at_once_make_the_next_leader_wait_for_a_le
 }
 
 #[tokio::test]
-async fn a_shard_that_was_led_before_there_were_ledgers_has_one_from_its_next_leader_on() {
+async fn a_shard_that_was_led_before_there_were_led_marks_has_one_from_its_next_leader_on() {
     let server = Server::start();
     let (client, table) = (server.client(), server.table("locks").await);
     let store = store(&server.endpoint(), &table).await;
@@ -212,7 +212,7 @@ async fn terms_that_something_else_wrote_are_named_and_leave_no_lock_behind() {
     assert_eq!(item(&client, &table, "LOCK").await, None);
 }
 
-/// The ledger names the first of them.
+/// The led mark names the first of them.
 #[tokio::test]
 async fn who_led_first_waits_for_a_later_leader_whose_items_were_all_deleted() {
     let server = Server::start();

@@ -86,7 +86,7 @@ async fn a_takeover_after_a_look_is_one_put_and_waits_for_nobody() {
     let table = server.table("locks").await;
     let proxy = Proxy::before(&server);
     let (leader, standby) = (store(&proxy.endpoint(), &table).await, store(&proxy.endpoint(), &table).await);
-    // A longer one than the ledger tells of would be written down there.
+    // A longer one than the led mark tells of would be written down there.
     let [one, two] = ["one", "two"].map(|owner| with_lease(owner, Duration::from_secs(1)));
     let term = lead(&leader, &one).await;
 

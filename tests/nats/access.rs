@@ -309,7 +309,7 @@ async fn who_demands_tls_does_not_go_on_without() {
     let url = format!("nats+tls://{}/{BUCKET}?ca={}/ca.pem", server.address(), scratch.path().display());
     let error = error_of(&url).await;
     assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-    assert!(error.message.contains("it may speak no TLS"), "{error}");
+    assert!(error.message.contains("the server may not use TLS"), "{error}");
 }
 
 #[tokio::test]

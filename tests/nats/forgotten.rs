@@ -13,16 +13,16 @@ async fn in_a_bucket_that_is_younger_than_the_lease_the_first_leader_waits() {
 }
 
 #[tokio::test]
-async fn who_does_not_hold_the_lease_leaves_the_ledger_in_its_place() {
+async fn who_does_not_hold_the_lease_leaves_the_led_mark_in_its_place() {
     let server = server().await;
     let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = short("one");
     let term = lead(&*old, &one).await;
     assert_eq!(new.forget(&short("two"), term).await, Ok(Release::NotHeld));
-    assert!(server.client().message(LEDGER).is_some());
+    assert!(server.client().message(LED_MARK).is_some());
     assert_eq!(old.release(&one, term).await, Ok(Release::Released));
     assert_eq!(old.forget(&one, term).await, Ok(Release::NotHeld));
-    assert!(server.client().message(LEDGER).is_some());
+    assert!(server.client().message(LED_MARK).is_some());
 }
 
 #[tokio::test]
@@ -157,16 +157,16 @@ async fn a_lock_that_was_deleted_longer_ago_than_a_lease_makes_nobody_wait() {
     lead(&*open(&server.own_url()).await, &short("two")).await;
 }
 
-/// The ledger was not written yet when the first leader of the shard crashed.
+/// The led mark was not written yet when the first leader of the shard crashed.
 #[tokio::test]
-async fn a_claim_over_a_record_without_a_ledger_writes_one() {
+async fn a_claim_over_a_record_without_a_led_mark_writes_one() {
     let server = server().await;
     let store = open(&server.own_url()).await;
     lead(&*store, &short("one")).await;
-    server.client().purge(LEDGER);
+    server.client().purge(LED_MARK);
     let other = open(&server.own_url()).await;
     granted_in_time(&*other, &short("two")).await;
-    assert!(server.client().message(LEDGER).is_some());
+    assert!(server.client().message(LED_MARK).is_some());
     server.client().purge(KEY);
     assert!(wait_of(&granted(store.claim(&short("three")).await.unwrap())) > Duration::ZERO);
 }

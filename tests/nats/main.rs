@@ -51,7 +51,7 @@ fn short(owner: &str) -> Candidate {
 
 /// Of that shard.
 const KEY: &str = "db/main";
-const LEDGER: &str = "=led.db/main";
+const LED_MARK: &str = "=led.db/main";
 const MARKER: &str = "=born";
 
 /// What does not come fails the test.

@@ -268,11 +268,11 @@ pub fn paused_above(above: &slots::ParentPause) -> String {
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
     let runs = run.to_millis.is_none() && report.holder.as_ref().is_some_and(|holder| holder.term == Some(run.term));
-    let slot = ledger.due_millis.map(|due| format!("of slot {}, ", rfc3339(due))).unwrap_or_default();
+    let period = ledger.due_millis.map(|due| format!("of period {}, ", rfc3339(due))).unwrap_or_default();
     let to = run.to_millis.map(|to| format!(" to {}", rfc3339(to))).unwrap_or_default();
     let end = if runs { "it runs" } else { run.end() };
     let attempts = if ledger.attempts > 1 { format!(" ({} attempts)", ledger.attempts) } else { String::new() };
-    format!("{slot}on {} from {}{to}: {end}{attempts}", run.host, rfc3339(run.from_millis))
+    format!("{period}on {} from {}{to}: {end}{attempts}", run.host, rfc3339(run.from_millis))
 }
 
 pub fn handed_over(handover: &orders::HandoverOrder) -> String {

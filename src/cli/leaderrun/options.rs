@@ -12,7 +12,7 @@ use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::{hooks, hooks::Hooks};
 use crate::lease::{JobId, Shard, Timing, TimingRequest};
-use crate::notes::jobs::{Job as LedgerJob, Slot, Turn};
+use crate::notes::jobs::{Job as LedgerJob, Occasion, Period};
 use crate::observe::http;
 use crate::observe::log::Format;
 use crate::observe::systemd::Readiness;
@@ -399,12 +399,12 @@ impl Flags {
 
     /// A candidate that waits long for the lease stays in the period in which it was started.
     fn ledger(&self) -> Result<Option<LedgerJob>, String> {
-        let turn = match (self.jobs.every, &self.jobs.once) {
-            (Some(every), _) => Turn::Slot(Slot::at(wall_clock_millis(), every)?),
-            (None, Some(job)) => Turn::Once(job.clone()),
+        let occasion = match (self.jobs.every, &self.jobs.once) {
+            (Some(every), _) => Occasion::Period(Period::at(wall_clock_millis(), every)?),
+            (None, Some(job)) => Occasion::Once(job.clone()),
             (None, None) => return Ok(None),
         };
-        Ok(Some(LedgerJob { turn, retry_failed: self.jobs.retry_failed.unwrap_or(0) }))
+        Ok(Some(LedgerJob { occasion, retry_failed: self.jobs.retry_failed.unwrap_or(0) }))
     }
 
     pub(super) fn restart(&self, at_terminal: bool) -> Option<Restart> {
@@ -491,7 +491,7 @@ fn times(text: &str) -> Result<u32, String> {
 
 fn every(text: &str) -> Result<Duration, String> {
     let every = flags::duration(text)?;
-    Slot::at(0, every).map(|_| every)
+    Period::at(0, every).map(|_| every)
 }
 
 fn relinquish(text: &str) -> Result<Relinquish, String> {

@@ -108,12 +108,67 @@ impl Administration for DynamoDb {
         self.remove(candidate, beat).await
     }
 
+    /// Makes the table if it is missing, and what it needs in it.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        prepare(&self.table).await
+        let table = &self.table;
+        let Table { name, server, .. } = table;
+        let mut lines = Vec::new();
+        let existing = describe(table).await?;
+        if existing.is_none() && create(table).await? {
+            lines.push(format!("made table {name} in {server}, paid by the request"));
+        } else {
+            lines.push(format!("table {name} in {server} is there"));
+        }
+        let description = wait_until_active(table, existing).await?;
+        if let Some(other) = other_keys(&description) {
+            return Err(StoreError::misconfigured(format!(
+                "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another \
+                 table"
+            )));
+        }
+        lines.push(if term::mark_table(table).await? {
+            "wrote down that the table remembers from now on".to_owned()
+        } else {
+            "the table says since when it remembers".to_owned()
+        });
+        lines.push(enable_ttl(table).await?);
+        Ok(lines)
     }
 
+    /// Checks everything that an election relies on.
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check(&self.table).await
+        let table = &self.table;
+        let mut findings = Vec::new();
+        let strong = match describe(table).await {
+            Ok(Some(description)) => check_description(table, &description, &mut findings),
+            Ok(None) => {
+                findings.push(Finding::bad(format!(
+                    "no table {} in {}: make it with leaderctl store init",
+                    table.name, table.server
+                )));
+                return Ok(findings);
+            }
+            Err(error) if error.kind == ErrorKind::Denied => {
+                findings.push(Finding::doubtful(format!("cannot see the table's keys and replicas: {error}")));
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
+            return Ok(findings);
+        }
+        match ttl(table).await {
+            Ok(description) => findings.push(check_ttl(ttl_attribute(description.as_ref()), strong)),
+            Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                findings.push(Finding::doubtful(format!("cannot see the table's TTL: {error}")));
+            }
+            Err(error) => return Err(error),
+        }
+        if !check_items(table, &mut findings).await? {
+            return Ok(findings);
+        }
+        check_clock(table, &mut findings).await?;
+        Ok(findings)
     }
 }
 
@@ -153,31 +208,6 @@ impl DynamoDb {
             }
         }
     }
-}
-
-/// Makes the table if it is missing, and what it needs in it.
-async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
-    let Table { name, server, .. } = table;
-    let mut lines = Vec::new();
-    let existing = describe(table).await?;
-    if existing.is_none() && create(table).await? {
-        lines.push(format!("made table {name} in {server}, paid by the request"));
-    } else {
-        lines.push(format!("table {name} in {server} is there"));
-    }
-    let description = wait_until_active(table, existing).await?;
-    if let Some(other) = other_keys(&description) {
-        return Err(StoreError::misconfigured(format!(
-            "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
-        )));
-    }
-    lines.push(if term::mark_table(table).await? {
-        "wrote down that the table remembers from now on".to_owned()
-    } else {
-        "the table says since when it remembers".to_owned()
-    });
-    lines.push(enable_ttl(table).await?);
-    Ok(lines)
 }
 
 /// Makes the table. False if another process has just made it.
@@ -300,41 +330,6 @@ async fn enable_ttl(table: &Table) -> Result<String, StoreError> {
         Ok(_) => Ok("enabled TTL on attribute ttl".to_owned()),
         Err(error) => without(table.failure("dynamodb:UpdateTimeToLive", &error)),
     }
-}
-
-/// Checks everything that an election relies on.
-async fn check(table: &Table) -> Result<Vec<Finding>, StoreError> {
-    let mut findings = Vec::new();
-    let strong = match describe(table).await {
-        Ok(Some(description)) => check_description(table, &description, &mut findings),
-        Ok(None) => {
-            findings.push(Finding::bad(format!(
-                "no table {} in {}: make it with leaderctl store init",
-                table.name, table.server
-            )));
-            return Ok(findings);
-        }
-        Err(error) if error.kind == ErrorKind::Denied => {
-            findings.push(Finding::doubtful(format!("cannot see the table's keys and replicas: {error}")));
-            false
-        }
-        Err(error) => return Err(error),
-    };
-    if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
-        return Ok(findings);
-    }
-    match ttl(table).await {
-        Ok(description) => findings.push(check_ttl(ttl_attribute(description.as_ref()), strong)),
-        Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-            findings.push(Finding::doubtful(format!("cannot see the table's TTL: {error}")));
-        }
-        Err(error) => return Err(error),
-    }
-    if !check_items(table, &mut findings).await? {
-        return Ok(findings);
-    }
-    check_clock(table, &mut findings).await?;
-    Ok(findings)
 }
 
 /// Checks the description. Returns whether the table is a multi-region strongly consistent one.

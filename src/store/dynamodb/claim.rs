@@ -49,10 +49,10 @@ impl Leases for DynamoDb {
         Ok(if left.is_zero() { Observation::Free } else { Observation::Held(record.holder(Some(left))) })
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        // The beat in the record comes from our own counter, which claims raise as well: see `DynamoDb::beat`. The
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+        // The `beat` in the record comes from our own counter, which claims raise as well: see `DynamoDb::beat`. The
         // argument only reveals a renewal that arrives after a later one.
-        if self.seen().get(&candidate.shard).is_some_and(|seen| beat <= seen.renewed) {
+        if self.seen().get(&candidate.shard).is_some_and(|seen| sequence <= seen.renewed) {
             return Ok(Renewal::Overtaken);
         }
         let (mine, outcome) = self.prolong(candidate, Some(term), BootInstant::now()).await?;
@@ -60,7 +60,7 @@ impl Leases for DynamoDb {
             Outcome::Done(_) => {
                 let mut seen = self.seen();
                 let seen = seen.entry(candidate.shard.clone()).or_default();
-                seen.renewed = seen.renewed.max(beat);
+                seen.renewed = seen.renewed.max(sequence);
                 return Ok(Renewal::Renewed);
             }
             Outcome::Refused(Some(item)) => item,
@@ -90,9 +90,9 @@ impl Leases for DynamoDb {
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         // Read before anything is sent: a higher beat belongs to a later leadership.
         let beat = self.beat.load(Ordering::Relaxed);
-        let ledger = self.seen().get(&candidate.shard).and_then(|seen| seen.ledger);
+        let led_mark = self.seen().get(&candidate.shard).and_then(|seen| seen.led_mark);
         // In this order: a candidate that sees the lock gone must be able to see why.
-        term::mark_released(&self.table, candidate, term, ledger).await?;
+        term::mark_released(&self.table, candidate, term, led_mark).await?;
         self.remove(candidate, beat).await
     }
 
@@ -248,7 +248,7 @@ impl DynamoDb {
     async fn lead(&self, candidate: &Candidate, dead: &[Session]) -> Result<Grant, StoreError> {
         match term::take(&self.table, candidate, dead).await {
             Ok(grant) => {
-                let seen = Seen { ledger: Some(candidate.lease), ..Seen::default() };
+                let seen = Seen { led_mark: Some(candidate.lease), ..Seen::default() };
                 self.seen().insert(candidate.shard.clone(), seen);
                 Ok(grant)
             }

@@ -38,7 +38,7 @@ pub async fn list(store: &DynamoDb, prefix: &str) -> Result<Vec<(Shard, Report)>
             }
         }
         if found.len() > MOST_LISTED {
-            return Err(StoreError::misconfigured(allowance::too_long(&store.table.server)));
+            return Err(allowance::too_long(&store.table.server));
         }
         from = ended;
         if from.is_none() {

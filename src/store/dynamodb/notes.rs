@@ -163,7 +163,7 @@ impl Notes for DynamoDb {
                 }
             }
             if standbys.len() + ended.len() > MOST_LISTED {
-                return Err(StoreError::misconfigured(allowance::too_long(&self.table.server)));
+                return Err(allowance::too_long(&self.table.server));
             }
             from = next;
             if from.is_none() {
@@ -177,8 +177,8 @@ impl Notes for DynamoDb {
 }
 
 impl DynamoDb {
-    /// Deletes ended notes. Nobody else does: a session is used once, and not every table has a TTL. A user who may
-    /// only read leaves them to others.
+    /// Deletes ended notes. No candidate returns to its own note, because a session is used once, and not every table
+    /// has a TTL. A user who may only read leaves them there.
     async fn sweep(&self, ended: Vec<Item>) {
         for mut item in ended.into_iter().take(MOST_SWEPT) {
             let mut part = |name: &str| item.remove(name);

@@ -96,9 +96,9 @@ pub fn marker_key() -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S("TABLE".to_owned()))
 }
 
-/// The key of a shard's ledger, which says that the shard was led. It is not beside the shard's other items, so a user
-/// who deletes all of those leaves it.
-pub fn ledger_key(shard: &Shard) -> Key {
+/// The key of a shard's led mark: the record that the shard was once led. It is not beside the shard's other items, so
+/// a user who deletes all of those leaves it.
+pub fn led_mark_key(shard: &Shard) -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S(partition(shard)))
 }
 
@@ -166,7 +166,7 @@ impl Table {
             let answer = request.send().await.map_err(|error| self.failure("dynamodb:Query", &error))?;
             sorts.extend(answer.items().iter().filter_map(|item| record::text(item, "sk").map(str::to_owned)));
             if sorts.len() > MOST_LISTED {
-                return Err(StoreError::misconfigured(allowance::too_long(&self.server)));
+                return Err(allowance::too_long(&self.server));
             }
             from = answer.last_evaluated_key.filter(|key| !key.is_empty());
             if from.is_none() {

@@ -12,7 +12,7 @@
 
 use super::clock::{Clock, with_drift};
 use super::record::{Item, Ours, n, number, text};
-use super::table::{Expression, Outcome, Table, ledger_key, marker_key, term_key};
+use super::table::{Expression, Outcome, Table, led_mark_key, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::{Grant, StoreError};
 use crate::time::BootInstant;
@@ -31,8 +31,8 @@ struct LastTerm {
     term: u64,
     holder: Option<Session>,
     lease: Option<Duration>,
-    /// The lease that the ledger is known to have.
-    ledger: Duration,
+    /// The longest lease that the led mark is known to record.
+    led_mark: Duration,
     wait: Option<Wait>,
 }
 
@@ -54,8 +54,8 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
                 let last = last.as_ref().map(|item| LastTerm::read(&table.name, &candidate.shard, item)).transpose()?;
                 // The condition names attributes that an absent item does not have.
                 let last = last.ok_or_else(|| StoreError::unknown("the term item vanished while it was changed"))?;
-                if last.ledger < candidate.lease {
-                    write_ledger(table, candidate).await?;
+                if last.led_mark < candidate.lease {
+                    write_led_mark(table, candidate).await?;
                 }
                 let now = BootInstant::now();
                 let start_after = last.wait.and_then(|wait| wait.over_at(table, now));
@@ -76,12 +76,13 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
 /// Marks that a leadership ended with its tree dead, so that no candidate waits for it. Call it before the lock goes.
 ///
 /// The condition contains the term, so that a mark that arrives late does not end the session's next leadership; zero
-/// means that the term is not known. Also writes what the ledger is known to have.
+/// means that the term is not known. Also writes the longest lease that the led mark is known to
+/// record.
 pub async fn mark_released(
     table: &Table,
     candidate: &Candidate,
     term: Term,
-    ledger: Option<Duration>,
+    led_mark: Option<Duration>,
 ) -> Result<(), StoreError> {
     let condition = match term {
         Term(0) => Expression::new("#holder = :me"),
@@ -89,8 +90,8 @@ pub async fn mark_released(
     };
     let mut condition = condition.text(":me", candidate.session.as_str()).with(":true", AttributeValue::Bool(true));
     let mut update = "SET #released = :true".to_owned();
-    if let Some(ledger) = ledger {
-        condition = condition.number(":ledger", millis(ledger));
+    if let Some(led_mark) = led_mark {
+        condition = condition.number(":ledger", millis(led_mark));
         update.push_str(", #ledgerMs = :ledger");
     }
     // If it is refused, another session holds the term by now, and writes its own mark.
@@ -99,17 +100,17 @@ pub async fn mark_released(
 
 /// Makes the shard look as if it was never led. Call it before the lock goes.
 pub async fn forget(table: &Table, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
-    let ledger = table.get(ledger_key(&candidate.shard), true).await?;
+    let led_mark = table.get(led_mark_key(&candidate.shard), true).await?;
     let ours = Expression::new("#holder = :me AND #term = :term").number(":term", term);
-    // In this order: a leader that finds a term item with a ledger's lease writes no ledger.
+    // In this order: a leader that finds a term item with the lease of a led mark writes none.
     let outcome = table.delete(term_key(&candidate.shard), ours.text(":me", candidate.session.as_str())).await?;
-    let (Outcome::Done(_), Some(ledger)) = (outcome, ledger) else { return Ok(()) };
-    // A leader that comes from now on signs the ledger, and then the delete is refused.
-    let same = text(&ledger, "holder").map_or_else(
+    let (Outcome::Done(_), Some(led_mark)) = (outcome, led_mark) else { return Ok(()) };
+    // A leader that comes from now on signs the led mark, and then the delete is refused.
+    let same = text(&led_mark, "holder").map_or_else(
         || Expression::new("attribute_exists(#pk) AND attribute_not_exists(#holder)"),
         |holder| Expression::new("#holder = :holder").text(":holder", holder),
     );
-    table.delete(ledger_key(&candidate.shard), same).await.map(drop)
+    table.delete(led_mark_key(&candidate.shard), same).await.map(drop)
 }
 
 /// The last term, and its session.
@@ -170,8 +171,8 @@ async fn take_after_an_unknown_end(
     last: Option<LastTerm>,
 ) -> Result<Option<Grant>, StoreError> {
     let (mut condition, term, start_after) = if let Some(last) = last {
-        if last.ledger < candidate.lease {
-            write_ledger(table, candidate).await?;
+        if last.led_mark < candidate.lease {
+            write_led_mark(table, candidate).await?;
         }
         let now = BootInstant::now();
         let dead_at = now.plus(with_drift(last.lease.unwrap_or(candidate.lease)));
@@ -182,9 +183,9 @@ async fn take_after_an_unknown_end(
         );
         (same.number(":last", last.term), last.term + 1, Some(earlier.map_or(dead_at, |earlier| earlier.max(dead_at))))
     } else {
-        let (by_marker, by_ledger) =
+        let (by_marker, by_led_mark) =
             tokio::join!(wait_of_a_new_shard(table, candidate), wait_of_a_known_shard(table, candidate));
-        let start_after = by_marker?.max(by_ledger?);
+        let start_after = by_marker?.max(by_led_mark?);
         // Milliseconds since 1970 rise faster than leaderships do, so this is above every term of a table that was
         // wiped. The known server's time may be off by a second or two, but the wait for wiped leaderships lasts
         // longer.
@@ -228,9 +229,9 @@ async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Opt
     Ok(wait.over_at(table, BootInstant::now()))
 }
 
-/// Writes the ledger, and returns its earlier content. A ledger with a lease at least as long stays as it is.
-async fn write_ledger(table: &Table, candidate: &Candidate) -> Result<Option<Item>, StoreError> {
-    let (pk, sk) = ledger_key(&candidate.shard);
+/// Writes the led mark, and returns its earlier content. A led mark with a lease at least as long stays as it is.
+async fn write_led_mark(table: &Table, candidate: &Candidate) -> Result<Option<Item>, StoreError> {
+    let (pk, sk) = led_mark_key(&candidate.shard);
     let lease = n(millis(candidate.lease));
     let holder = AttributeValue::S(candidate.session.as_str().to_owned());
     let item = [("pk", pk), ("sk", sk), ("leaseMs", lease.clone()), ("holder", holder)];
@@ -238,33 +239,34 @@ async fn write_ledger(table: &Table, candidate: &Candidate) -> Result<Option<Ite
     let condition = Expression::new("attribute_not_exists(#pk) OR #leaseMs < :lease").with(":lease", lease);
     match table.put(item, condition).await? {
         Outcome::Done(before) | Outcome::Refused(before @ Some(_)) => Ok(before),
-        Outcome::Refused(None) => table.get(ledger_key(&candidate.shard), true).await,
+        Outcome::Refused(None) => table.get(led_mark_key(&candidate.shard), true).await,
     }
 }
 
-/// Signs the ledger, so that it stays for our leadership: a process that forgets the shard deletes the ledger only if
-/// the signature has not changed.
-async fn sign_ledger(table: &Table, candidate: &Candidate) -> Result<(), StoreError> {
+/// Signs the led mark, so that it stays for our leadership: a process that forgets the shard deletes the mark only if
+/// its signature has not changed.
+async fn sign_led_mark(table: &Table, candidate: &Candidate) -> Result<(), StoreError> {
     for _ in 0..MOST_ATTEMPTS {
         let there = Expression::new("attribute_exists(#pk)").text(":me", candidate.session.as_str());
-        match table.update(ledger_key(&candidate.shard), "SET #holder = :me", there).await? {
+        match table.update(led_mark_key(&candidate.shard), "SET #holder = :me", there).await? {
             Outcome::Done(_) => return Ok(()),
-            Outcome::Refused(_) => write_ledger(table, candidate).await.map(drop)?,
+            Outcome::Refused(_) => write_led_mark(table, candidate).await.map(drop)?,
         }
     }
-    Err(StoreError::unknown(format!("the ledger of shard {} changes faster than it can be kept", candidate.shard)))
+    let shard = &candidate.shard;
+    Err(StoreError::unknown(format!("the record that shard {shard} was led changes faster than it can be kept")))
 }
 
 /// A user deleted all items of a shard that was led: when its tree is certainly dead. Its lease was not renewed since
 /// the lock became ours.
 async fn wait_of_a_known_shard(table: &Table, candidate: &Candidate) -> Result<Option<BootInstant>, StoreError> {
-    // A ledger with our own session proves no more: other leaders may have written it since.
-    let ledger = write_ledger(table, candidate).await?;
-    if ledger.is_some() {
-        sign_ledger(table, candidate).await?;
+    // A led mark with our own session proves no more: other leaders may have written it since.
+    let led_mark = write_led_mark(table, candidate).await?;
+    if led_mark.is_some() {
+        sign_led_mark(table, candidate).await?;
     }
-    Ok(ledger.map(|ledger| {
-        let lease = number(&ledger, "leaseMs").map_or(Duration::ZERO, Duration::from_millis);
+    Ok(led_mark.map(|mark| {
+        let lease = number(&mark, "leaseMs").map_or(Duration::ZERO, Duration::from_millis);
         BootInstant::now().plus(with_drift(lease.max(candidate.lease)))
     }))
 }
@@ -300,7 +302,7 @@ impl LastTerm {
             })?,
             holder: text(item, "holder").map(Session::from_record),
             lease: number(item, "leaseMs").map(Duration::from_millis),
-            ledger: number(item, "ledgerMs").map_or(Duration::ZERO, Duration::from_millis),
+            led_mark: number(item, "ledgerMs").map_or(Duration::ZERO, Duration::from_millis),
             wait: wait.map(|(until_millis, wait)| Wait { until_millis, duration: Duration::from_millis(wait) }),
         })
     }

@@ -10,7 +10,7 @@ use super::proto::{
     LEASE_REVOKE, LeaseRevokeRequest, Nothing, STATUS, StatusResponse, TXN, TxnRequest, TxnResponse, delete,
     delete_range, get, is_unchanged, put,
 };
-use super::record::{Base, Entry, Hold, Last, Lock, View, read, written};
+use super::record::{Base, Entry, EtcdLease, Last, Lock, View, read, written};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS, list};
 use crate::lease::{Candidate, Session, Shard, Term};
@@ -42,11 +42,41 @@ impl Administration for Etcd {
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        prepare(self).await
+        let founded = self.client.bounded(async {
+            let connection = self.client.connection().await?;
+            let found = self.get(&connection, self.keys.base()).await?;
+            let founded = match found.kvs.first() {
+                Some(kv) => {
+                    read::<Base>(&connection.server, kv)?;
+                    false
+                }
+                None => self.found(&connection, None).await?,
+            };
+            Ok((founded, connection.server.clone()))
+        });
+        let (founded, server) = founded.await?;
+        let prefix = &self.keys.prefix;
+        Ok(vec![if founded {
+            format!("wrote into etcd at {server} that the prefix {prefix} remembers from now on")
+        } else {
+            format!("the prefix {prefix} in etcd at {server} is there already")
+        }])
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check(self).await
+        let mut findings = Vec::new();
+        check_members(self, &mut findings).await?;
+        if self.client.user_is_of_no_use() {
+            findings.push(Finding::doubtful("a user is named, but authentication is off in etcd: etcdctl auth enable"));
+        }
+        if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
+            return Ok(findings);
+        }
+        if check_permissions(self, &mut findings).await? {
+            check_prefix(self, &mut findings).await?;
+            check_speed(self, &mut findings).await?;
+        }
+        Ok(findings)
     }
 }
 
@@ -133,58 +163,20 @@ impl Etcd {
 /// The record that must be beside a lock after the lock is gone, so that candidates wait for its tree. None: it is
 /// there already.
 fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
-    let hold = Hold { etcd_lease: lock.lease, lease_ms: lock.record.lease_ms };
+    let etcd_lease = EtcdLease { id: lock.lease, lease_ms: lock.record.lease_ms };
     let (mut young, mut before) = (false, Vec::new());
     if let Some(Entry { record: last, .. }) = last {
-        if last.hold.etcd_lease == hold.etcd_lease && !last.released {
+        if last.etcd_lease == etcd_lease && !last.released {
             return None;
         }
         // The record was changed by hand. Candidates must also wait for the leader that it names.
         (young, before) = (last.young, last.before);
         if !last.released {
-            before.push(last.hold);
+            before.push(last.etcd_lease);
         }
     }
     let Lock { session, term_offset, .. } = lock.record.clone();
-    Some(Last { session, hold, term_offset, term: Some(lock.term().0), released: false, young, before })
-}
-
-async fn prepare(etcd: &Etcd) -> Result<Vec<String>, StoreError> {
-    let founded = etcd.client.bounded(async {
-        let connection = etcd.client.connection().await?;
-        let found = etcd.get(&connection, etcd.keys.base()).await?;
-        let founded = match found.kvs.first() {
-            Some(kv) => {
-                read::<Base>(&connection.server, kv)?;
-                false
-            }
-            None => etcd.found(&connection, None).await?,
-        };
-        Ok((founded, connection.server.clone()))
-    });
-    let (founded, server) = founded.await?;
-    let prefix = &etcd.keys.prefix;
-    Ok(vec![if founded {
-        format!("wrote into etcd at {server} that the prefix {prefix} remembers from now on")
-    } else {
-        format!("the prefix {prefix} in etcd at {server} is there already")
-    }])
-}
-
-async fn check(etcd: &Etcd) -> Result<Vec<Finding>, StoreError> {
-    let mut findings = Vec::new();
-    check_members(etcd, &mut findings).await?;
-    if etcd.client.user_is_of_no_use() {
-        findings.push(Finding::doubtful("a user is named, but authentication is off in etcd: etcdctl auth enable"));
-    }
-    if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
-        return Ok(findings);
-    }
-    if check_permissions(etcd, &mut findings).await? {
-        check_prefix(etcd, &mut findings).await?;
-        check_speed(etcd, &mut findings).await?;
-    }
-    Ok(findings)
+    Some(Last { session, etcd_lease, term_offset, term: Some(lock.term().0), released: false, young, before })
 }
 
 /// Checks each server that the URL names.
@@ -382,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_record_beside_a_revoked_lock_names_its_leadership() {
-        let hold = |etcd_lease| Hold { etcd_lease, lease_ms: 15_000 };
+        let lease = |id| EtcdLease { id, lease_ms: 15_000 };
         let lock = Lock {
             owner: "o".to_owned(),
             session: Session::from_record("s"),
@@ -393,18 +385,21 @@ mod tests {
             term_offset: 3,
         };
         let lock = Entry { record: lock, create_revision: 9, mod_revision: 9, lease: 7 };
-        let last = |etcd_lease, released| {
+        let last = |id, released| {
             let session = Session::from_record("s");
-            let (hold, before) = (hold(etcd_lease), vec![hold(1)]);
-            let record = Last { session, hold, term_offset: 3, term: None, released, young: true, before };
+            let (etcd_lease, before) = (lease(id), vec![lease(1)]);
+            let record = Last { session, etcd_lease, term_offset: 3, term: None, released, young: true, before };
             Some(Entry { record, create_revision: 9, mod_revision: 9, lease: 0 })
         };
         assert!(unreleased(&lock, last(7, false)).is_none(), "it is left alone");
         let absent = unreleased(&lock, None).expect("it is written");
-        assert_eq!((absent.hold, absent.term, absent.released, absent.before), (hold(7), Some(12), false, Vec::new()));
+        assert_eq!(
+            (absent.etcd_lease, absent.term, absent.released, absent.before),
+            (lease(7), Some(12), false, Vec::new())
+        );
         let released = unreleased(&lock, last(7, true)).expect("it is written");
-        assert_eq!((released.released, released.young, released.before), (false, true, vec![hold(1)]));
+        assert_eq!((released.released, released.young, released.before), (false, true, vec![lease(1)]));
         let other = unreleased(&lock, last(5, false)).expect("it is written");
-        assert_eq!((other.hold, other.before), (hold(7), vec![hold(1), hold(5)]));
+        assert_eq!((other.etcd_lease, other.before), (lease(7), vec![lease(1), lease(5)]));
     }
 }

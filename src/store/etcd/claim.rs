@@ -8,7 +8,7 @@ use super::proto::{
     KeyValue, LeaseKeepAliveResponse, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get,
     is_absent, is_unchanged, put,
 };
-use super::record::{self, Base, Entry, Hold, Last, Lock, View, millis, written};
+use super::record::{self, Base, Entry, EtcdLease, Last, Lock, View, millis, written};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, Known, Leadership, MOST_ATTEMPTS, YOUTH};
 use crate::lease::{Candidate, Session, Shard, Term};
@@ -27,8 +27,8 @@ impl Leases for Etcd {
         self.client.operate(|connection| Box::pin(self.observe_on(connection, shard))).await
     }
 
-    async fn renew(&self, candidate: &Candidate, _term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, beat))).await
+    async fn renew(&self, candidate: &Candidate, _term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, sequence))).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -50,7 +50,7 @@ struct Debt {
     start_after: Option<BootInstant>,
     /// The prefix may have forgotten a leadership.
     young: bool,
-    before: Vec<Hold>,
+    before: Vec<EtcdLease>,
 }
 
 impl Debt {
@@ -85,9 +85,9 @@ fn is_proof(kept: &LeaseKeepAliveResponse, found: &RangeResponse) -> bool {
 /// The record beside a lock that is given back, if that record was deleted by hand.
 pub(super) fn given_back(lock: &Entry<Lock>) -> Last {
     let Lock { session, lease_ms, term_offset, .. } = lock.record.clone();
-    let hold = Hold { etcd_lease: lock.lease, lease_ms };
+    let etcd_lease = EtcdLease { id: lock.lease, lease_ms };
     let term = Some(lock.term().0);
-    Last { session, hold, term_offset, term, released: true, young: false, before: Vec::new() }
+    Last { session, etcd_lease, term_offset, term, released: true, young: false, before: Vec::new() }
 }
 
 impl Etcd {
@@ -119,12 +119,12 @@ impl Etcd {
             may_be_young = last.young;
             // A candidate that claims has no tree.
             let vanished = !last.released && last.session != candidate.session;
-            for hold in last.before.iter().chain(vanished.then_some(&last.hold)) {
-                if let Some(left) = self.time_to_live(connection, hold.etcd_lease).await? {
+            for lease in last.before.iter().chain(vanished.then_some(&last.etcd_lease)) {
+                if let Some(left) = self.time_to_live(connection, lease.id).await? {
                     // The whole lease, not just what is left: a renewal that saw its lock may still be under way.
-                    let whole = left.granted.max(Duration::from_millis(hold.lease_ms));
+                    let whole = left.granted.max(Duration::from_millis(lease.lease_ms));
                     debt.until(BootInstant::now().plus(with_drift(whole)));
-                    debt.before.push(hold.clone());
+                    debt.before.push(lease.clone());
                 }
             }
         }
@@ -186,10 +186,10 @@ impl Etcd {
         view: &View,
         base: &Entry<Base>,
         debt: Debt,
-        etcd_lease: i64,
+        lease_id: i64,
     ) -> Result<Result<Leadership, View>, StoreError> {
         let (lock_key, last_key) = (self.keys.lock(&candidate.shard), self.keys.last(&candidate.shard));
-        let hold = Hold { etcd_lease, lease_ms: millis(candidate.lease) };
+        let etcd_lease = EtcdLease { id: lease_id, lease_ms: millis(candidate.lease) };
         let Debt { start_after, young, before } = debt;
         // The lock will be put after this view, so this makes its term higher than the last one.
         let higher = view.last_known().map_or(0, |last| last.term().0 + 1);
@@ -198,7 +198,7 @@ impl Etcd {
         // the new etcd lease, because its own may be revoked.
         let lock = Lock::of(candidate, term_offset, wall_clock_millis());
         let session = candidate.session.clone();
-        let last = Last { session, hold, term_offset, term: None, released: false, young, before };
+        let last = Last { session, etcd_lease, term_offset, term: None, released: false, young, before };
         let seen = |entry: Option<i64>| entry.unwrap_or(0);
         let request = TxnRequest {
             compare: vec![
@@ -207,9 +207,9 @@ impl Etcd {
                 is_unchanged(&lock_key, seen(view.lock.as_ref().map(|lock| lock.mod_revision))),
             ],
             success: vec![
-                put(&lock_key, written(&lock), etcd_lease),
+                put(&lock_key, written(&lock), lease_id),
                 put(&last_key, written(&last), 0),
-                put(&self.keys.copy(&candidate.shard), written(&last), etcd_lease),
+                put(&self.keys.copy(&candidate.shard), written(&last), lease_id),
             ],
             failure: self.gets(&candidate.shard),
         };
@@ -219,8 +219,8 @@ impl Etcd {
         }
         let mod_revision = answer.revision();
         let create_revision = view.lock.as_ref().map_or(mod_revision, |lock| lock.create_revision);
-        let lock = Entry { record: lock, create_revision, mod_revision, lease: etcd_lease };
-        Ok(Ok(Leadership { term: lock.term(), lock, last, start_after, beat: 0 }))
+        let lock = Entry { record: lock, create_revision, mod_revision, lease: lease_id };
+        Ok(Ok(Leadership { term: lock.term(), lock, last, start_after, sequence: 0 }))
     }
 
     async fn observe_on(&self, connection: Arc<Connection>, shard: &Shard) -> Result<Observation, StoreError> {
@@ -235,12 +235,12 @@ impl Etcd {
         &self,
         connection: Arc<Connection>,
         candidate: &Candidate,
-        beat: u64,
+        sequence: u64,
     ) -> Result<Renewal, StoreError> {
         let shard = &candidate.shard;
         let key = self.keys.lock(shard);
         let mut mine = match self.leadership(shard, &candidate.session) {
-            Some(leadership) if beat <= leadership.beat => return Ok(Renewal::Overtaken),
+            Some(leadership) if sequence <= leadership.sequence => return Ok(Renewal::Overtaken),
             Some(leadership) => Some((leadership.lock.lease, leadership.lock.mod_revision)),
             None => None,
         };
@@ -280,7 +280,7 @@ impl Etcd {
                     if let Some(leadership) =
                         leadership.filter(|leadership| leadership.lock.mod_revision == mod_revision)
                     {
-                        leadership.beat = leadership.beat.max(beat);
+                        leadership.sequence = leadership.sequence.max(sequence);
                     }
                     return Ok(Renewal::Renewed);
                 }

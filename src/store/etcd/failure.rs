@@ -100,10 +100,9 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
         Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
             StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
         }
-        Code::Unimplemented => StoreError::misconfigured(format!(
-            "{server} does not know {}: it is no etcd of version 3.4 or later",
-            method.name
-        )),
+        Code::Unimplemented => {
+            StoreError::misconfigured(format!("{server} does not know {}: it is not etcd 3.4 or later", method.name))
+        }
         Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
         Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
             StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", method.name))

@@ -10,6 +10,8 @@
 //! | `PREFIX/note/orders/SHARD` | operators' orders for its candidates; a note's etcd lease ends it |
 //! | `PREFIX/note/history/SHARD` | the history of its last leaderships |
 //! | `PREFIX/note/standby/SHARD=SESSION` | the announcement of a standby |
+//! | `PREFIX/note/runs/SHARD` | the last run of a job that runs once a period |
+//! | `PREFIX/note/once/SHARD=JOB` | the run of a job that runs once |
 
 use crate::lease::{Session, Shard};
 use crate::store::Page;

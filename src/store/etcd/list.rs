@@ -71,7 +71,7 @@ pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String
             }
         }
         if found.len() > MOST_LISTED {
-            return Err(StoreError::misconfigured(allowance::too_long(&format!("etcd at {server}"))));
+            return Err(allowance::too_long(&format!("etcd at {server}")));
         }
         match next {
             Some(next) if answer.more => key = next,

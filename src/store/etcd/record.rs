@@ -58,7 +58,7 @@ pub struct Lock {
 pub struct Last {
     pub session: Session,
     #[serde(flatten)]
-    pub hold: Hold,
+    pub etcd_lease: EtcdLease,
     pub term_offset: u64,
     /// None: the term is the offset plus the revision of this record, which the record itself cannot contain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,14 +71,15 @@ pub struct Last {
     pub young: bool,
     /// Earlier leaderships whose trees were not seen to die.
     #[serde(default)]
-    pub before: Vec<Hold>,
+    pub before: Vec<EtcdLease>,
 }
 
-/// A leadership that may have a tree while its etcd lease lives.
+/// The etcd lease of a leadership, which may have a tree while that lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Hold {
-    pub etcd_lease: i64,
+pub struct EtcdLease {
+    #[serde(rename = "etcdLease")]
+    pub id: i64,
     pub lease_ms: u64,
 }
 
@@ -96,12 +97,14 @@ impl Record for Lock {
 
 impl Record for Last {
     fn is_sound(&self) -> bool {
-        let holds = self.before.iter().chain([&self.hold]);
-        self.term_offset < MOST && self.term.is_none_or(|term| term < MOST) && holds.into_iter().all(Hold::is_sound)
+        let leases = self.before.iter().chain([&self.etcd_lease]);
+        self.term_offset < MOST
+            && self.term.is_none_or(|term| term < MOST)
+            && leases.into_iter().all(EtcdLease::is_sound)
     }
 }
 
-impl Hold {
+impl EtcdLease {
     fn is_sound(&self) -> bool {
         self.lease_ms < MOST
     }
@@ -185,7 +188,9 @@ impl View {
         let mut found = answer.found();
         let mut next = || {
             found.next().ok_or_else(|| {
-                StoreError::misconfigured(format!("{server} answers a Txn with less than was asked: it is no etcd"))
+                StoreError::misconfigured(format!(
+                    "{server} answers a Txn with less than was asked: it is not etcd 3.4 or later"
+                ))
             })
         };
         let (lock, last, base, young, copy) = (next()?, next()?, next()?, next()?, next()?);
@@ -303,7 +308,7 @@ mod tests {
     }
 
     fn ours() -> (Base, Lock, Last) {
-        let hold = Hold { etcd_lease: -7, lease_ms: 15_000 };
+        let etcd_lease = EtcdLease { id: -7, lease_ms: 15_000 };
         let session = Session::from_record("s-1");
         let lock = Lock {
             owner: "me".to_owned(),
@@ -314,8 +319,8 @@ mod tests {
             since_ms: 1_795_268_611_017,
             term_offset: 1_795_268_611_017_220,
         };
-        let before = vec![hold.clone()];
-        let last = Last { session, hold, term_offset: 5, term: Some(9), released: true, young: true, before };
+        let before = vec![etcd_lease.clone()];
+        let last = Last { session, etcd_lease, term_offset: 5, term: Some(9), released: true, young: true, before };
         (Base { origin: 1_795_268_611_017_220 }, lock, last)
     }
 
@@ -418,9 +423,10 @@ mod tests {
         fn what_is_written_is_read(
             term in proptest::option::of(0..MOST), released: bool, young: bool, etcd_lease: i64, lease_ms in 0..MOST,
         ) {
-            let hold = Hold { etcd_lease, lease_ms };
+            let etcd_lease = EtcdLease { id: etcd_lease, lease_ms };
             let session = Session::from_record("s");
-            let last = Last { session, hold: hold.clone(), term_offset: 1, term, released, young, before: vec![hold] };
+            let before = vec![etcd_lease.clone()];
+            let last = Last { session, etcd_lease, term_offset: 1, term, released, young, before };
             let again = read::<Last>("here", &kv(&written(&last), 0)).unwrap();
             prop_assert_eq!(again.term(), Term(term.unwrap_or(10)));
             prop_assert_eq!(again.record.before, last.before);

@@ -12,7 +12,7 @@ const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 impl Etcd {
     pub(super) async fn wait_for_release(&self, shard: &Shard) -> Result<(), StoreError> {
         loop {
-            let Some(from) = self.news_from(shard).await? else { return Ok(()) };
+            let Some(from) = self.watch_from(shard).await? else { return Ok(()) };
             // A lock that is taken over is deleted first: by its holder, by hand, or with its etcd lease.
             if self.watch_lock(shard, from, vec![NO_PUT]).await? {
                 return Ok(());
@@ -26,14 +26,14 @@ impl Etcd {
     pub(super) async fn wait_for_doubt(&self, shard: &Shard) {
         let leadership = self.known().get(shard).and_then(|known| known.leadership.clone());
         let Some(leadership) = leadership else { return std::future::pending().await };
-        // Only we change it, so any event is news.
+        // Only we change it, so any event is a reason to look.
         while self.watch_lock(shard, leadership.lock.mod_revision.saturating_add(1), Vec::new()).await.is_err() {
             tokio::time::sleep(DOUBT_PAUSE).await;
         }
     }
 
-    /// The first revision at which an event at the lock is news. None: the lock is free now.
-    async fn news_from(&self, shard: &Shard) -> Result<Option<i64>, StoreError> {
+    /// The first revision whose event at the lock is unknown yet. None: the lock is free now.
+    async fn watch_from(&self, shard: &Shard) -> Result<Option<i64>, StoreError> {
         let seen = self.known().get(shard).and_then(|known| known.seen);
         if let Some(seen) = seen {
             return Ok(Some(seen.saturating_add(1)));
@@ -56,10 +56,10 @@ impl Etcd {
         let mut watch = self.client.watch(&connection, what).await?;
         loop {
             match watch.next().await {
-                Ok(Some(news)) if !news.events.is_empty() => return Ok(true),
-                Ok(Some(news)) if news.compact_revision > 0 => return Ok(false),
-                Ok(Some(news)) if news.canceled => {
-                    return Err(self.client.watch_refused(&connection, &news.cancel_reason));
+                Ok(Some(seen)) if !seen.events.is_empty() => return Ok(true),
+                Ok(Some(seen)) if seen.compact_revision > 0 => return Ok(false),
+                Ok(Some(seen)) if seen.canceled => {
+                    return Err(self.client.watch_refused(&connection, &seen.cancel_reason));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return Err(self.client.watch_refused(&connection, "the watch ended")),

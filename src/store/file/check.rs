@@ -125,18 +125,7 @@ impl Administration for FileStore {
 impl FileStore {
     /// All shards that have a file.
     fn shards(&self) -> Result<BTreeSet<Shard>, StoreError> {
-        let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-            Err(error) => return Err(unreadable(error)),
-        };
-        let mut shards = BTreeSet::new();
-        for entry in entries {
-            let name = entry.map_err(unreadable)?.file_name();
-            shards.extend(name.to_str().and_then(Self::shard_of));
-        }
-        Ok(shards)
+        Ok(self.names()?.iter().filter_map(|name| Self::shard_of(name)).collect())
     }
 }
 

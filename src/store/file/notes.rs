@@ -150,16 +150,9 @@ impl Notes for FileStore {
     }
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
-        let unreadable = |error: io::Error| explain("cannot read the directory", &self.directory, &error);
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(unreadable(error)),
-        };
         let mut standbys = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(unreadable)?.file_name();
-            let parts = name.to_str().and_then(|name| name.split_once(&format!("{MARK}{STANDBY}{MARK}")));
+        for name in self.names()? {
+            let parts = name.split_once(&format!("{MARK}{STANDBY}{MARK}"));
             let shard = parts.and_then(|(shard, _)| shard.replace('=', "/").parse::<Shard>().ok());
             let Some(shard) = shard.filter(|shard| shard.as_str().starts_with(prefix)) else { continue };
             let path = self.directory.join(&name);

@@ -12,8 +12,8 @@
 //! The name ends with a random number, so nobody can take it first. A candidate binds its own names, and then looks for
 //! all names with one of its own paths in them: of two candidates that come at once, at least one sees the other. It
 //! counts only listeners of users who may write the directory by its owner and its mode: root, its owner, the members
-//! of the group that shares it, and the candidate's own user. It ignores listeners of other users, and never connects
-//! to them.
+//! of the group that shares it, and the candidate's own user. It ignores listeners of other users. It connects to a
+//! listener only if the kernel does not name its user otherwise.
 //!
 //! Earlier versions know one name, made from the directory above and the last part of the path. A holder binds that
 //! name too, unless it is taken.

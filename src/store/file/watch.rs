@@ -46,7 +46,9 @@ impl FileStore {
                 Ok(())
             }
             Ok(Err(error)) => Err(explain("cannot lock", &path, &error)),
-            Err(_) => Err(StoreError::not_applied(format!("something else waits for {} by now", path.display()))),
+            Err(_) => {
+                Err(StoreError::not_applied(format!("another wait for {} has replaced this one", path.display())))
+            }
         }
     }
 

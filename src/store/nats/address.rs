@@ -183,8 +183,8 @@ pub fn shard_of(key: &str) -> Option<Shard> {
     name.parse().ok().filter(|shard| key_of(shard) == key)
 }
 
-/// The key of a shard's ledger, which says that the shard was once led.
-pub fn ledger_of(shard: &Shard) -> String {
+/// The key of a shard's led mark: the record that the shard was once led.
+pub fn led_mark_of(shard: &Shard) -> String {
     format!("=led.{}", key_of(shard))
 }
 
@@ -241,7 +241,7 @@ mod tests {
                     assert_eq!(is_note_of(&key, shard), shard == of, "{key} {shard}");
                 }
             }
-            assert!(!is_note_of(&key_of(of), of) && !is_note_of(&ledger_of(of), of), "{of}");
+            assert!(!is_note_of(&key_of(of), of) && !is_note_of(&led_mark_of(of), of), "{of}");
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
             ("//h/b?replicas=many", "is no number"),
             ("//h/b?domain=a.b", "option domain"),
             ("//h/b?inbox=a..b", "option inbox"),
-            ("//h/b?cert=/c", "cert=FILE and key=FILE together"),
+            ("//h/b?cert=/c", "needs both cert=FILE and key=FILE"),
             ("//h/b?creds=/c&nkey=/n", "takes one of"),
             ("//u:p@h/b?creds=/c", "takes one of"),
             ("//:hunter2@h/b", "a password without a user"),
@@ -364,9 +364,9 @@ mod tests {
         fn every_shard_has_a_key_of_its_own(shard in "[A-Za-z0-9._/:-]{1,40}") {
             if let Ok(shard) = shard.parse::<Shard>() {
                 let key = key_of(&shard);
-                prop_assert!(is_key(&key) && is_key(&ledger_of(&shard)), "{}", key);
+                prop_assert!(is_key(&key) && is_key(&led_mark_of(&shard)), "{}", key);
                 prop_assert_eq!(unescaped(&key), shard.as_str());
-                prop_assert_eq!(shard_of(&ledger_of(&shard)), None);
+                prop_assert_eq!(shard_of(&led_mark_of(&shard)), None);
                 let session = Session::random().unwrap();
                 let once = Page::Once("..a.".parse().unwrap());
                 for page in [Page::Orders, Page::History, Page::Standby(session.clone()), Page::Runs, once] {

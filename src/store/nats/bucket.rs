@@ -159,7 +159,7 @@ impl Bucket {
             let is_last = page.is_empty() || told >= total;
             keys.extend(page.into_keys().filter_map(|subject| subject.strip_prefix(&all).map(str::to_owned)));
             if keys.len() > MOST_LISTED {
-                return Err(StoreError::misconfigured(allowance::too_long(&self.address().server())));
+                return Err(allowance::too_long(&self.address().server()));
             }
             if is_last {
                 return Ok((self.read(&name, answer)?, keys));

@@ -4,7 +4,7 @@
 //! are held. A bucket in memory forgets them with its server, and a mirror accepts no writes. A missing permission
 //! shows only when it is needed, so the check tries each one.
 
-use super::address::{Address, NOTHING, SCRATCH, is_note_of, key_of, ledger_of};
+use super::address::{Address, NOTHING, SCRATCH, is_note_of, key_of, led_mark_of};
 use super::bucket::{Bucket, Put, Refusal, STREAM_NAME_TAKEN};
 use super::failure::Failure;
 use super::jetstream::{Info, Stamp};
@@ -27,15 +27,7 @@ const OLDEST_VERSION: (u32, u32) = (2, 9);
 #[async_trait::async_trait]
 impl Administration for Nats {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let Some(snapshot) = self.look(shard).await? else { return Ok(Report::default()) };
-        if snapshot.content == Content::Foreign {
-            return Err(self.foreign(shard));
-        }
-        let snapshot = if snapshot.left(BootInstant::now()).is_zero() {
-            snapshot
-        } else {
-            self.dated(shard, snapshot, Asks::Onlooker).await?
-        };
+        let Some(snapshot) = self.look_dated(shard, Asks::Onlooker).await? else { return Ok(Report::default()) };
         let now = BootInstant::now();
         let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
         Ok(Report { holder, last_term: snapshot.term().map(Term) })
@@ -68,9 +60,9 @@ impl Administration for Nats {
 
     /// The key goes last, and with it all marks of the shard: the next leader finds a new shard.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let (shard, ledger) = (&candidate.shard, ledger_of(&candidate.shard));
-        // Checks the permission to purge before anything is gone. It uses a key that holds nothing, because the server
-        // takes a bound of one to mean no bound.
+        let (shard, led_mark) = (&candidate.shard, led_mark_of(&candidate.shard));
+        // Checks the permission to purge before anything is gone. The bound is 1, and the server takes that for no
+        // bound: it would remove all of a key that exists, so this key holds nothing.
         self.bucket.sweep(NOTHING, 0).await?;
         let ours = |snapshot: &Snapshot| Self::is_ours(candidate, snapshot) && snapshot.term() == Some(term.0);
         if !self.look(shard).await?.is_some_and(|seen| ours(&seen)) {
@@ -92,62 +84,88 @@ impl Administration for Nats {
             // The next term would be lower.
             return self.release(candidate, term).await;
         };
-        // If we do not get as far as the key, the next leader writes another ledger.
+        // If we do not get as far as the key, the next leader writes another led mark.
         let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
         let Some(snapshot) = self.write(shard, record, snapshot.revision, None).await? else {
             return Ok(Release::NotHeld);
         };
-        if let Some(entry) = self.bucket.get(&ledger).await? {
-            self.bucket.sweep(&ledger, entry.revision).await?;
+        if let Some(entry) = self.bucket.get(&led_mark).await? {
+            self.bucket.sweep(&led_mark, entry.revision).await?;
         }
         self.bucket.sweep(&key_of(shard), snapshot.revision).await?;
         self.seen().remove(shard);
         Ok(Release::Released)
     }
 
+    /// Makes the bucket and its marker if they are missing.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        prepare(&self.bucket).await
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check(&self.bucket).await
-    }
-}
-
-/// Makes the bucket and its marker if they are missing.
-async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
-    let address = bucket.address();
-    let Address { bucket: name, .. } = address;
-    let server = address.server();
-    let mut lines = Vec::new();
-    let made = if bucket.info().await?.is_none() { create(bucket).await? } else { false };
-    let mut info = bucket.info().await?.ok_or_else(|| bucket.missing())?;
-    if let Some(wrong) = unusable(bucket, &info) {
-        return Err(StoreError::misconfigured(wrong));
-    }
-    lines.push(if made {
-        format!("made bucket {name} in {server}, in files, replicas: {}", info.config.num_replicas)
-    } else {
-        format!("bucket {name} in {server} is there")
-    });
-    if info.state.messages == 0 && !numbers_are_unique(&info) && !info.is_clustered() {
-        match begin_at_birth(bucket, &info).await {
-            Ok(()) => info = bucket.info().await?.ok_or_else(|| bucket.missing())?,
-            Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                lines.push(format!("left its revisions as they are: {error}"));
-            }
-            Err(error) => return Err(error),
+        let bucket = &self.bucket;
+        let address = bucket.address();
+        let Address { bucket: name, .. } = address;
+        let server = address.server();
+        let mut lines = Vec::new();
+        let made = if bucket.info().await?.is_none() { create(bucket).await? } else { false };
+        let mut info = bucket.info().await?.ok_or_else(|| bucket.missing())?;
+        if let Some(wrong) = unusable(bucket, &info) {
+            return Err(StoreError::misconfigured(wrong));
         }
+        lines.push(if made {
+            format!("made bucket {name} in {server}, in files, replicas: {}", info.config.num_replicas)
+        } else {
+            format!("bucket {name} in {server} is there")
+        });
+        if info.state.messages == 0 && !numbers_are_unique(&info) && !info.is_clustered() {
+            match begin_at_birth(bucket, &info).await {
+                Ok(()) => info = bucket.info().await?.ok_or_else(|| bucket.missing())?,
+                Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                    lines.push(format!("left its revisions as they are: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if numbers_are_unique(&info) {
+            lines.push("its revisions begin with the time when it was made".to_owned());
+        }
+        lines.push(if bucket.mark().await? {
+            "wrote down that the bucket remembers from now on".to_owned()
+        } else {
+            "the bucket says since when it remembers".to_owned()
+        });
+        Ok(lines)
     }
-    if numbers_are_unique(&info) {
-        lines.push("its revisions begin with the time when it was made".to_owned());
+
+    /// Checks everything that an election relies on.
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        let bucket = &self.bucket;
+        let mut findings = vec![version(bucket).await?];
+        match bucket.info().await {
+            Ok(Some(info)) => {
+                config(bucket, &info, &mut findings);
+                if is_bad(&findings) {
+                    return Ok(findings);
+                }
+            }
+            Ok(None) => {
+                findings.push(Finding::bad(bucket.missing().message));
+                return Ok(findings);
+            }
+            Err(error) => permission("publish", &info_subject(bucket), Err(error), &mut findings)?,
+        }
+        permissions(bucket, &mut findings).await?;
+        if is_bad(&findings) {
+            return Ok(findings);
+        }
+        findings.push(Finding::good("may do all that an election needs: publish, read, subscribe"));
+        findings.push(match bucket.marker().await? {
+            Some(_) => Finding::good("the bucket says since when it remembers"),
+            None => Finding::doubtful(
+                "the bucket does not say since when it remembers, so the first leader waits one lease: leaderctl store \
+                 init writes it",
+            ),
+        });
+        findings.push(round_trip(bucket).await?);
+        Ok(findings)
     }
-    lines.push(if bucket.mark().await? {
-        "wrote down that the bucket remembers from now on".to_owned()
-    } else {
-        "the bucket says since when it remembers".to_owned()
-    });
-    Ok(lines)
 }
 
 /// Makes the bucket. False if another process has just made it.
@@ -245,38 +263,6 @@ fn unusable(bucket: &Bucket, info: &Info) -> Option<String> {
         return None;
     };
     Some(format!("bucket {name} in {server} {wrong}"))
-}
-
-/// Checks everything that an election relies on.
-async fn check(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
-    let mut findings = vec![version(bucket).await?];
-    match bucket.info().await {
-        Ok(Some(info)) => {
-            config(bucket, &info, &mut findings);
-            if is_bad(&findings) {
-                return Ok(findings);
-            }
-        }
-        Ok(None) => {
-            findings.push(Finding::bad(bucket.missing().message));
-            return Ok(findings);
-        }
-        Err(error) => permission("publish", &info_subject(bucket), Err(error), &mut findings)?,
-    }
-    permissions(bucket, &mut findings).await?;
-    if is_bad(&findings) {
-        return Ok(findings);
-    }
-    findings.push(Finding::good("may do all that an election needs: publish, read, subscribe"));
-    findings.push(match bucket.marker().await? {
-        Some(_) => Finding::good("the bucket says since when it remembers"),
-        None => Finding::doubtful(
-            "the bucket does not say since when it remembers, so the first leader waits one lease: leaderctl store init \
-             writes it",
-        ),
-    });
-    findings.push(round_trip(bucket).await?);
-    Ok(findings)
 }
 
 fn is_bad(findings: &[Finding]) -> bool {

@@ -2,15 +2,14 @@
 //!
 //! The hazards are those of the store: see its module.
 
-use super::address::ledger_of;
+use super::address::led_mark_of;
 use super::bucket::Put;
 use super::jetstream::{Entry, Stamp};
-use super::record::{Content, Ledger, Record, Snapshot};
+use super::record::{Content, LedMark, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, slack, watch};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Claim, ErrorKind, Grant, Leases, Observation, Release, Renewal, StoreError};
-use crate::time::BootInstant;
-use crate::time::millis;
+use crate::time::{BootInstant, millis};
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -37,24 +36,16 @@ impl Leases for Nats {
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        let Some(snapshot) = self.look(shard).await? else { return Ok(Observation::Free) };
-        if snapshot.content == Content::Foreign {
-            return Err(self.foreign(shard));
-        }
-        let snapshot = if snapshot.left(BootInstant::now()).is_zero() {
-            snapshot
-        } else {
-            self.dated(shard, snapshot, Asks::Candidate).await?
-        };
+        let Some(snapshot) = self.look_dated(shard, Asks::Candidate).await? else { return Ok(Observation::Free) };
         let now = BootInstant::now();
         Ok(if snapshot.left(now).is_zero() { Observation::Free } else { Observation::Held(snapshot.holder(now)) })
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
         // One revision follows another, so of several renewals under way only one is applied in each round trip. On a
         // slow network that is enough only if it is the right one.
         let (shard, called) = (&candidate.shard, BootInstant::now());
-        self.begin_renewal(shard, term, beat);
+        self.begin_renewal(shard, term, sequence);
         let mut snapshot = self.known(shard).filter(|snapshot| Self::is_ours(candidate, snapshot));
         let mut written = false;
         for _ in 0..MOST_ATTEMPTS {
@@ -76,15 +67,15 @@ impl Leases for Nats {
                 }
             };
             // Refused because it had been applied: the request was sent over two connections.
-            if written && record.beat == beat && last.term() == Some(term.0) {
+            if written && record.beat == sequence && last.term() == Some(term.0) {
                 return Ok(Renewal::Renewed);
             }
             // A later leadership of the same session is later as well.
-            if record.beat >= beat || last.term().is_some_and(|of_record| of_record > term.0) {
+            if record.beat >= sequence || last.term().is_some_and(|of_record| of_record > term.0) {
                 return Ok(Renewal::Overtaken);
             }
             let lease_ms = millis(candidate.lease);
-            let record = Record { beat, term: Some(term.0), lease_ms, ..record.clone() };
+            let record = Record { beat: sequence, term: Some(term.0), lease_ms, ..record.clone() };
             let hold_until = last.hold_until(BootInstant::now());
             tokio::select! {
                 biased;
@@ -105,7 +96,7 @@ impl Leases for Nats {
                 .known(shard)
                 .filter(|snapshot| Self::is_ours(candidate, snapshot) && snapshot.revision != last.revision);
             // Only one at a time can be applied. The renewal that was requested last counts from the latest instant.
-            if snapshot.is_some() && !self.is_latest(shard, term, beat) {
+            if snapshot.is_some() && !self.is_latest(shard, term, sequence) {
                 return Ok(Renewal::Overtaken);
             }
         }
@@ -192,8 +183,8 @@ impl Nats {
             return Ok(None);
         };
         if record.ledger_ms < millis(candidate.lease) {
-            let kept = match self.bucket.get(&ledger_of(&candidate.shard)).await {
-                Ok(ledger) => self.keep_ledger(candidate, &snapshot, ledger).await,
+            let kept = match self.bucket.get(&led_mark_of(&candidate.shard)).await {
+                Ok(led_mark) => self.keep_led_mark(candidate, &snapshot, led_mark).await,
                 Err(error) => Err(error),
             };
             if self.completed(candidate, kept).await?.is_none() {
@@ -205,27 +196,27 @@ impl Nats {
 
     /// Claims if there is no record. None if another candidate was faster.
     async fn begin(&self, candidate: &Candidate, deleted: Option<&Snapshot>) -> Result<Option<Grant>, StoreError> {
-        let ledger_key = ledger_of(&candidate.shard);
-        let (ledger, marker, info) =
-            tokio::join!(self.bucket.get(&ledger_key), self.bucket.marker(), self.bucket.info());
-        let (ledger, marker, info) = (ledger?, marker?, info?.ok_or_else(|| self.bucket.missing())?);
+        let led_mark_key = led_mark_of(&candidate.shard);
+        let (led_mark, marker, info) =
+            tokio::join!(self.bucket.get(&led_mark_key), self.bucket.marker(), self.bucket.info());
+        let (led_mark, marker, info) = (led_mark?, marker?, info?.ok_or_else(|| self.bucket.missing())?);
         if marker.is_none() {
             self.bucket.mark().await?;
         }
         // An earlier leader has not renewed since the look that found nothing.
         let sent = BootInstant::now();
-        let led_by = ledger.as_ref().map_or(0, |ledger| Ledger::read(ledger).lease_ms).max(millis(candidate.lease));
+        let led_by = led_mark.as_ref().map_or(0, |mark| LedMark::read(mark).lease_ms).max(millis(candidate.lease));
         let longest = Duration::from_millis(led_by);
         let all = sent.plus(longest);
         let record = Record::new(candidate, None, 0);
         let expected = deleted.map_or(0, |snapshot| snapshot.revision);
         // The longest wait that may be necessary. Once the record is stored we know better.
         let Some(snapshot) = self.write(&candidate.shard, record, expected, Some(all)).await? else { return Ok(None) };
-        let kept = self.keep_ledger(candidate, &snapshot, ledger.clone()).await;
+        let kept = self.keep_led_mark(candidate, &snapshot, led_mark.clone()).await;
         let Some((stamp, heard)) = self.completed(candidate, kept).await? else { return Ok(None) };
         let rest = |since| heard.plus(longest.saturating_sub(stamp.since(since).saturating_sub(slack(&info)))).min(all);
         let by_marker = marker.map_or(all, |marker| rest(marker.stamp));
-        let by_deletion = match (deleted.and_then(|deleted| deleted.stamp), ledger) {
+        let by_deletion = match (deleted.and_then(|deleted| deleted.stamp), led_mark) {
             (Some(deleted), _) => rest(deleted),
             (None, Some(_)) => all,
             (None, None) => heard,
@@ -238,22 +229,22 @@ impl Nats {
         Ok(Some(Grant { term: Term(stamp.micros()), start_after }))
     }
 
-    /// Writes to the ledger that the shard was led: after its record `snapshot` was written, and before its tree
-    /// starts. Then checks that the record is still there, because another candidate that found neither record nor
-    /// ledger would start too.
+    /// Marks that the shard was led: after its record `snapshot` was written, and before its tree starts. Then checks
+    /// that the record is still there, because another candidate that found neither record nor led mark would start
+    /// too.
     ///
-    /// `ledger` is the ledger as it was read. Returns None if the record is gone.
-    async fn keep_ledger(
+    /// `led_mark` is the mark as it was read. Returns None if the record is gone.
+    async fn keep_led_mark(
         &self,
         candidate: &Candidate,
         snapshot: &Snapshot,
-        mut ledger: Option<Entry>,
+        mut led_mark: Option<Entry>,
     ) -> Result<Option<(Stamp, BootInstant)>, StoreError> {
-        let (key, lease_ms) = (ledger_of(&candidate.shard), millis(candidate.lease));
+        let (key, lease_ms) = (led_mark_of(&candidate.shard), millis(candidate.lease));
         for _ in 0..MOST_ATTEMPTS {
-            let expected = ledger.as_ref().map_or(0, |ledger| ledger.revision);
-            let enough = ledger.as_ref().is_some_and(|ledger| Ledger::read(ledger).lease_ms >= lease_ms);
-            if enough || self.bucket.put(&key, Ledger { lease_ms }.encoded(), expected).await? != Put::Conflict {
+            let expected = led_mark.as_ref().map_or(0, |mark| mark.revision);
+            let enough = led_mark.as_ref().is_some_and(|mark| LedMark::read(mark).lease_ms >= lease_ms);
+            if enough || self.bucket.put(&key, LedMark { lease_ms }.encoded(), expected).await? != Put::Conflict {
                 let ours = self.look(&candidate.shard).await?.filter(|now| now.revision == snapshot.revision);
                 if let Some(known) = self.seen().get_mut(&candidate.shard)
                     && known.revision == snapshot.revision
@@ -264,19 +255,20 @@ impl Nats {
                 let heard = BootInstant::now();
                 return Ok(ours.and_then(|ours| ours.stamp).map(|stamp| (stamp, heard)));
             }
-            ledger = self.bucket.get(&key).await?;
+            led_mark = self.bucket.get(&key).await?;
         }
-        Err(StoreError::unknown(format!("the ledger of shard {} changes faster than it can be kept", candidate.shard)))
+        let shard = &candidate.shard;
+        Err(StoreError::unknown(format!("the record that shard {shard} was led changes faster than it can be kept")))
     }
 
-    fn begin_renewal(&self, shard: &Shard, term: Term, beat: u64) {
+    fn begin_renewal(&self, shard: &Shard, term: Term, sequence: u64) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = latest.entry(shard.clone()).or_insert((term, beat));
-        *latest = (*latest).max((term, beat));
+        let latest = latest.entry(shard.clone()).or_insert((term, sequence));
+        *latest = (*latest).max((term, sequence));
     }
 
-    fn is_latest(&self, shard: &Shard, term: Term, beat: u64) -> bool {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).get(shard) == Some(&(term, beat))
+    fn is_latest(&self, shard: &Shard, term: Term, sequence: u64) -> bool {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).get(shard) == Some(&(term, sequence))
     }
 
     /// Returns when a record of ours is known to have replaced `revision`.

@@ -1,19 +1,14 @@
 //! Connections: made when one is needed, shared, and given up as soon as they are doubtful.
 //!
-//! The first hazard: async-nats keeps a connection for ever. It reconnects by itself, holds requests back until it has,
+//! The hazard: async-nats keeps a connection for ever. It reconnects by itself, holds requests back until it has,
 //! and notices a dead peer after minutes; a lease is lost by then. So it may reconnect no more than once, a
 //! [`Connection`] that was ever disconnected is not used again, and every request has a time bound here. A request that
 //! is unanswered for a while is sent over a new connection as well, and the first answer counts: so neither a dead peer
 //! nor a slow one is a problem. A request that arrives twice or late does no harm, because every write names the
 //! revision that it expects.
 //!
-//! The second hazard: a server reports a missing permission not in the answer to the request but beside it. So a
-//! request also listens for such reports. Otherwise it would wait until its time is over, and could never say why.
-//!
-//! The third hazard: the library keeps everything that a server sends until a message is whole, and no code of ours can
-//! come between it and its socket. So its counter of bytes is read every few milliseconds while a request is under way,
-//! and a few times a second otherwise. Before it is connected, it counts nothing; then the memory of this process is
-//! watched instead.
+//! A server reports a missing permission beside the answer (see `failure`), and the library keeps whatever a server
+//! sends (see `meter`).
 
 use super::address::{Address, DEFAULT_PORT};
 use super::failure::{Failure, Trouble, unconnected};

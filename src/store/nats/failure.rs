@@ -114,7 +114,7 @@ fn tls_failed(server: &str, error: &rustls::Error) -> StoreError {
             "{message}: name the authority that signed its certificate with ca=FILE, and the host as the certificate does"
         )),
         rustls::Error::InvalidMessage(_) => {
-            StoreError::misconfigured(format!("{message}: it may speak no TLS; nats://HOST/BUCKET does without"))
+            StoreError::misconfigured(format!("{message}: the server may not use TLS: write nats://HOST/BUCKET"))
         }
         rustls::Error::AlertReceived(_) => {
             StoreError::denied(format!("{message}: it may want another certificate of ours (cert=FILE and key=FILE)"))

@@ -54,7 +54,6 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
     Ok(options)
 }
 
-/// Reads a file on the thread that runs the election. A FIFO in its place must not block it.
 fn read(file: &Path) -> Result<String, StoreError> {
     let mut options = File::options();
     let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(file);

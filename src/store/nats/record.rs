@@ -30,7 +30,7 @@ pub struct Record {
     /// No tree may start until this long after the server stored this: another tree may still be alive.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_ms: u64,
-    /// The shard's ledger has leases up to this one.
+    /// The longest lease that the shard's led mark records.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ledger_ms: u64,
 }
@@ -205,23 +205,23 @@ impl Snapshot {
     }
 }
 
-/// The content of a shard's ledger: the shard was once led, by leases up to this one. It is written before the first
-/// COMMAND starts, and a release never changes it. So if the lock is absent and the ledger is there, the lock was
-/// deleted.
+/// The content of a shard's led mark: the shard was once led, and this was its longest lease. It is written before the
+/// first COMMAND starts, and a release never changes it. So if the lock is absent and the led mark is there, the lock
+/// was deleted.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ledger {
+pub struct LedMark {
     pub lease_ms: u64,
 }
 
-impl Ledger {
-    /// Reads a ledger. Zero if it cannot be read.
+impl LedMark {
+    /// Reads a led mark. Zero if it cannot be read.
     pub fn read(entry: &Entry) -> Self {
         entry.value.as_deref().and_then(|value| serde_json::from_slice(value).ok()).unwrap_or_default()
     }
 
     pub fn encoded(self) -> Vec<u8> {
-        serde_json::to_vec(&self).expect("a ledger is plain data")
+        serde_json::to_vec(&self).expect("a led mark is plain data")
     }
 }
 
@@ -339,12 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn a_million_ledgers_are_read_as_they_were_written_or_taken_for_none() {
-        let ours = Ledger { lease_ms: 15_000 }.encoded();
-        fuzz::bent("ledger of nats://", &[&ours], |value, _| {
+    fn a_million_led_marks_are_read_as_they_were_written_or_taken_for_none() {
+        let ours = LedMark { lease_ms: 15_000 }.encoded();
+        fuzz::bent("led mark of nats://", &[&ours], |value, _| {
             let entry = |value: Vec<u8>| Entry { revision: 1, stamp: Stamp(1), value: Some(value) };
-            let read = Ledger::read(&entry(value.to_vec()));
-            assert_eq!(Ledger::read(&entry(read.encoded())).lease_ms, read.lease_ms);
+            let read = LedMark::read(&entry(value.to_vec()));
+            assert_eq!(LedMark::read(&entry(read.encoded())).lease_ms, read.lease_ms);
             if read.lease_ms == 0 { Fate::Refused } else { Fate::Accepted }
         });
     }

@@ -231,7 +231,7 @@ fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
     let mut file = |option| url.take(option).map(PathBuf::from);
     let (ca, cert, key) = (file("sslrootcert"), file("sslcert"), file("sslkey"));
     if cert.is_some() != key.is_some() {
-        return Err("postgres:// wants sslcert=FILE and sslkey=FILE together".to_owned());
+        return Err("postgres:// needs both sslcert=FILE and sslkey=FILE".to_owned());
     }
     // libpq's word for the authorities that the system trusts.
     let system = ca.as_deref() == Some(Path::new("system"));

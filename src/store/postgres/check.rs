@@ -74,69 +74,117 @@ impl Administration for Postgres {
         Ok(released)
     }
 
+    /// Makes the tables if they are missing, and what they need in them.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        prepare(&self.server).await
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check(&self.server, self.advisory.as_ref()).await
-    }
-}
-
-/// Makes the tables if they are missing, and what they need in them.
-async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
-    let Site { server: name, database, user, .. } = &server.site;
-    let table = &server.statements.table;
-    let mut lines = Vec::new();
-    let (connection, _) = server.connect(server.deadline()).await?;
-    loop {
-        let found = look(server, &connection, &server.site.table).await?;
-        match found.table {
-            None => {
-                let needs = if found.schema {
-                    format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&server.address.schema))
-                } else {
-                    format!("GRANT CREATE ON DATABASE {} TO {user}", quoted(database))
-                };
-                if !run(server, &connection, &creation(server, found.schema), &needs).await? {
-                    continue;
-                }
-                lines.push(format!("made table {table} in database {database} of {name}"));
-                lines.push("a DELETE of a lease that is held does nothing".to_owned());
-            }
-            Some((kind, _)) if !"rp".contains(kind) => {
-                return Err(StoreError::misconfigured(format!(
-                    "{table} in database {database} of {name} is not a table: use another with table=NAME"
-                )));
-            }
-            Some(_) => {
-                lines.push(format!("table {table} in database {database} of {name} is there"));
-                ask(server, &connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0"), &[]).await?;
-                if found.rule {
+        let server = &self.server;
+        let Site { server: name, database, user, .. } = &server.site;
+        let table = &server.statements.table;
+        let mut lines = Vec::new();
+        let (connection, _) = server.connect(server.deadline()).await?;
+        loop {
+            let found = look(server, &connection, &server.site.table).await?;
+            match found.table {
+                None => {
+                    let needs = if found.schema {
+                        format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&server.address.schema))
+                    } else {
+                        format!("GRANT CREATE ON DATABASE {} TO {user}", quoted(database))
+                    };
+                    if !run(server, &connection, &creation(server, found.schema), &needs).await? {
+                        continue;
+                    }
+                    lines.push(format!("made table {table} in database {database} of {name}"));
                     lines.push("a DELETE of a lease that is held does nothing".to_owned());
-                } else {
-                    lines.push(match run(server, &connection, &rule(server), "its owner may").await {
-                        Ok(_) => "from now on, a DELETE of a lease that is held does nothing".to_owned(),
-                        Err(error) if error.kind == ErrorKind::Denied => {
-                            format!("left it possible to DELETE a lease that is held: {error}")
-                        }
-                        Err(error) => return Err(error),
-                    });
+                }
+                Some((kind, _)) if !"rp".contains(kind) => {
+                    return Err(StoreError::misconfigured(format!(
+                        "{table} in database {database} of {name} is not a table: use another with table=NAME"
+                    )));
+                }
+                Some(_) => {
+                    lines.push(format!("table {table} in database {database} of {name} is there"));
+                    ask(server, &connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0"), &[]).await?;
+                    if found.rule {
+                        lines.push("a DELETE of a lease that is held does nothing".to_owned());
+                    } else {
+                        lines.push(match run(server, &connection, &rule(server), "its owner may").await {
+                            Ok(_) => "from now on, a DELETE of a lease that is held does nothing".to_owned(),
+                            Err(error) if error.kind == ErrorKind::Denied => {
+                                format!("left it possible to DELETE a lease that is held: {error}")
+                            }
+                            Err(error) => return Err(error),
+                        });
+                    }
                 }
             }
+            break;
         }
-        break;
+        let rows = ask(server, &connection, &server.statements.remember(connection.has_timeline), &[]).await?;
+        lines.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
+            Some(_) => "the table says since when it remembers".to_owned(),
+            None => "wrote down that the table remembers from now on".to_owned(),
+        });
+        prepare_notes(server, &connection, &mut lines).await?;
+        for table in [&server.site.table, &server.notes.table] {
+            lines.push(format!("each candidate needs: {}", table.grant("...")));
+        }
+        Ok(lines)
     }
-    let rows = ask(server, &connection, &server.statements.remember(connection.has_timeline), &[]).await?;
-    lines.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
-        Some(_) => "the table says since when it remembers".to_owned(),
-        None => "wrote down that the table remembers from now on".to_owned(),
-    });
-    prepare_notes(server, &connection, &mut lines).await?;
-    for table in [&server.site.table, &server.notes.table] {
-        lines.push(format!("each candidate needs: {}", table.grant("...")));
+
+    /// Checks everything that an election relies on.
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        let server = &self.server;
+        let mut findings = Vec::new();
+        let (connection, _) = server.connect(server.deadline()).await?;
+        check_server(server, &connection, &mut findings).await?;
+        let found = look(server, &connection, &server.site.table).await?;
+        let table = &server.statements.table;
+        let Some((_, persistence)) = found.table else {
+            findings.push(Finding::bad(format!(
+                "no table {table} in database {} of {}: make it with leaderctl store init",
+                server.site.database, server.site.server
+            )));
+            return Ok(findings);
+        };
+        if persistence != 'p' {
+            findings.push(Finding::bad(format!(
+                "table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl \
+                 store init"
+            )));
+        }
+        let missing = grants::missing(&connection, &server.site.table)
+            .await
+            .map_err(|error| connection.unanswered(&server.site, &error))?;
+        let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
+        let works = matches!(tried, Some(Ok(())));
+        match tried {
+            None => {
+                findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
+            }
+            Some(Ok(())) => findings.push(Finding::good("may do all that an election needs: SELECT, INSERT, UPDATE")),
+            Some(Err(error)) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                findings.push(Finding::bad(error.message));
+            }
+            Some(Err(error)) => return Err(error),
+        }
+        findings.push(if found.rule {
+            Finding::good("a DELETE of a lease that is held does nothing")
+        } else {
+            Finding::doubtful(
+                "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl \
+                 store init as the table's owner prevents it",
+            )
+        });
+        if works {
+            check_memory(server, &connection, &mut findings).await?;
+            check_delivery(server, &mut findings).await?;
+        }
+        if let Some(advisory) = &self.advisory {
+            findings.push(check_advisory(server, advisory).await?);
+        }
+        check_notes(server, &connection, &mut findings).await?;
+        Ok(findings)
     }
-    Ok(lines)
 }
 
 /// Makes the table of notes. The table of leases exists already, but an earlier release may have made it without the
@@ -166,55 +214,6 @@ async fn prepare_notes(server: &Server, connection: &Connection, lines: &mut Vec
             }
         }
     }
-}
-
-/// Checks everything that an election relies on.
-async fn check(server: &Server, advisory: Option<&Advisory>) -> Result<Vec<Finding>, StoreError> {
-    let mut findings = Vec::new();
-    let (connection, _) = server.connect(server.deadline()).await?;
-    check_server(server, &connection, &mut findings).await?;
-    let found = look(server, &connection, &server.site.table).await?;
-    let table = &server.statements.table;
-    let Some((_, persistence)) = found.table else {
-        findings.push(Finding::bad(format!(
-            "no table {table} in database {} of {}: make it with leaderctl store init",
-            server.site.database, server.site.server
-        )));
-        return Ok(findings);
-    };
-    if persistence != 'p' {
-        findings.push(Finding::bad(format!("table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init")));
-    }
-    let missing = grants::missing(&connection, &server.site.table)
-        .await
-        .map_err(|error| connection.unanswered(&server.site, &error))?;
-    let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
-    let works = matches!(tried, Some(Ok(())));
-    match tried {
-        None => findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}")))),
-        Some(Ok(())) => findings.push(Finding::good("may do all that an election needs: SELECT, INSERT, UPDATE")),
-        Some(Err(error)) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-            findings.push(Finding::bad(error.message));
-        }
-        Some(Err(error)) => return Err(error),
-    }
-    findings.push(if found.rule {
-        Finding::good("a DELETE of a lease that is held does nothing")
-    } else {
-        Finding::doubtful(
-            "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl store \
-             init as the table's owner prevents it",
-        )
-    });
-    if works {
-        check_memory(server, &connection, &mut findings).await?;
-        check_delivery(server, &mut findings).await?;
-    }
-    if let Some(advisory) = advisory {
-        findings.push(check_advisory(server, advisory).await?);
-    }
-    check_notes(server, &connection, &mut findings).await?;
-    Ok(findings)
 }
 
 /// Checks the table of notes. A candidate that cannot read orders starts nothing.
@@ -331,8 +330,8 @@ async fn check_server(server: &Server, connection: &Connection, findings: &mut V
         findings.push(match (encrypted, checked) {
             (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
             (true, false) => Finding::doubtful(
-                "the connection is encrypted, but the server is not verified: sslmode=verify-full and sslrootcert=FILE \
-                 would prevent that",
+                "the connection is encrypted, but the server is not verified: set sslmode=verify-full and \
+                 sslrootcert=FILE",
             ),
             (false, _) => Finding::doubtful("the connection is not encrypted: sslmode=verify-full would have it so"),
         });
@@ -375,7 +374,8 @@ async fn check_memory(server: &Server, connection: &Connection, findings: &mut V
             humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + seconds(since))
         )),
         None => Finding::doubtful(
-            "the table was restored, or the server failed over: who is granted a lease within a lease from now waits",
+            "the table was restored, or the server failed over: a leader that is granted a lease within one lease \
+             duration from now waits",
         ),
     });
     if !connection.has_timeline {

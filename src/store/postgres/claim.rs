@@ -41,8 +41,8 @@ impl Leases for Postgres {
         Ok(self.look(shard).await?.holder().map_or(Observation::Free, Observation::Held))
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        let (renewal, locked) = self.renew_row(candidate, term, beat).await?;
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+        let (renewal, locked) = self.renew_row(candidate, term, sequence).await?;
         let Some(advisory) = &self.advisory else { return Ok(renewal) };
         match renewal {
             Renewal::Lost(_) => Ok(renewal),
@@ -149,16 +149,16 @@ impl Postgres {
         Err(contradicted(shard))
     }
 
-    async fn renew_row(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<(Renewal, bool), StoreError> {
+    async fn renew_row(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<(Renewal, bool), StoreError> {
         let backend = self.advisory.as_ref().and_then(Advisory::backend);
         let (shard, session) = (candidate.shard.as_str(), candidate.session.as_str());
-        let (term_number, beat_number, lease) = (integer(term.0), integer(beat), millis(candidate.lease));
+        let (term_number, sequence_number, lease) = (integer(term.0), integer(sequence), millis(candidate.lease));
         let (pid, started) = backend.map_or((0, 0), |backend| (i64::from(backend.pid), backend.started));
         let parameters = [
             text(&shard),
             text(&session),
             number(&term_number),
-            number(&beat_number),
+            number(&sequence_number),
             number(&lease),
             number(&pid),
             number(&started),
@@ -186,10 +186,10 @@ impl Postgres {
                     return Ok((Renewal::Lost(None), locked));
                 }
                 // The statement was sent twice, and was applied the first time.
-                Seen::Record(record) if record.term == term && record.beat == beat && answer.again => {
+                Seen::Record(record) if record.term == term && record.beat == sequence && answer.again => {
                     return Ok((Renewal::Renewed, locked));
                 }
-                Seen::Record(record) if record.term > term || record.beat >= beat => {
+                Seen::Record(record) if record.term > term || record.beat >= sequence => {
                     return Ok((Renewal::Overtaken, locked));
                 }
                 // The row changed while the statement waited for it.

@@ -38,7 +38,7 @@ impl Site {
                  (scram-sha-256) or a certificate in its pg_hba.conf"
             )),
             "server does not support TLS" => StoreError::misconfigured(format!(
-                "{server} does not speak TLS: mend that, or allow it with sslmode=prefer"
+                "{server} does not speak TLS: turn TLS on, or do without it with sslmode=prefer"
             )),
             cause => StoreError::not_applied(format!("cannot reach {server}: {cause}")),
         }

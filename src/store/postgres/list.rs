@@ -30,7 +30,7 @@ pub async fn list(store: &Postgres, prefix: &str) -> Result<Vec<(Shard, Report)>
             list.push((shard, report));
         }
         if list.len() > MOST_LISTED {
-            return Err(StoreError::misconfigured(allowance::too_long(&store.server.site.server)));
+            return Err(allowance::too_long(&store.server.site.server));
         }
         let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { break };
         after = end.try_get(0).map_err(|_| store.not_understood())?;

@@ -187,7 +187,7 @@ impl Notes for Postgres {
                 standbys.push((shard, self.note(row)?));
             }
             if standbys.len() > MOST_LISTED {
-                return Err(StoreError::misconfigured(allowance::too_long(&self.server.site.server)));
+                return Err(allowance::too_long(&self.server.site.server));
             }
             let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { break };
             let end = end.try_get(2).and_then(|shard| Ok((shard, end.try_get(3)?)));

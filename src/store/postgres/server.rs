@@ -50,7 +50,7 @@ pub struct Server {
     current: Kept<Connection>,
 }
 
-/// The use of a session for one request. The session is kept only if the request was answered.
+/// The use of a connection for one request. The connection is kept only if the request was answered.
 pub struct Loan<'a> {
     server: &'a Server,
     pub connection: Arc<Connection>,
@@ -371,12 +371,12 @@ pub struct Answer {
 
 /// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
 fn worst(failures: Vec<StoreError>) -> StoreError {
-    let to_be_mended = |failure: &StoreError| match failure.kind {
+    let needs_an_operator = |failure: &StoreError| match failure.kind {
         ErrorKind::Denied | ErrorKind::Misconfigured => true,
         ErrorKind::NotApplied | ErrorKind::Unknown => false,
     };
     // A host that cannot be reached now may be the right one.
-    if failures.iter().all(to_be_mended)
+    if failures.iter().all(needs_an_operator)
         && let Some(first) = failures.first()
     {
         return first.clone();

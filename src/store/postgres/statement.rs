@@ -10,8 +10,8 @@
 //! - The session may belong to a pooler, with other users: settings are made for the transaction alone, and no
 //!   statement has a name.
 //! - A row's values may be anything: another program may have written them, or a user by hand.
-//! - With a deleted row, the term is lost, and when the tree is dead. So a lease that is revoked keeps its row and its
-//!   end: only the session in it belongs to nobody from then on. For every release of leaderrun, that is a lease of
+//! - A deleted row loses the term and the time at which the tree is dead. So a lease that is revoked keeps its row and
+//!   its end: only the session in it belongs to nobody from then on. For every release of leaderrun, that is a lease of
 //!   another candidate that does not renew it.
 
 use super::address::{Address, LONGEST_NAME};
@@ -154,7 +154,7 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, session, term, beat, lease, and the pid and start of the backend that holds the advisory
+    /// Parameters: shard, session, term, sequence, lease, and the pid and start of the backend that holds the advisory
     /// lock. Returns: whether it was applied; whether that backend holds the lock; the row as it was before.
     pub fn renew(&self) -> String {
         let (context, table) = (self.context(false), &self.table);

@@ -41,7 +41,7 @@ pub struct Subscription {
 
 /// The event that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum Wake {
     /// The shard with this index was released.
     Released(usize),
     Silence,
@@ -51,7 +51,7 @@ pub enum News {
 
 impl Subscription {
     /// Waits until one of `shards` was released, for at most `at_most` if that is some.
-    pub async fn news(&mut self, shards: &[Shard], at_most: Option<Duration>) -> News {
+    pub async fn next(&mut self, shards: &[Shard], at_most: Option<Duration>) -> Wake {
         let Self { inbox, end, .. } = self;
         let patience = async {
             match at_most {
@@ -64,20 +64,20 @@ impl Subscription {
                 match inbox.recv().await {
                     Ok(payload) => {
                         if let Some(index) = shards.iter().position(|shard| *payload == *shard.as_str()) {
-                            return News::Released(index);
+                            return Wake::Released(index);
                         }
                     }
                     // There were more than the inbox holds: a release may have been among them.
-                    Err(broadcast::error::RecvError::Lagged(_)) => return News::Released(0),
-                    Err(broadcast::error::RecvError::Closed) => return News::Ended,
+                    Err(broadcast::error::RecvError::Lagged(_)) => return Wake::Released(0),
+                    Err(broadcast::error::RecvError::Closed) => return Wake::Ended,
                 }
             }
         };
         tokio::select! {
             biased;
-            news = release => news,
-            () = ended(end.clone()) => News::Ended,
-            () = patience => News::Silence,
+            wake = release => wake,
+            () = ended(end.clone()) => Wake::Ended,
+            () = patience => Wake::Silence,
         }
     }
 }
@@ -110,10 +110,10 @@ impl Postgres {
                     (_, Some(_)) => holder.expires_in.map(|left| left + POLL / 4),
                     (_, None) => None,
                 };
-                match subscription.news(std::slice::from_ref(shard), at_most).await {
-                    News::Released(_) => return Ok(()),
-                    News::Silence => {}
-                    News::Ended => break,
+                match subscription.next(std::slice::from_ref(shard), at_most).await {
+                    Wake::Released(_) => return Ok(()),
+                    Wake::Silence => {}
+                    Wake::Ended => break,
                 }
             }
             tokio::time::sleep(PAUSE).await;
@@ -133,10 +133,10 @@ impl Postgres {
                         return Ok(index);
                     }
                 }
-                match subscription.news(shards, (!subscription.pushes).then_some(POLL)).await {
-                    News::Released(index) => return Ok(index),
-                    News::Silence => {}
-                    News::Ended => break,
+                match subscription.next(shards, (!subscription.pushes).then_some(POLL)).await {
+                    Wake::Released(index) => return Ok(index),
+                    Wake::Silence => {}
+                    Wake::Ended => break,
                 }
             }
             tokio::time::sleep(PAUSE).await;

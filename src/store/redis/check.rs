@@ -58,53 +58,45 @@ impl Administration for Redis {
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        prepare(self).await
+        let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
+        let reply = self.run(&self.scripts.remember, &nobody, &[], None).await?;
+        let known = reply.millis(0);
+        let marker = self.key("store");
+        Ok(vec![
+            format!("{} needs no preparation", reply.place),
+            if known.is_zero() {
+                format!("wrote down in {marker} that it remembers from now on: no new leader for one lease duration")
+            } else {
+                format!("{marker} says that it has remembered for {}", show(known))
+            },
+        ])
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check(self).await
-    }
-}
-
-async fn prepare(store: &Redis) -> Result<Vec<String>, StoreError> {
-    let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
-    let reply = store.run(&store.scripts.remember, &nobody, &[], None).await?;
-    let known = reply.millis(0);
-    let marker = store.key("store");
-    Ok(vec![
-        format!("{} needs no preparation", reply.place),
-        if known.is_zero() {
-            format!("wrote down in {marker} that it remembers from now on: no new leader for one lease duration")
-        } else {
-            format!("{marker} says that it has remembered for {}", show(known))
-        },
-    ])
-}
-
-async fn check(store: &Redis) -> Result<Vec<Finding>, StoreError> {
-    let mut findings = Vec::new();
-    let talk = store.client.talk(store.client.deadline()).await?;
-    let place = talk.place().to_owned();
-    drop(talk);
-    let info = match ask(store, cmd("INFO").arg("everything")).await? {
-        Ok(info) => Info(text(&info)),
-        Err(failure) => {
-            permission(store, &place, "the command INFO", Err(failure), &mut findings)?;
-            Info(String::new())
+        let mut findings = Vec::new();
+        let talk = self.client.talk(self.client.deadline()).await?;
+        let place = talk.place().to_owned();
+        drop(talk);
+        let info = match ask(self, cmd("INFO").arg("everything")).await? {
+            Ok(info) => Info(text(&info)),
+            Err(failure) => {
+                permission(self, &place, "the command INFO", Err(failure), &mut findings)?;
+                Info(String::new())
+            }
+        };
+        check_server(&place, &info, &mut findings);
+        if info.field("role") == Some("slave") {
+            return Ok(findings);
         }
-    };
-    check_server(&place, &info, &mut findings);
-    if info.field("role") == Some("slave") {
-        return Ok(findings);
+        check_memory(&info, &mut findings);
+        check_persistence(&info, &mut findings);
+        check_replicas(self.replicas, &info, &mut findings);
+        check_permissions(self, &place, &mut findings).await?;
+        if !findings.iter().any(|finding| finding.text.starts_with(MISSING)) {
+            check_memory_of_leases(self, &mut findings).await?;
+        }
+        Ok(findings)
     }
-    check_memory(&info, &mut findings);
-    check_persistence(&info, &mut findings);
-    check_replicas(store.replicas, &info, &mut findings);
-    check_permissions(store, &place, &mut findings).await?;
-    if !findings.iter().any(|finding| finding.text.starts_with(MISSING)) {
-        check_memory_of_leases(store, &mut findings).await?;
-    }
-    Ok(findings)
 }
 
 fn check_server(place: &str, info: &Info, findings: &mut Vec<Finding>) {

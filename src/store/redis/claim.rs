@@ -8,15 +8,13 @@ use super::script::{Counts, Reply};
 use super::{DRIFT_PARTS, FORGOTTEN, Redis, Rival, Seen, record};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
-use crate::time::millis;
-use crate::time::{BootInstant, wall_clock_millis};
+use crate::time::{BootInstant, millis, rfc3339, wall_clock_millis};
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 #[async_trait::async_trait]
 impl Leases for Redis {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        let (sent, order, now) = (BootInstant::now(), self.next_order(), now_rfc3339());
+        let (sent, order, now) = (BootInstant::now(), self.next_order(), rfc3339(wall_clock_millis()));
         let lease = millis(candidate.lease);
         let arguments = [
             candidate.session.as_str(),
@@ -52,15 +50,13 @@ impl Leases for Redis {
             return Ok(Observation::Free);
         }
         let Some(holder) = self.holder(shard, &reply, 0)? else { return Ok(Observation::Free) };
-        let left = holder.expires_in.unwrap_or_default();
-        let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
         // Stored even if the shard was never claimed: a slot may be claimed after it was only looked at.
-        self.seen().entry(shard.clone()).or_default().rival = Some(rival);
+        self.seen().entry(shard.clone()).or_default().rival = Some(rival(&holder, sent));
         Ok(Observation::Held(holder))
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, beat: u64) -> Result<Renewal, StoreError> {
-        let (order, now) = (self.next_order(), now_rfc3339());
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+        let (order, now) = (self.next_order(), rfc3339(wall_clock_millis()));
         let seen = self.seen().get(&candidate.shard).cloned().unwrap_or_default();
         let lease = millis(candidate.lease);
         // If this process did not claim, this cannot be the renewal of a lease that anything remembers.
@@ -73,7 +69,7 @@ impl Leases for Redis {
             &record::tail(candidate),
             &record::unfinished(candidate, lease, started_at, &now),
             &term.to_string(),
-            &beat.to_string(),
+            &sequence.to_string(),
             &began.to_string(),
         ];
         let renewed: Counts = |reply| reply.kind() == "renewed";
@@ -129,12 +125,10 @@ impl Redis {
 
     /// Remembers that `holder` was in the way of a request that was sent at `sent`.
     fn refused_by(&self, candidate: &Candidate, holder: &Holder, sent: BootInstant) {
-        let left = holder.expires_in.unwrap_or_default();
-        let rival = Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) };
         let mut seen = self.seen();
         let seen = seen.entry(candidate.shard.clone()).or_default();
         seen.lease_millis = millis(candidate.lease);
-        seen.rival = Some(rival);
+        seen.rival = Some(rival(holder, sent));
     }
 
     fn granted(&self, candidate: &Candidate, reply: &Reply, started_at: String) -> Result<Grant, StoreError> {
@@ -150,6 +144,7 @@ impl Redis {
     }
 }
 
-fn now_rfc3339() -> String {
-    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+fn rival(holder: &Holder, sent: BootInstant) -> Rival {
+    let left = holder.expires_in.unwrap_or_default();
+    Rival { session: holder.session.clone(), until: sent.plus(left - left / DRIFT_PARTS) }
 }

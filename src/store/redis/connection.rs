@@ -162,26 +162,29 @@ impl Client {
 
     async fn connect(&self, server: &Server<'_>, deadline: Instant) -> Result<Stream, StoreError> {
         let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {}: {why}", server.place));
-        let in_vain = |error: io::Error| unreachable(innermost(&error));
-        let too_late = |what| unreachable(format!("no {what} within {}", show(self.timeout)));
+        let failed = |error: io::Error| unreachable(innermost(&error));
+        let too_late = |_| unreachable(format!("no answer within {}", show(self.timeout)));
         let allowance = Allowance::of(MOST_OF_REDIS);
         let (host, port) = match &server.way {
             Way::Unix(path) => {
                 let connected = timeout_at(deadline, UnixStream::connect(path)).await;
-                let stream = connected.map_err(|_| too_late("answer"))?.map_err(in_vain)?;
+                let stream = connected.map_err(too_late)?.map_err(failed)?;
                 return Ok(Stream { bytes: Box::pin(Counted::new(stream, &allowance)), allowance });
             }
             Way::Tcp(host, port) => (host, *port),
         };
         let connected = timeout_at(deadline, connect_tcp(host, port)).await;
-        let stream = connected.map_err(|_| too_late("answer"))?.map_err(in_vain)?;
+        let stream = connected.map_err(too_late)?.map_err(failed)?;
         let stream = Counted::new(stream, &allowance);
         let Some(tls) = &self.tls else { return Ok(Stream { bytes: Box::pin(stream), allowance }) };
         let name = ServerName::try_from(host.name.clone());
         let name = name.map_err(|_| StoreError::misconfigured(format!("{} is not a valid name for TLS", host.name)))?;
         // A Redis without TLS waits for the rest of a command, so the handshake needs a deadline.
         let secured = timeout_at(deadline, tls.connect(name, stream)).await;
-        let secured = secured.map_err(|_| too_late("TLS handshake"))?;
+        let secured = secured.map_err(|_| {
+            let waited = show(self.timeout);
+            unreachable(format!("no TLS handshake within {waited}: does the server use TLS there?"))
+        })?;
         let secured = secured.map_err(|error| {
             if allowance.is_exceeded() {
                 StoreError::not_applied(allowance.complaint(&server.place, "redis"))
@@ -226,7 +229,8 @@ async fn connect_tcp(host: &Host, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Turns keepalive on. Nothing is sent while we wait for news, so the kernel must find out that the other side is gone.
+/// Turns keepalive on. Nothing is sent while we wait for messages, so the kernel must find out that the other side is
+/// gone.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
     setsockopt(stream, sockopt::KeepAlive, &true)?;

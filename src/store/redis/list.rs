@@ -81,7 +81,7 @@ async fn keys(store: &Redis, pattern: &str) -> Result<BTreeSet<String>, StoreErr
         let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
         found.extend(keys);
         if found.len() > MOST_LISTED {
-            return Err(StoreError::misconfigured(allowance::too_long(talk.place())));
+            return Err(allowance::too_long(talk.place()));
         }
         if next == b"0" {
             return Ok(found);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_locks_are_read_as_they_were_written_or_are_somebody_elses() {
+    fn a_million_locks_are_read_as_they_were_written_or_are_of_another_program() {
         let seeds = [
             "11111111-2222-4333-8444-555555555555 1795268611017 2 1795268600000 7 host host-7-x",
             "s 5 2 9 7 h%20ost o%25%0Awner",

@@ -20,7 +20,7 @@ local foreign = lock and lock.foreign
 if last.revoked == term then
   -- It is not forgotten, and did not just end: it was taken away.
 elseif unknown_for(since, last, lease) > 0 then
-  -- This run of the server may have forgotten this leadership, and has granted none. Whoever has a higher term than
+  -- This run of the server may have forgotten this leadership, and has granted none. A session with a higher term than
   -- all that it remembers leads, or led: only the leader's tree lives, and its next renewal has the highest term.
   local known = math.max(lock and lock.term or 0, last.term)
   if not foreign and (known < term or (not lock and known == term and last.session == session and not last.released)) then

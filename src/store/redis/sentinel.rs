@@ -12,7 +12,7 @@ use redis::{Value, cmd};
 use std::time::Duration;
 
 /// How long to wait for the others after the first answer.
-const MOST_PATIENCE: Duration = Duration::from_millis(100);
+const OTHERS_WAIT: Duration = Duration::from_millis(100);
 
 /// The master, according to one Sentinel.
 struct Sighting {
@@ -43,7 +43,7 @@ pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Log
     let Some(mut best) = best else {
         return Err(failure.unwrap_or_else(|| StoreError::not_applied("there is no Sentinel to ask")));
     };
-    let _ = tokio::time::timeout(MOST_PATIENCE, async {
+    let _ = tokio::time::timeout(OTHERS_WAIT, async {
         while let Some(other) = asked.next().await {
             best = match other {
                 Ok(other) if other.epoch > best.epoch => other,
@@ -60,7 +60,10 @@ async fn ask(client: &Client, sentinel: &Host, master: &str, login: &Login) -> R
     let answer = client.ask_sentinel(sentinel, login, cmd("SENTINEL").arg("MASTER").arg(master)).await;
     let answer = answer.map_err(|error| {
         if error.message.contains("No such master") {
-            StoreError::misconfigured(format!("the Sentinel at {place} knows no master called {master}: name another after the last / of the store URL"))
+            StoreError::misconfigured(format!(
+                "the Sentinel at {place} knows no master called {master}: name another after the last / of the store \
+                 URL"
+            ))
         } else if error.kind == ErrorKind::Unknown {
             // No request was sent to the master.
             StoreError::not_applied(error.message)

@@ -1,6 +1,6 @@
 //! A standby's subscription to the channels on which releases of its shards are published.
 //!
-//! The hazard: messages that nobody reads pile up. So a subscription lives only while a standby waits for news, and
+//! The hazard: messages that nobody reads pile up. So a subscription lives only while a standby waits, and
 //! from one wait to the next; a leader has none. It ends if more messages arrive than its allowance permits.
 
 use super::Redis;
@@ -22,7 +22,7 @@ pub struct Subscription {
     channels: Vec<String>,
     messages: PubSubStream,
     allowance: Allowance,
-    /// The indices of channels with news that no caller has received yet.
+    /// The indices of channels with messages that no caller has heard of yet.
     heard: BTreeSet<usize>,
     since: BootInstant,
 }
@@ -38,7 +38,7 @@ impl Subscription {
         self.channels == channels
     }
 
-    /// The index of a channel with news; None when the connection ended.
+    /// The index of a channel with a message; None when the connection ended.
     pub async fn next(&mut self) -> Option<usize> {
         if self.heard.is_empty() {
             let message = self.messages.next().await?;
