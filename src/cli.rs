@@ -10,3 +10,4 @@ pub mod leaderrun;
 mod mistakes;
 pub mod slots;
 mod start;
+mod variables;

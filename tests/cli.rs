@@ -607,25 +607,103 @@ fn log_lines_are_few_and_can_be_json() {
     }
 }
 
+/// As a person without root, or with: where the default store is.
+fn default_directory(home: &TempDir) -> PathBuf {
+    if nix::unistd::geteuid().is_root() { "/var/lib/leaderrun".into() } else { home.path().join("leaderrun") }
+}
+
 #[test]
-fn a_store_that_nobody_named_is_pointed_out() {
-    let scratch = TempDir::new().unwrap();
-    let home = |command: &mut Command| {
-        command.env("XDG_STATE_HOME", scratch.path()).env_remove("HOME");
+fn without_a_store_nothing_runs_where_nobody_reads_the_warning() {
+    let home = TempDir::new().unwrap();
+    let with_home = |command: &mut Command| {
+        command.env("XDG_STATE_HOME", home.path()).env_remove("HOME");
     };
-    if nix::unistd::geteuid().is_root() {
-        let ran = run_with(&["-q"], "test/default-store", home);
-        assert!(ran.started && Path::new("/var/lib/leaderrun").is_dir());
-        let ran = run_with(&[], "test/default-store", home);
-        assert!(ran.stderr.contains("using file:/var/lib/leaderrun, which excludes processes on this machine only"));
-    } else {
-        let ran = run_with(&[], "test/default-store", home);
-        assert!(ran.started && ran.stderr.contains("excludes processes on this machine only"), "{}", ran.stderr);
+    let advice = format!("or --store file: for file:{}", default_directory(&home).display());
+    for flags in [&[][..], &["-q"], &["-q", "-n", "-E", "0", "--every", "5m"]] {
+        run_with(flags, "test/default-store", with_home)
+            .refused(64, "no store named: use --store URL")
+            .refused(64, &advice);
+    }
+    let ran = run_with(&["-q", "--store", "file:"], "test/default-store", with_home);
+    assert!(ran.started && default_directory(&home).is_dir() && ran.stderr.is_empty(), "{}", ran.stderr);
+    if !nix::unistd::geteuid().is_root() {
         let ran = run_with(&[], "x", |command| {
             command.env_remove("XDG_STATE_HOME").env_remove("HOME");
         });
         ran.refused(64, "name the store with --store");
     }
+}
+
+#[test]
+fn a_leaderrun_inside_a_leadership_does_not_fall_back_to_local_files() {
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("started");
+    let inner = format!("'{}' inner touch '{}'", env!("CARGO_BIN_EXE_leaderrun"), file.display());
+    let outer = leaderrun().args(["-q", "--store", &local(&scratch), "outer", "sh", "-c", &inner]).output().unwrap();
+    let said = String::from_utf8_lossy(&outer.stderr);
+    assert_eq!(outer.status.code(), Some(64), "{said}");
+    assert!(said.contains("no store named; this runs inside a leadership") && !file.exists(), "{said}");
+}
+
+#[test]
+fn operators_change_only_a_store_that_they_named_and_are_told_which_one_they_looked_at() {
+    let home = TempDir::new().unwrap();
+    let ctl = |words: &[&str]| {
+        let output = leaderctl().args(words).env("XDG_STATE_HOME", home.path()).env_remove("HOME").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let changes = [
+        &["pause", "shard", "--wait"][..],
+        &["resume", "shard"],
+        &["step-down", "shard"],
+        &["release", "shard"],
+        &["forget", "shard"],
+        &["store", "init"],
+    ];
+    for words in changes {
+        let (status, said) = ctl(words);
+        assert_eq!((status, said.lines().count()), (Some(64), 1), "{words:?}: {said}");
+        assert!(said.starts_with("leaderctl: no store named: use --store URL"), "{words:?}: {said}");
+    }
+    let directory = default_directory(&home);
+    for words in [&["status", "test/default-store"][..], &["list"], &["history", "test/default-store"]] {
+        let (_, said) = ctl(words);
+        let line = format!("leaderctl: warning: no store named: using file:{}", directory.display());
+        assert!(said.starts_with(&line), "{words:?}: {said}");
+    }
+    assert_eq!(ctl(&["--store", "file:", "list"]), (Some(0), String::new()));
+}
+
+#[test]
+fn credentials_that_cannot_be_read_are_no_missing_credentials() {
+    let scratch = TempDir::new().unwrap();
+    let (file, missing) = (scratch.path().join("file"), scratch.path().join("missing"));
+    fs::write(&file, "").unwrap();
+    for directory in [&file, &missing] {
+        let ran = run_with(&["--store-file", "/dev/null"], "x", |command| {
+            command.env("CREDENTIALS_DIRECTORY", directory);
+        });
+        assert!(ran.stderr.contains("/dev/null must hold one line"), "what is named goes first: {}", ran.stderr);
+        let ran = run_with(&[], "x", |command| {
+            command.env("CREDENTIALS_DIRECTORY", directory);
+        });
+        ran.refused(64, "cannot be read").refused(64, "CREDENTIALS_DIRECTORY=");
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_known_is_told_with_the_one_that_was_meant() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let ran = run_with(&["-q", "--store", &store], "x", |command| {
+        command.env("LEADERRUN_RENEW_INTERVAL", "1s").env("LEADERRUN_LEASES", "9s").env("LEADERRUN_RENEW", "1s");
+    });
+    let mut lines: Vec<&str> = ran.stderr.lines().collect();
+    lines.sort_unstable();
+    assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
+    let meant = "leaderrun: warning: LEADERRUN_LEASES is not known and has no effect: did you mean LEADERRUN_LEASE?";
+    assert_eq!(lines[0], meant);
+    assert!(lines[1].contains("LEADERRUN_RENEW_INTERVAL is not known"), "{}", lines[1]);
 }
 
 #[test]

@@ -130,8 +130,9 @@ fn the_default_file_is_read_where_it_is_there() {
 fn that_no_store_is_named_is_said_as_long_as_the_file_names_none() {
     let said = |text| {
         let output = with_default_file(text, env!("CARGO_BIN_EXE_leaderrun"), &["a", "true"]);
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8_lossy(&output.stderr).contains("no store named: using file:/var/lib/leaderrun")
+        let said = String::from_utf8_lossy(&output.stderr).contains("no store named: use --store URL");
+        assert_eq!(output.status.code(), Some(if said { 64 } else { 0 }), "{output:?}");
+        said
     };
     assert!(said(None) && said(Some("lease = '30s'")));
     assert!(!said(Some("store = 'file:/var/lib/elsewhere'")));

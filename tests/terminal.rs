@@ -145,3 +145,12 @@ fn ctrl_c_ends_a_standby() {
     shell.wait_for("status 130");
     shell.line("kill %1; wait");
 }
+
+#[test]
+fn at_a_terminal_a_first_try_needs_no_store_and_warns_also_when_quiet() {
+    let shell = Shell::start();
+    let home = shell.path().display();
+    shell.line(&format!("env -u LEADERRUN_STORE XDG_STATE_HOME={home} leaderrun -q test/default-store echo it ran"));
+    shell.wait_for("\nit ran");
+    assert!(shell.screen().contains("leaderrun: warning: no store named: using file:/"), "{}", shell.screen());
+}

@@ -3,6 +3,7 @@
 use super::config::Settings;
 use super::exclusions::Overruled;
 use super::mistakes;
+use super::start::Failure;
 use crate::exit;
 use crate::observe::terminal;
 use crate::store::url::Secret;
@@ -54,6 +55,32 @@ pub struct NamedStore {
     pub url: Option<Secret>,
 }
 
+/// What the default store is not.
+const LOCAL: &str = "leases are files that only this user of this host sees";
+
+impl NamedStore {
+    /// Refuses the default store: it would let each host run COMMAND, where the user forgot to name another one.
+    ///
+    /// # Errors
+    /// No store was named.
+    pub fn refuse_default(&self) -> Result<(), Failure> {
+        let (None, Location::File { directory }) = (&self.url, &self.location) else { return Ok(()) };
+        let inside = if is_inside() { "; this runs inside a leadership, which does not pass its store on" } else { "" };
+        Err(Failure::Usage(format!(
+            "no store named{inside}: use --store URL or LEADERRUN_STORE, or --store file: for file:{}, where {LOCAL}",
+            directory.display()
+        )))
+    }
+
+    /// Says which store this is, if the user has not named it.
+    pub fn tell_doubt(&self, program: &str) {
+        if let (None, Location::File { directory }) = (&self.url, &self.location) {
+            let directory = directory.display();
+            terminal::say(format_args!("{program}: warning: no store named: using file:{directory}, where {LOCAL}"));
+        }
+    }
+}
+
 impl StoreFlags {
     /// The store that the command line names, or else the environment, a credential of the service manager, or the
     /// configuration file. When this returns, ps(1) does not show a password in the URL any more.
@@ -66,7 +93,8 @@ impl StoreFlags {
         let given = Some(ValueSource::CommandLine);
         // Neither has a default of its own: a default comes from the configuration file.
         let configured = by_url.max(by_file) <= Some(ValueSource::DefaultValue);
-        let url = match (credential().filter(|_| configured), &self.store, &self.store_file) {
+        let credential = if configured { credential()? } else { None };
+        let url = match (credential, &self.store, &self.store_file) {
             (Some(path), ..) => Some(read_url(&path)?),
             (None, Some(url), _) if !overruled.has("store") => {
                 if by_url == given && may_hold_a_secret(url) {
@@ -133,9 +161,20 @@ fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String>
     }
 }
 
-fn credential() -> Option<PathBuf> {
-    let path = PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join(CREDENTIAL);
-    path.exists().then_some(path)
+/// Whether an outer leaderrun has started this as its COMMAND, or below it.
+pub fn is_inside() -> bool {
+    std::env::var_os("LEADERRUN_TERM").is_some()
+}
+
+/// The file in which the service manager hands over a store URL. A directory that cannot be read may hold one.
+fn credential() -> Result<Option<PathBuf>, String> {
+    let Some(directory) = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from) else { return Ok(None) };
+    let path = directory.join(CREDENTIAL);
+    let found = directory.metadata().and_then(|_| path.try_exists());
+    found.map(|found| found.then_some(path)).map_err(|error| {
+        let shown = text::shown(&directory.to_string_lossy());
+        format!("CREDENTIALS_DIRECTORY={shown} cannot be read: {}", in_words(&error))
+    })
 }
 
 fn read_url(path: &Path) -> Result<String, String> {

@@ -132,6 +132,12 @@ pub fn main() -> ExitCode {
 fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let Flags { store, request_timeout, verb } = flags;
     let target = || Target::new(&store, request_timeout, matches);
+    // Of verbs that change something: the user named the store.
+    let meant = || {
+        let target = target()?;
+        target.named.refuse_default()?;
+        Ok::<_, Failure>(target)
+    };
     match verb {
         // The first three need no store, or open it themselves.
         Verb::Completions { program, shell } => Ok(printed(completions::print(program, shell, &mut stdout()))),
@@ -151,25 +157,25 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             while_read(watch::watch(store, &watch, patience)).await.map(|()| ExitCode::SUCCESS)
         }),
         Verb::StepDown(step_down) => {
-            let target = target()?;
+            let target = meant()?;
             step_down.check().map_err(Failure::Usage)?;
             target.ask(async |store, patience| step_down.order(&*store, patience).await)
         }
         Verb::Pause(pause) => {
-            let target = target()?;
+            let target = meant()?;
             pause.check().map_err(Failure::Usage)?;
             target.ask(async |store, patience| pause.order(&*store, patience).await)
         }
-        Verb::Resume(resume) => target()?.ask(async |store, patience| resume.order(&*store, patience).await),
-        Verb::Release(release) => target()?.ask(async |store, patience| release.order(&*store, patience).await),
+        Verb::Resume(resume) => meant()?.ask(async |store, patience| resume.order(&*store, patience).await),
+        Verb::Release(release) => meant()?.ask(async |store, patience| release.order(&*store, patience).await),
         Verb::Forget(forget) => {
-            let target = target()?;
+            let target = meant()?;
             forget.check().map_err(Failure::Usage)?;
             target.ask(async |store, patience| forget.order(&*store, patience).await)
         }
         Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
-        Verb::Store(StoreVerb::Init) => target()?.ask(async |store, _| init(store).await),
+        Verb::Store(StoreVerb::Init) => meant()?.ask(async |store, _| init(store).await),
         Verb::Store(StoreVerb::Check) => target()?.ask(async |store, _| check(store).await),
     }
 }
@@ -195,6 +201,7 @@ impl Target {
         work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, StoreError>,
     ) -> Result<ExitCode, Failure> {
         let Self { named, patience } = self;
+        named.tell_doubt(PROGRAM);
         let runtime = start::runtime(&named.location)?;
         finish(runtime, async { work(named.location.open(patience).await?, patience).await })
     }

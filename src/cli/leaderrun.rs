@@ -6,7 +6,7 @@ pub use options::Flags;
 use options::{Job, Observability};
 
 use super::explain;
-use super::flags::NamedStore;
+use super::flags::{self, NamedStore};
 use super::start::{self, Failure};
 use crate::election::{Outcome, Settings, Skipped, StartError};
 use crate::exit;
@@ -70,6 +70,7 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let _ = std::io::stdout().write_all(budget.as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
+    confirm(&job.store)?;
     find(&job.words[0]).map_err(|error| not_started(&job.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
@@ -78,15 +79,18 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     run(&flags, job, containment)
 }
 
+/// Warns of the default store, also with `--quiet`: on several hosts it excludes nothing. Refuses it where no person
+/// reads the warning, and where the store of an outer leaderrun was meant.
+fn confirm(store: &NamedStore) -> Result<(), Failure> {
+    if flags::is_inside() || !std::io::stderr().is_terminal() {
+        store.refuse_default()?;
+    }
+    store.tell_doubt(PROGRAM);
+    Ok(())
+}
+
 /// Logs what is allowed but may not be intended.
 fn point_out_doubts(job: &Job) {
-    if let (None, Location::File { directory }) = (&job.store.url, &job.store.location) {
-        tracing::info!(
-            "no store named: using file:{}, which excludes processes on this machine only \
-             (name another with --store or LEADERRUN_STORE)",
-            directory.display()
-        );
-    }
     if let Some(LedgerJob { occasion: Occasion::Period(period), .. }) = &job.ledger
         && let Some(doubt) = period.doubt(wall_clock_millis())
     {

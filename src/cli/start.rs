@@ -3,7 +3,7 @@
 //! The hazard: what is missing (memory, descriptors, threads) must be found before a lease is held, and each way to
 //! fail must end in one line and one status.
 
-use super::flags;
+use super::{flags, variables};
 use crate::exit;
 use crate::observe::terminal;
 use crate::runner::limits;
@@ -54,10 +54,15 @@ pub fn main<T: Parser>(
 ) -> ExitCode {
     let status = match limits::check() {
         Ok(()) => match flags::parse(program, std::env::args_os()) {
-            Ok((flags, matches)) => work(flags, &matches).unwrap_or_else(|failure| match failure {
-                Failure::Usage(message) => flags::usage(program, &message),
-                Failure::Other { status, message } => fail(status, &message),
-            }),
+            Ok((flags, matches)) => {
+                for doubt in variables::doubts() {
+                    terminal::say(format_args!("{program}: warning: {doubt}"));
+                }
+                work(flags, &matches).unwrap_or_else(|failure| match failure {
+                    Failure::Usage(message) => flags::usage(program, &message),
+                    Failure::Other { status, message } => fail(status, &message),
+                })
+            }
             Err(status) => status,
         },
         Err(message) => fail(exit::OS_ERROR, &message),

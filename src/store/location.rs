@@ -82,7 +82,7 @@ impl Location {
         }
     }
 
-    /// The store of leases when the user names none: `/var/lib/leaderrun` for root, else below `$XDG_STATE_HOME` or
+    /// The store `file:`, also when the user names none: `/var/lib/leaderrun` for root, else below `$XDG_STATE_HOME` or
     /// `~/.local/state` (XDG Base Directory Specification 0.8).
     ///
     /// # Errors
@@ -164,7 +164,7 @@ fn file(rest: &str) -> Result<Location, String> {
         None => rest,
     };
     if path.is_empty() {
-        return Err("file: names no directory: write file:/DIR".to_owned());
+        return Location::by_default();
     }
     // The kernel accepts everything but NUL, but each message that names the directory must stay on one line.
     if path.chars().any(char::is_control) {
@@ -173,6 +173,11 @@ fn file(rest: &str) -> Result<Location, String> {
     // The user may have written the URL of another store behind this scheme. Then no message may repeat it.
     if text::looks_secret(path) {
         return Err("the directory of file: looks like a URL with a password: write file:/DIR".to_owned());
+    }
+    // Cron, systemd and shells run the same line in different directories: each would have leases of its own.
+    if !path.starts_with('/') {
+        let absolute = std::path::absolute(path).map(|path| format!(": write file:{}", path.display()));
+        return Err(format!("file:{path} depends on the working directory{}", absolute.unwrap_or_default()));
     }
     Ok(Location::File { directory: PathBuf::from(path) })
 }
@@ -213,9 +218,16 @@ mod tests {
 
     #[test]
     fn a_directory_may_be_written_in_three_ways() {
-        for (url, path) in [("file:/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("file:a/b", "a/b")] {
-            assert_eq!(Location::from_url(url), Ok(Location::File { directory: path.into() }));
+        for url in ["file:/a/b", "file:///a/b"] {
+            assert_eq!(Location::from_url(url), Ok(Location::File { directory: "/a/b".into() }));
         }
+        assert_eq!(Location::from_url("file:"), Location::by_default());
+    }
+
+    #[test]
+    fn a_directory_does_not_depend_on_where_the_program_runs() {
+        let error = Location::from_url("file:a/b").unwrap_err();
+        assert!(error.contains("working directory") && error.contains("write file:/"), "{error}");
     }
 
     #[cfg(feature = "dynamodb")]

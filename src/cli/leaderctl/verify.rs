@@ -108,6 +108,7 @@ impl Question {
                 Err(_) => {}
             }
         }
+        named.tell_doubt(PROGRAM);
         let store = named.location.open(timeout).await?;
         Ok(self.told_by_store(inspect(&*store, &self.shard, timeout).await?.holder))
     }

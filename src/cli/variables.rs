@@ -1,0 +1,91 @@
+//! The environment variables named `LEADERRUN_*`: which of them somebody mistyped.
+//!
+//! The hazard: a setting in a variable with a wrong name has no effect, and nothing says so. A mistyped
+//! `LEADERRUN_STORE` would be no store.
+
+use super::completions::Program;
+use crate::text::on_one_line;
+use clap::Command;
+use std::collections::BTreeSet;
+
+/// What COMMAND, hooks and standby tasks get, and programs that they start inherit; and those of `selftest`.
+const GIVEN: [&str; 16] = [
+    "DUE",
+    "EVENT",
+    "EXIT_STATUS",
+    "JOB",
+    "LEADER",
+    "LEADER_HOST",
+    "LEADER_TERM",
+    "OWNER",
+    "REASON",
+    "SELFTEST_CLOCK",
+    "SELFTEST_PARENT",
+    "SHARD",
+    "SLOT",
+    "SOCKET",
+    "SOCKET_KEY",
+    "TERM",
+];
+const PREFIX: &str = "LEADERRUN_";
+/// By Jaro and Winkler. Below it, names have little in common but their beginning.
+const NEAR: f64 = 0.8;
+
+/// A line about each variable that no version of ours would set and neither program reads.
+#[must_use]
+pub fn doubts() -> Vec<String> {
+    let given: Vec<String> =
+        std::env::vars_os().filter_map(|(name, _)| Some(name.to_str()?.strip_prefix(PREFIX)?.to_owned())).collect();
+    if given.is_empty() {
+        return Vec::new();
+    }
+    let known = known();
+    given.iter().filter(|name| !known.contains(*name)).map(|name| doubt(name, &known)).collect()
+}
+
+/// Both programs': what is set for all of them in one place concerns each of them in part.
+fn known() -> BTreeSet<String> {
+    let mut known: BTreeSet<String> = GIVEN.map(str::to_owned).into();
+    for program in [Program::Leaderrun, Program::Leaderctl] {
+        collect(&program.command(), &mut known);
+    }
+    known
+}
+
+fn collect(command: &Command, known: &mut BTreeSet<String>) {
+    let variables = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str()?.strip_prefix(PREFIX));
+    known.extend(variables.map(str::to_owned));
+    command.get_subcommands().for_each(|verb| collect(verb, known));
+}
+
+fn doubt(name: &str, known: &BTreeSet<String>) -> String {
+    let near = |known: &str| strsim::jaro_winkler(name, known);
+    let nearest =
+        known.iter().max_by(|one, other| near(one).total_cmp(&near(other))).filter(|known| near(known) > NEAR);
+    let meant = nearest.map(|nearest| format!(": did you mean {PREFIX}{nearest}?")).unwrap_or_default();
+    on_one_line(format!("{PREFIX}{name} is not known and has no effect{meant}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_variable_is_told_with_the_nearest_one() {
+        let known = known();
+        for (name, meant) in [("STOER", "STORE"), ("REQUEST_TIMOUT", "REQUEST_TIMEOUT"), ("LEASES", "LEASE")] {
+            assert!(!known.contains(name));
+            let told = doubt(name, &known);
+            assert!(told.ends_with(&format!("did you mean LEADERRUN_{meant}?")), "{told}");
+        }
+        assert_eq!(doubt("XYZ", &known), "LEADERRUN_XYZ is not known and has no effect");
+    }
+
+    #[test]
+    fn what_the_programs_read_and_give_is_known() {
+        let known = known();
+        for name in ["STORE", "STORE_FILE", "CONFIG", "LEASE", "REQUEST_TIMEOUT", "TERM", "SOCKET"] {
+            assert!(known.contains(name), "{name}");
+        }
+    }
+}
