@@ -272,6 +272,13 @@ pub struct Timing {
 }
 
 impl TimingRequest {
+    /// The defaults for a lease of this duration: in a short one, renewals and the grace have a third each.
+    #[must_use]
+    pub fn of_lease(lease: Duration) -> Self {
+        let third = lease / 3;
+        Self { lease, renew_interval: DEFAULT_RENEW.min(third), stop_grace: DEFAULT_GRACE.min(third), ..Self::default() }
+    }
+
     /// Advice if there is no room. Names the options to lower. Defaults adapt by themselves.
     fn advice(&self, hooks: HookTimes) -> String {
         let mut lower = vec!["--renew", "--grace"];
@@ -437,6 +444,15 @@ mod tests {
         let timing = Timing::new(TimingRequest::default()).expect("the defaults fit");
         assert_eq!(timing.margin, Duration::from_millis(750));
         assert!(timing.request_timeout > seconds(4), "{timing:?}");
+    }
+
+    #[test]
+    fn what_was_not_given_fits_into_a_short_lease() {
+        for lease in [seconds(3), seconds(5), seconds(10), seconds(15), seconds(300)] {
+            let timing = Timing::new(TimingRequest::of_lease(lease)).expect("it fits");
+            assert_eq!((timing.renew_interval, timing.stop_grace), (seconds(5).min(lease / 3), seconds(5).min(lease / 3)));
+        }
+        assert!(Timing::new(TimingRequest::of_lease(seconds(1))).unwrap_err().contains("raise --lease"));
     }
 
     #[test]

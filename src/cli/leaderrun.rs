@@ -146,13 +146,13 @@ impl Prepared {
         let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;
-        let duties = flags.duties(&containment);
+        let duties = flags.duties(job.timing.stop_grace, &containment);
         let command = Command {
             words: job.words,
             environment: Vec::new(),
             job: job.ledger.as_ref().map(|ledger| ledger.occasion.variable()),
             stop_signal: flags.stopping.signal,
-            grace: flags.stopping.grace,
+            grace: job.timing.stop_grace,
             hooks: flags.hooks(),
             terminal_group: std::io::stdin().is_terminal().then(getpgrp),
             no_input: false,

@@ -39,6 +39,10 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
             format!("a verb is missing: use one of {}", known.trim_end_matches(", help"))
         }
         (ErrorKind::MissingRequiredArgument, Some(missing)) => format!("{missing} is missing"),
+        // Clap says this also of an option that stands there twice.
+        (ErrorKind::ArgumentConflict, Some(option)) if said(ContextKind::PriorArg).as_ref() == Some(&option) => {
+            format!("{} is given twice", option.split(' ').next().unwrap_or(&option))
+        }
         (_, argument) => {
             let value = said(ContextKind::InvalidValue).unwrap_or_default();
             let mut text = clap_says(error);

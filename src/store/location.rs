@@ -56,6 +56,9 @@ impl Location {
     /// # Errors
     /// One line that says what is wrong with the URL.
     pub fn from_url(url: &str) -> Result<Self, String> {
+        if let Some(meant) = meant_by_a_path_or_address(url) {
+            return Err(format!("the store URL has no scheme: did you mean {meant}?"));
+        }
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(format!("the store URL has no scheme: use one of {SCHEMES}"));
         };
@@ -149,6 +152,26 @@ fn is_scheme(scheme: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
+/// What a path, or a host with a server's usual port, stands for.
+fn meant_by_a_path_or_address(url: &str) -> Option<String> {
+    if url.chars().any(char::is_control) || text::looks_secret(url) {
+        return None;
+    }
+    if url.starts_with('/') {
+        return Some(format!("file:{url}"));
+    }
+    let (host, port) = url.rsplit_once(':')?;
+    let (scheme, path) = match port {
+        "6379" => ("redis", ""),
+        "5432" => ("postgres", "/DATABASE"),
+        "4222" => ("nats", "/BUCKET"),
+        "2379" => ("etcd", "/PREFIX"),
+        _ => return None,
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-[]:".contains(c);
+    (!host.is_empty() && host.chars().all(plain)).then(|| format!("{scheme}://{host}:{port}{path}"))
+}
+
 /// The known scheme that the user probably meant.
 fn nearest(scheme: &str) -> Option<&'static str> {
     let scheme = scheme.to_ascii_lowercase();
@@ -222,6 +245,21 @@ mod tests {
             assert_eq!(Location::from_url(url), Ok(Location::File { directory: "/a/b".into() }));
         }
         assert_eq!(Location::from_url("file:"), Location::by_default());
+    }
+
+    #[test]
+    fn a_path_or_an_address_is_answered_with_the_url_that_was_meant() {
+        for (url, meant) in [
+            ("/tmp/x", "file:/tmp/x"),
+            ("127.0.0.1:6379", "redis://127.0.0.1:6379"),
+            ("db.example:5432", "postgres://db.example:5432/DATABASE"),
+        ] {
+            let error = Location::from_url(url).unwrap_err();
+            assert_eq!(error, format!("the store URL has no scheme: did you mean {meant}?"));
+        }
+        for url in ["127.0.0.1:9999", "app:secret@db:6379", "app:6379/x:6379"] {
+            assert!(!Location::from_url(url).unwrap_err().contains("did you mean"), "{url}");
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(super) struct Waiting {
     no_wait: bool,
 
     /// Wait at most this long, then exit with 75
-    #[arg(short, long, value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
           allow_hyphen_values = true)]
     wait: Option<Duration>,
 
@@ -123,10 +123,10 @@ pub(super) struct Stopping {
           value_parser = signal)]
     pub(super) signal: Signal,
 
-    /// Time from the signal to SIGKILL
+    /// Time from the signal to SIGKILL [default: 5s, or a third of the lease]
     #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
-          default_value = "5s", value_parser = flags::duration, allow_hyphen_values = true)]
-    pub(super) grace: Duration,
+          value_parser = flags::duration, allow_hyphen_values = true)]
+    grace: Option<Duration>,
 
     /// The same in an orderly stop [default: no limit]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
@@ -196,10 +196,10 @@ pub(super) struct TimingFlags {
           value_parser = flags::duration, allow_hyphen_values = true)]
     lease: Duration,
 
-    /// How often the leader renews the lease
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", default_value = "5s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    renew: Duration,
+    /// How often the leader renews the lease [default: 5s, or a third of the lease]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    renew: Option<Duration>,
 
     /// How often a standby checks the lease
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", default_value = "2s",
@@ -385,11 +385,12 @@ impl Flags {
         if self.hooks.hook_timeout.is_some_and(|most| most.is_zero()) {
             return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
+        let fitting = TimingRequest::of_lease(self.timing.lease);
         let timing = Timing::new(TimingRequest {
             lease: self.timing.lease,
-            renew_interval: self.timing.renew,
+            renew_interval: self.timing.renew.unwrap_or(fitting.renew_interval),
             retry_interval: self.timing.retry,
-            stop_grace: self.stopping.grace,
+            stop_grace: self.stopping.grace.unwrap_or(fitting.stop_grace),
             request_timeout: self.advanced.request_timeout,
             margin: self.advanced.margin,
             hooks: self.hooks().times(),
@@ -432,14 +433,14 @@ impl Flags {
         }
     }
 
-    pub(super) fn duties(&self, containment: &Arc<Containment>) -> Duties {
+    pub(super) fn duties(&self, grace: Duration, containment: &Arc<Containment>) -> Duties {
         Duties {
             containment: Arc::clone(containment),
             standby: self.hooks.standby.clone(),
             on_leader_change: self.hooks.on_leader_change.clone(),
             hook_timeout: self.hooks.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
             stop_signal: self.stopping.signal,
-            grace: self.stopping.grace,
+            grace,
         }
     }
 
