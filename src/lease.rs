@@ -276,7 +276,12 @@ impl TimingRequest {
     #[must_use]
     pub fn of_lease(lease: Duration) -> Self {
         let third = lease / 3;
-        Self { lease, renew_interval: DEFAULT_RENEW.min(third), stop_grace: DEFAULT_GRACE.min(third), ..Self::default() }
+        Self {
+            lease,
+            renew_interval: DEFAULT_RENEW.min(third),
+            stop_grace: DEFAULT_GRACE.min(third),
+            ..Self::default()
+        }
     }
 
     /// Advice if there is no room. Names the options to lower. Defaults adapt by themselves.
@@ -450,7 +455,10 @@ mod tests {
     fn what_was_not_given_fits_into_a_short_lease() {
         for lease in [seconds(3), seconds(5), seconds(10), seconds(15), seconds(300)] {
             let timing = Timing::new(TimingRequest::of_lease(lease)).expect("it fits");
-            assert_eq!((timing.renew_interval, timing.stop_grace), (seconds(5).min(lease / 3), seconds(5).min(lease / 3)));
+            assert_eq!(
+                (timing.renew_interval, timing.stop_grace),
+                (seconds(5).min(lease / 3), seconds(5).min(lease / 3))
+            );
         }
         assert!(Timing::new(TimingRequest::of_lease(seconds(1))).unwrap_err().contains("raise --lease"));
     }

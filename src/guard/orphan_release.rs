@@ -67,7 +67,7 @@ impl OrphanRelease {
         Err(Command::new("/proc/self/exe").arg0(RELEASE_NAME).args([&self.shard, &number]).exec())
     }
 
-    async fn release(&self) -> Result<(), String> {
+    async fn release(&self) -> Result<Release, String> {
         let candidate = Candidate {
             shard: Shard::from_str(&self.shard)?,
             owner: self.owner.clone(),
@@ -78,11 +78,11 @@ impl OrphanRelease {
         };
         let store =
             Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
-        give_back(&*store, &candidate, self.term).await?;
+        let released = give_back(&*store, &candidate, self.term).await?;
         // The history is for people; nothing depends on it.
         let closed = history::close(&*store, &candidate.shard, self.term, "leaderrun was killed");
         let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
-        Ok(())
+        Ok(released)
     }
 }
 
@@ -90,11 +90,11 @@ impl OrphanRelease {
 ///
 /// # Errors
 /// Why the lease has to end by itself.
-pub async fn give_back(store: &dyn Store, candidate: &Candidate, term: Term) -> Result<(), String> {
+pub async fn give_back(store: &dyn Store, candidate: &Candidate, term: Term) -> Result<Release, String> {
     let give_up = BootInstant::now().plus(candidate.lease);
     loop {
         let message = match tokio::time::timeout(REQUEST_TIMEOUT, store.release(candidate, term)).await {
-            Ok(Ok(Release::Released | Release::NotHeld)) => return Ok(()),
+            Ok(Ok(released)) => return Ok(released),
             Ok(Err(error)) => match error.kind {
                 ErrorKind::NotApplied | ErrorKind::Unknown => error.message,
                 ErrorKind::Denied | ErrorKind::Misconfigured => return Err(error.message),
@@ -126,14 +126,15 @@ pub fn run_if_respawned() -> Option<ExitCode> {
             let released = runtime.block_on(release.release());
             // A name lookup may hang for a long time, and nobody needs its result.
             runtime.shutdown_background();
-            released.map(|()| release)
+            released.map(|released| (release, released))
         });
     Some(match done {
-        Ok(release) => {
-            let OrphanRelease { shard, owner, term, .. } = release;
-            terminal::say_last(format_args!(
-                "leaderrun: released after it was killed shard={shard:?} term={term} owner={owner:?}"
-            ));
+        Ok((OrphanRelease { shard, owner, term, .. }, released)) => {
+            let what = match released {
+                Release::Released => "released after it was killed",
+                Release::NotHeld => "killed, and its lease was no longer held",
+            };
+            terminal::say_last(format_args!("leaderrun: {what} shard={shard:?} term={term} owner={owner:?}"));
             ExitCode::SUCCESS
         }
         Err(message) => {
