@@ -11,7 +11,7 @@ use crate::store::{Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub struct StepDownFlags {
@@ -106,7 +106,13 @@ impl StepDownFlags {
         }
         let ordered = format!("{holder} steps down when it next renews its lease");
         let Some(most) = self.wait else { return operator.done(&ordered).await };
-        let told = operator.wait_until(most, |report| successor(report, term)).await;
+        let begun = Instant::now();
+        // Until the hold is over, another candidate has the lease only for as long as it takes to read the order.
+        let counts = |holder: &Holder| {
+            let is_named = |to: &String| *to == holder.owner || Some(to) == holder.host.as_ref();
+            begun.elapsed() >= self.hold || self.to.as_ref().is_none_or(is_named)
+        };
+        let told = operator.wait_until(most, |report| successor(report, term).filter(counts)).await;
         match told.map_err(|error| operator.although(&ordered, error))? {
             Some(successor) => operator.done(&format!("{holder} stepped down; {successor} leads")).await,
             None => Ok(operator.not_yet(most, "no other candidate leads")),
