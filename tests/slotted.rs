@@ -187,7 +187,11 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
         !all.contains("nobody") && !all.contains("no candidate") && all.matches("is standby: ").count() == 3,
         "{all}"
     );
-    let one = why(&[&slots[1]]);
+    let mut one = String::new();
+    wait_until("all five answer again", || {
+        one = why(&[&slots[1]]);
+        one.matches("the candidate ").count() == 5
+    });
     let Life { owner, term, .. } = &leaders[0];
     assert!(one.contains(&format!("the candidate {owner} (process {})", place.fleet.pid(owner))), "{one}");
     assert!(one.contains(&format!("is leader of {shard}/1, term {term}\n")), "{one}");
