@@ -295,7 +295,8 @@ impl Story {
         if seen.left_for_good {
             write!(wrong, "still alive {WATCH:?} later; ").expect("text can be written");
         }
-        // There the kernel gives SIGKILL to all at once, and they run no instruction more; but some die before others.
+        // There the kernel kills what is left, and frees the lease before the last of it is gone. What still ran then
+        // is overlap all the same.
         let by_the_kernel = match event {
             Event::ServiceKilled => true,
             Event::AllKilled => method == Method::PidNamespace,
