@@ -303,7 +303,7 @@ mod ways {
     fn a_leader_that_is_cut_off_is_followed_in_its_slot_and_the_other_goes_on() {
         let world = world();
         let (one, two) = (leader_of(&world.fleet, 1, |_| true), leader_of(&world.fleet, 2, |_| true));
-        world.set(&one.owner, NetworkFault::BlackHole);
+        world.set(&one.owner, NetworkFault::Partition);
         let next = successor(&world.fleet, 1, &one);
         std::thread::sleep(LEASE);
         world.set(&one.owner, NetworkFault::Fair);
@@ -319,7 +319,7 @@ mod ways {
         for round in 0..6_u64 {
             leader_of(&world.fleet, 1, |_| true);
             leader_of(&world.fleet, 2, |_| true);
-            world.set_all(if round % 2 == 0 { NetworkFault::BlackHole } else { NetworkFault::Storm });
+            world.set_all(if round % 2 == 0 { NetworkFault::Partition } else { NetworkFault::Reset });
             std::thread::sleep(LEASE / 4 * u32::try_from(round + 1).unwrap());
             world.set_all(NetworkFault::Fair);
         }

@@ -261,7 +261,7 @@ impl Story {
     fn strike(&self, event: Event) {
         match event {
             Event::Asked => self.first.signal(Signal::SIGTERM),
-            Event::CutOff => self.way.as_ref().expect("a server is far away").set(NetworkFault::BlackHole),
+            Event::CutOff => self.way.as_ref().expect("a server is far away").set(NetworkFault::Partition),
             Event::AllKilled => self.first.keepers().kill(),
             Event::ServiceKilled => self.first.kill_group(),
             Event::AllFrozen => self.first.keepers().freeze(),
