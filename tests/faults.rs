@@ -108,7 +108,7 @@ fn the_leader_of_a_daemon_is_frozen_for_two_leases(story: Story) {
 fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]) {
     let world = World::new(story, stamp_flags);
     let leader = world.leader();
-    world.set(&leader.owner, NetworkFault::BlackHole);
+    world.set(&leader.owner, NetworkFault::Partition);
     sleep(3 * LEASE);
     let next = world.successor(&leader);
     world.set(&leader.owner, NetworkFault::Fair);
@@ -166,7 +166,7 @@ fn the_guard_is_frozen_while_the_leader_is_cut_off(story: Story) {
     let guard = Pid::from_raw(children_of(backstop)[0]);
     kill(guard, Signal::SIGSTOP).unwrap();
     kill(Pid::from_raw(backstop), Signal::SIGSTOP).unwrap();
-    world.set(&leader.owner, NetworkFault::BlackHole);
+    world.set(&leader.owner, NetworkFault::Partition);
     world.successor(&leader);
     world.conclude();
 }
@@ -227,7 +227,7 @@ fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
 
 fn connections_are_reset_for_half_a_lease(story: Story) {
     let (world, leader) = long_leases(story);
-    world.set_all(NetworkFault::Storm);
+    world.set_all(NetworkFault::Reset);
     sleep(LONG / 2);
     world.set_all(NetworkFault::Fair);
     conclude_undisturbed(world, &leader, LONG / 2);
@@ -411,7 +411,7 @@ fn under(load: fn() -> Load, story: Story) {
     let load = load();
     world.fleet.kill(&leader.owner);
     let leader = world.successor(&leader);
-    world.set(&leader.owner, NetworkFault::BlackHole);
+    world.set(&leader.owner, NetworkFault::Partition);
     world.successor(&leader);
     drop(load);
     world.set_all(NetworkFault::Fair);

@@ -1,4 +1,4 @@
-//! Jobs that run once a slot, or once at all, with real candidates and real servers: however many hosts start them, at
+//! Jobs that run once a period, or once at all, with real candidates and real servers: however many hosts start them, at
 //! most one run succeeds, and one that failed is repeated only where that is allowed.
 
 #[macro_use]
@@ -84,7 +84,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A shift that puts a clock so many seconds off the moment that some slot is due.
+/// A shift that puts a clock so many seconds off the moment that some period is due.
 fn until_due(off: i64) -> i64 {
     let now = now();
     let due = (now / SLOT + 2) * SLOT;
@@ -103,10 +103,10 @@ fn of_ten_hosts_that_start_at_once_one_runs(place: &Place) {
     }
     let lines = place.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    let (winner, slot) = lines[0].split_once(' ').unwrap();
-    assert!(slot.ends_with("T00:00:00.000Z"), "{slot}");
+    let (winner, period) = lines[0].split_once(' ').unwrap();
+    assert!(period.ends_with("T00:00:00.000Z"), "{period}");
     let run = place.last_run();
-    assert_eq!((&run["owner"], &run["slot"]), (&winner.into(), &slot.into()), "{run}");
+    assert_eq!((&run["owner"], &run["slot"]), (&winner.into(), &period.into()), "{run}");
     assert_eq!((&run["exit_status"], &run["attempts"]), (&0.into(), &1.into()), "{run}");
     assert!(run["started"].is_string() && run["ended"].is_string() && run["host"].is_string(), "{run}");
     let text = place.order(&["status", "shard"]);
@@ -138,7 +138,7 @@ fn a_run_whose_host_died_counts_as_failed(place: &Place) {
     place.skips("d", EVERY, "done already by ");
 }
 
-fn a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot(place: &Place) {
+fn a_boundary_hit_early_by_one_host_and_late_by_another_is_one_period(place: &Place) {
     assert_eq!(place.ask("early", until_due(-1), EVERY, "").0, 0);
     for (name, off) in [("late", 1), ("punctual", 0), ("slow", -15_000_000), ("fast", 15_000_000)] {
         let (status, said) = place.ask(name, until_due(off), EVERY, "");
@@ -146,7 +146,7 @@ fn a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot(place: &Plac
     }
     let lines = place.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    // The next slot is another one, and who is behind by more than a slot has missed it.
+    // The next period is another one, and who is behind by more than a period has missed it.
     assert_eq!(place.ask("next", until_due(366 * 86_400 - 1), EVERY, "").0, 0);
     let (status, said) = place.ask("behind", until_due(0), EVERY, "");
     assert!(status == 0 && said.contains("the later period "), "{status} {said}");
@@ -198,7 +198,7 @@ fn a_job_with_a_name_runs_once(place: &Place) {
     }
     place.skips("g", &["--once", "2026.11_add-users"], "done already by ");
     assert_eq!(place.lines()[..3], ["a 2026.11_add-users", "c 2026.12", "dies 2027"]);
-    assert!(place.last_run().is_null(), "they have no slots");
+    assert!(place.last_run().is_null(), "they have no periods");
 }
 
 fn status_tells_what_has_become_of_a_job_with_a_name(place: &Place) {
@@ -317,7 +317,7 @@ everywhere!(
     &of_ten_hosts_that_start_at_once_one_runs,
     &a_run_that_failed_is_repeated_as_often_as_is_allowed,
     &a_run_whose_host_died_counts_as_failed,
-    &a_boundary_hit_early_by_one_host_and_late_by_another_is_one_slot,
+    &a_boundary_hit_early_by_one_host_and_late_by_another_is_one_period,
     &a_paused_shard_runs_its_job_when_it_is_resumed,
     &a_host_that_is_asked_to_stop_has_failed,
     &a_job_with_a_name_runs_once,

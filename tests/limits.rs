@@ -354,9 +354,12 @@ fn little_memory_is_refused_in_one_line_or_suffices(place: &Place) {
     for (kind, size) in stacks.into_iter().chain(data).chain(spaces) {
         let limit = format!("ulimit {kind} {size}");
         let output = under(&limit, place, &[], program);
-        // With too little of it the kernel or the loader ends the program before it begins, by a signal or in words of
-        // their own. What has begun with less does not end so.
-        let before = output.status.signal() == Some(Signal::SIGSEGV as i32) || output.status.code() == Some(127);
+        // With too little of it the kernel, the loader or Rust's runtime ends the program before it begins, by a signal or
+        // in words of their own. What has begun with less does not end so.
+        let overflowed = String::from_utf8_lossy(&output.stderr).contains("thread 'main'");
+        let before = output.status.signal() == Some(Signal::SIGSEGV as i32)
+            || output.status.code() == Some(127)
+            || output.status.signal() == Some(Signal::SIGABRT as i32) && overflowed && kind == "-s";
         if began == Some(kind) || !before {
             assert_is_clear(&limit, &output);
             began = Some(kind);

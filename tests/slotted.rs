@@ -187,7 +187,11 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
         !all.contains("nobody") && !all.contains("no candidate") && all.matches("is standby: ").count() == 3,
         "{all}"
     );
-    let one = why(&[&slots[1]]);
+    let mut one = String::new();
+    wait_until("all five answer again", || {
+        one = why(&[&slots[1]]);
+        one.matches("the candidate ").count() == 5
+    });
     let Life { owner, term, .. } = &leaders[0];
     assert!(one.contains(&format!("the candidate {owner} (process {})", place.fleet.pid(owner))), "{one}");
     assert!(one.contains(&format!("is leader of {shard}/1, term {term}\n")), "{one}");
@@ -299,7 +303,7 @@ mod ways {
     fn a_leader_that_is_cut_off_is_followed_in_its_slot_and_the_other_goes_on() {
         let world = world();
         let (one, two) = (leader_of(&world.fleet, 1, |_| true), leader_of(&world.fleet, 2, |_| true));
-        world.set(&one.owner, NetworkFault::BlackHole);
+        world.set(&one.owner, NetworkFault::Partition);
         let next = successor(&world.fleet, 1, &one);
         std::thread::sleep(LEASE);
         world.set(&one.owner, NetworkFault::Fair);
@@ -315,7 +319,7 @@ mod ways {
         for round in 0..6_u64 {
             leader_of(&world.fleet, 1, |_| true);
             leader_of(&world.fleet, 2, |_| true);
-            world.set_all(if round % 2 == 0 { NetworkFault::BlackHole } else { NetworkFault::Storm });
+            world.set_all(if round % 2 == 0 { NetworkFault::Partition } else { NetworkFault::Reset });
             std::thread::sleep(LEASE / 4 * u32::try_from(round + 1).unwrap());
             world.set_all(NetworkFault::Fair);
         }

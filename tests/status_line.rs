@@ -177,6 +177,8 @@ fn ctrl_z_fg_and_bg_leave_the_shells_lines_alone() {
     shell.line("fg");
     wait_until_or("it goes on", || shell.screen(), || lines(&shell).len() == 1);
     shell.keys(&["C-z"]);
+    // What is typed before the shell has the terminal again may be lost.
+    shell.wait_for("Stopped");
     shell.line("clear; bg");
     shell.wait_for("leaderrun s -- true &");
     shell.keys(&["echo", "Space", "half", "Space", "a", "Space", "line"]);

@@ -1,9 +1,9 @@
 //! Changes a note that others may change at the same time: read, edit, and write if nothing has changed since.
 //!
 //! The hazard: a write may be applied although its answer was lost. To write again blindly would then be refused, or
-//! would change what another writer has put there since. So the caller is told that the outcome is unknown. If it calls
-//! again, the note is read again, and the edit is applied to what is there now. Each edit recognises its own work, and
-//! leaves it.
+//! would change what another writer has put there since. So [`update`] returns the error, and
+//! [`update_and_make_sure`] reads the note again and applies the edit to what is there now. Each edit recognises its own
+//! work, and leaves it.
 
 use crate::lease::Shard;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
@@ -42,7 +42,7 @@ pub async fn update<S: Notes + ?Sized, T>(
     attempts.make(start, edit).await
 }
 
-/// As [`update`], for an operator, who asks once: after a write whose outcome is unknown it reads the note again.
+/// As [`update`], for changes that nobody makes again: after a write whose outcome is unknown it reads the note again.
 ///
 /// # Errors
 /// As [`update`]. Unknown where a write may have been applied, whatever became of the last attempt.

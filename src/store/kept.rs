@@ -22,9 +22,11 @@ use std::time::Duration;
 
 /// The part of a request's time after which a connection with an answer outstanding is no longer chosen. It has bounds:
 /// a busy host may be silent for a moment, and even where requests may take long, a renewal must not follow another one
-/// onto a connection that hangs. It is always shorter than the request, or a silent connection would never be found out.
+/// onto a connection that hangs.
 const PATIENCE_PARTS: u32 = 4;
-const MOST_PARTS: u32 = 3;
+/// The part for requests so short that their quarter is below the least patience. A request that ends first would never
+/// find the connection silent.
+const SHORT_PATIENCE_PARTS: u32 = 3;
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -36,7 +38,7 @@ pub fn bound(request_timeout: Duration) -> Duration {
 
 /// How long a connection with a request unanswered may be silent, if requests take at most `bound`.
 pub fn patience(bound: Duration) -> Duration {
-    (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE.min(bound / MOST_PARTS), MOST_PATIENCE)
+    (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE.min(bound / SHORT_PATIENCE_PARTS), MOST_PATIENCE)
 }
 
 /// The shared connection, if there is one.

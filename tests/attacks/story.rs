@@ -170,7 +170,7 @@ pub fn tell(attack: Attack, method: Method, store: Store, event: Event) {
     let begun = Instant::now();
     scene.strike(event);
     let seen = scene.watch(&seconds);
-    let mut wrong = scene.judge(event, &seen, begun.elapsed());
+    let mut wrong = scene.judge(method, event, &seen, begun.elapsed());
     if let Some(next) = seen.next {
         println!(
             "{attack:?} {method:?} {store:?}: {:?} from the last sign of life to the next leader, {} processes made",
@@ -261,7 +261,7 @@ impl Story {
     fn strike(&self, event: Event) {
         match event {
             Event::Asked => self.first.signal(Signal::SIGTERM),
-            Event::CutOff => self.way.as_ref().expect("a server is far away").set(NetworkFault::BlackHole),
+            Event::CutOff => self.way.as_ref().expect("a server is far away").set(NetworkFault::Partition),
             Event::AllKilled => self.first.keepers().kill(),
             Event::ServiceKilled => self.first.kill_group(),
             Event::AllFrozen => self.first.keepers().freeze(),
@@ -282,7 +282,7 @@ impl Story {
     }
 
     /// What is wrong with it; nothing is the empty text.
-    fn judge(&self, event: Event, seen: &Seen, took: Duration) -> String {
+    fn judge(&self, method: Method, event: Event, seen: &Seen, took: Duration) -> String {
         let mut wrong = String::new();
         let last = self.firsts.last();
         match seen.next {
@@ -294,8 +294,15 @@ impl Story {
         .expect("text can be written");
         if seen.left_for_good {
             write!(wrong, "still alive {WATCH:?} later; ").expect("text can be written");
-        } else if seen.left && event != Event::ServiceKilled {
-            // There all have SIGKILL at once, and run no instruction more; but some die before others.
+        }
+        // There the kernel kills what is left, and frees the lease before the last of it is gone. What still ran then
+        // is overlap all the same.
+        let by_the_kernel = match event {
+            Event::ServiceKilled => true,
+            Event::AllKilled => method == Method::PidNamespace,
+            Event::Asked | Event::CutOff | Event::AllFrozen => false,
+        };
+        if seen.left && !seen.left_for_good && !by_the_kernel {
             wrong.push_str("something was left; ");
         }
         wrong

@@ -27,11 +27,15 @@ fn wiped(server: &mut dyn Server, _: &[&str]) {
 }
 
 fn without_locks(server: &mut dyn Server, shards: &[&str]) {
-    shards.iter().for_each(|shard| server.remove_lock(shard));
+    for shard in shards {
+        server.remove_lock(shard);
+    }
 }
 
 fn without_records(server: &mut dyn Server, shards: &[&str]) {
-    shards.iter().for_each(|shard| server.remove_records(shard));
+    for shard in shards {
+        server.remove_records(shard);
+    }
 }
 
 /// Whatever waits for a server may not do so in here.

@@ -85,7 +85,7 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
     let store = open(&format!("etcd://{},{}", way.address, server.host())).await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    way.set(NetworkFault::BlackHole);
+    way.set(NetworkFault::Partition);
     let hung = tokio::spawn({
         let (store, one) = (Arc::clone(&store), one.clone());
         async move { store.renew(&one, term, 1).await }
@@ -108,7 +108,7 @@ async fn the_first_attempt_after_a_partition_succeeds() {
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     let mut beats = 1..;
-    for fault in [NetworkFault::BlackHole, NetworkFault::Storm] {
+    for fault in [NetworkFault::Partition, NetworkFault::Reset] {
         way.set(fault);
         for sequence in beats.by_ref().take(3) {
             store.renew(&one, term, sequence).await.unwrap_err();

@@ -31,14 +31,14 @@ pub fn in_two_slots_a_leader_is_cut_off_and_then_everybody(story: Story) {
     let mut world = World::empty(story, &TIMING, DAEMON);
     world.crew(5);
     let [one, two] = world.leaders();
-    world.set(&one.owner, NetworkFault::BlackHole);
+    world.set(&one.owner, NetworkFault::Partition);
     let next = slots::successor(&world.fleet, 1, &one);
     sleep(LEASE / 2);
     world.set(&one.owner, NetworkFault::Fair);
     sleep(LEASE / 2);
     let now = slots::leaders(&world.fleet);
     assert!(now[0].term >= next.term && now[1].term >= two.term, "{now:?}\n{}", world.fleet.logs());
-    world.set_all(NetworkFault::BlackHole);
+    world.set_all(NetworkFault::Partition);
     sleep(LEASE);
     world.set_all(NetworkFault::Fair);
     let [one, two] = slots::leaders(&world.fleet);

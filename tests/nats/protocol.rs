@@ -213,7 +213,7 @@ async fn the_first_attempt_after_a_black_hole_succeeds_while_the_others_still_ha
     let store = open_with(&url, Duration::from_secs(20)).await;
     let one = candidate("one");
     let term = granted(store.claim(&one).await.unwrap()).term;
-    proxy.set(NetworkFault::BlackHole);
+    proxy.set(NetworkFault::Partition);
     let mut hanging = tokio::task::JoinSet::new();
     for sequence in 1..=3 {
         let (store, one) = (Arc::clone(&store), one.clone());
@@ -247,7 +247,7 @@ async fn a_dead_connection_is_passed_by() {
 async fn of_several_servers_one_that_is_there_is_enough() {
     let server = server().await;
     let hole = Proxy::to(server.address());
-    hole.set(NetworkFault::BlackHole);
+    hole.set(NetworkFault::Partition);
     let nobody = crate::support::ports::free_port();
     let url = format!("nats://127.0.0.1:{nobody},{},{}/{BUCKET}", hole.address, server.address());
     for _ in 0..3 {

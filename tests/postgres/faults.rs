@@ -59,7 +59,7 @@ async fn a_request_that_hangs_does_not_hold_up_the_next() {
     let store = std::sync::Arc::new(open(&proxied(&proxy, &table)).await);
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    proxy.set(NetworkFault::BlackHole);
+    proxy.set(NetworkFault::Partition);
     let hanging = {
         let (store, one) = (std::sync::Arc::clone(&store), one.clone());
         tokio::spawn(async move { store.renew(&one, term, 1).await })
@@ -105,7 +105,7 @@ async fn a_store_that_is_dropped_leaves_nothing_that_waits() {
     let store = open(&proxied(&proxy, &table)).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    proxy.set(NetworkFault::BlackHole);
+    proxy.set(NetworkFault::Partition);
     for sequence in 1..4 {
         assert!(tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, sequence)).await.is_err());
     }
@@ -143,7 +143,7 @@ async fn silence_is_given_up_in_time_and_a_new_connection_is_made_afterwards() {
     let store = try_open(&proxied(&proxy, &table), bound).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    proxy.set(NetworkFault::BlackHole);
+    proxy.set(NetworkFault::Partition);
     let begun = Instant::now();
     let error = store.renew(&one, term, 1).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
@@ -153,7 +153,7 @@ async fn silence_is_given_up_in_time_and_a_new_connection_is_made_afterwards() {
     assert!(begun.elapsed() < bound * 4, "{:?}", begun.elapsed());
     proxy.set(NetworkFault::Fair);
     assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
-    proxy.set(NetworkFault::Storm);
+    proxy.set(NetworkFault::Reset);
     let error = store.renew(&one, term, 4).await.unwrap_err();
     assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error}");
     proxy.set(NetworkFault::Fair);
@@ -206,7 +206,7 @@ async fn a_row_or_a_table_that_somebody_locked_is_given_up_by_the_server_as_well
 async fn of_several_hosts_the_one_that_accepts_writes_is_found() {
     let table = Table::new().await;
     let silent = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-    silent.set(NetworkFault::BlackHole);
+    silent.set(NetworkFault::Partition);
     let (dead, alive) = (free_port(), table.server.port());
     let url = format!(
         "postgres://postgres@127.0.0.1:{dead},127.0.0.1:{},127.0.0.1:{alive}/postgres?table={}",

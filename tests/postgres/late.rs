@@ -27,7 +27,7 @@ impl Detour {
 
     /// Sends it, and gives up on it before it has arrived.
     async fn hold_up<T>(&self, request: impl Future<Output = T>) {
-        self.proxy.set(NetworkFault::BlackHole);
+        self.proxy.set(NetworkFault::Partition);
         let cut_off = tokio::time::timeout(Duration::from_millis(200), request).await;
         assert!(cut_off.is_err(), "nothing answers through a black hole");
     }

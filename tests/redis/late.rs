@@ -33,7 +33,7 @@ impl Ways {
     }
 
     fn hold(&self) {
-        self.proxy.set(NetworkFault::BlackHole);
+        self.proxy.set(NetworkFault::Partition);
     }
 
     /// Lets through what was held, and waits until the server has had it.

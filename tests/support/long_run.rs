@@ -95,12 +95,12 @@ impl Trouble {
         let latency = NetworkFault::Slow(random.millis(100, 4000));
         let shift = random.one_of(&[3600, -3600]);
         random.one_of(&[
-            Self::NetworkFault("black hole", NetworkFault::BlackHole),
+            Self::NetworkFault("black hole", NetworkFault::Partition),
             Self::NetworkFault("slow", latency),
-            Self::NetworkFault("storm", NetworkFault::Storm),
-            Self::Climate("black hole for all", NetworkFault::BlackHole),
+            Self::NetworkFault("storm", NetworkFault::Reset),
+            Self::Climate("black hole for all", NetworkFault::Partition),
             Self::Climate("slow for all", latency),
-            Self::Climate("storm for all", NetworkFault::Storm),
+            Self::Climate("storm for all", NetworkFault::Reset),
             Self::ServerKilled,
             Self::ServerFrozen,
             Self::Clock(shift),

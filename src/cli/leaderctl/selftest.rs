@@ -9,7 +9,7 @@ pub mod evidence;
 mod faults;
 mod fleet;
 mod programs;
-mod proxy;
+pub mod proxy;
 mod route;
 mod table;
 

@@ -11,7 +11,7 @@ use crate::store::{Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub struct StepDownFlags {
@@ -76,7 +76,7 @@ impl StepDownFlags {
             _ => return Ok(operator.refuse(&format!("{holder} leads and takes no orders: stop it on its host"))),
         };
         if let Some(to) = &self.to {
-            if *to == holder.owner || Some(to) == holder.host.as_ref() {
+            if is_called(&holder, to) {
                 return Ok(operator.refuse(&format!("{holder} already leads on \"{to}\": name another owner or host")));
             }
             if !store.is_metered() && !operator.knows_standby(to).await? {
@@ -106,7 +106,13 @@ impl StepDownFlags {
         }
         let ordered = format!("{holder} steps down when it next renews its lease");
         let Some(most) = self.wait else { return operator.done(&ordered).await };
-        let told = operator.wait_until(most, |report| successor(report, term)).await;
+        let begun = Instant::now();
+        let told = operator.wait_until(most, |report| {
+            // Until the hold is over, any other candidate only has the lease while it reads the order.
+            let to = self.to.as_deref().filter(|_| begun.elapsed() < self.hold);
+            successor(report, term, to)
+        });
+        let told = told.await;
         match told.map_err(|error| operator.although(&ordered, error))? {
             Some(successor) => operator.done(&format!("{holder} stepped down; {successor} leads")).await,
             None => Ok(operator.not_yet(most, "no other candidate leads")),
@@ -114,6 +120,34 @@ impl StepDownFlags {
     }
 }
 
-fn successor(report: &Report, term: Term) -> Option<Holder> {
-    report.holder.clone().filter(|holder| holder.term.is_none_or(|now| now > term))
+/// The leader of a later term. If `to` is some, only a leader with that name.
+fn successor(report: &Report, term: Term, to: Option<&str>) -> Option<Holder> {
+    let follows = |holder: &Holder| holder.term.is_none_or(|now| now > term);
+    report.holder.clone().filter(|holder| follows(holder) && to.is_none_or(|to| is_called(holder, to)))
+}
+
+fn is_called(holder: &Holder, name: &str) -> bool {
+    name == holder.owner || Some(name) == holder.host.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_has_a_later_term_and_the_name_that_was_ordered() {
+        let holder = |term| Holder {
+            owner: "c1".to_owned(),
+            host: Some("db1".to_owned()),
+            term: Some(Term(term)),
+            ..Holder::default()
+        };
+        let report = |term| Report { holder: Some(holder(term)), ..Report::default() };
+        for to in [None, Some("c1"), Some("db1")] {
+            assert_eq!(successor(&report(8), Term(7), to), Some(holder(8)), "{to:?}");
+            assert_eq!(successor(&report(7), Term(7), to), None, "{to:?}");
+        }
+        assert_eq!(successor(&report(8), Term(7), Some("c0")), None);
+        assert_eq!(successor(&Report::default(), Term(7), None), None);
+    }
 }

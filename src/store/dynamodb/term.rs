@@ -76,8 +76,7 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
 /// Marks that a leadership ended with its tree dead, so that no candidate waits for it. Call it before the lock goes.
 ///
 /// The condition contains the term, so that a mark that arrives late does not end the session's next leadership; zero
-/// means that the term is not known. Also writes the longest lease that the led mark is known to
-/// record.
+/// means that the term is not known. Also writes the longest lease that the led mark is known to record.
 pub async fn mark_released(
     table: &Table,
     candidate: &Candidate,

@@ -166,7 +166,7 @@ fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
     let etcd_lease = EtcdLease { id: lock.lease, lease_ms: lock.record.lease_ms };
     let (mut young, mut before) = (false, Vec::new());
     if let Some(Entry { record: last, .. }) = last {
-        if last.etcd_lease == etcd_lease && !last.released {
+        if last.etcd_lease.id == etcd_lease.id && !last.released {
             return None;
         }
         // The record was changed by hand. Candidates must also wait for the leader that it names.

@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -20,6 +20,8 @@ pub enum NetworkFault {
     Slow(Duration),
     /// Nothing passes in either direction, and neither side notices.
     Partition,
+    /// Each connection is reset as soon as something is said on it.
+    Reset,
 }
 
 /// Ends, with all its connections, when it is dropped.
@@ -66,14 +68,24 @@ async fn accept(listener: TcpListener, target: (String, u16), fault: watch::Rece
     }
 }
 
-async fn serve(client: TcpStream, target: (String, u16), mut fault: watch::Receiver<NetworkFault>) -> io::Result<()> {
+async fn serve(
+    mut client: TcpStream,
+    target: (String, u16),
+    mut fault: watch::Receiver<NetworkFault>,
+) -> io::Result<()> {
     over(&mut fault).await?;
-    let server = TcpStream::connect(target).await?;
+    let mut server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-    tokio::try_join!(pump(from_client, to_server, fault.clone()), pump(from_server, to_client, fault))?;
-    Ok(())
+    let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
+    let pumped =
+        tokio::try_join!(pump(from_client, to_server, fault.clone()), pump(from_server, to_client, fault.clone()));
+    if *fault.borrow() == NetworkFault::Reset {
+        // socket(7), SO_LINGER: closing sends RST instead of FIN.
+        client.set_zero_linger()?;
+        server.set_zero_linger()?;
+    }
+    pumped.map(drop)
 }
 
 /// Returns once there is no partition; with an error when the proxy is gone.
@@ -82,7 +94,7 @@ async fn over(fault: &mut watch::Receiver<NetworkFault>) -> io::Result<()> {
     fair.map(drop).map_err(io::Error::other)
 }
 
-async fn pump(from: OwnedReadHalf, mut to: OwnedWriteHalf, mut fault: watch::Receiver<NetworkFault>) -> io::Result<()> {
+async fn pump(from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut fault: watch::Receiver<NetworkFault>) -> io::Result<()> {
     let (arrived, mut arrivals) = mpsc::channel::<(Instant, Vec<u8>)>(64);
     let writing = async {
         while let Some((at, chunk)) = arrivals.recv().await {
@@ -91,6 +103,9 @@ async fn pump(from: OwnedReadHalf, mut to: OwnedWriteHalf, mut fault: watch::Rec
                 sleep_until(at + latency / 2).await;
             }
             over(&mut fault).await?;
+            if *fault.borrow() == NetworkFault::Reset {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
             to.write_all(&chunk).await?;
         }
         to.shutdown().await
@@ -100,7 +115,7 @@ async fn pump(from: OwnedReadHalf, mut to: OwnedWriteHalf, mut fault: watch::Rec
 }
 
 /// Continues while a chunk is held, so that several chunks of one message are not held one after another.
-async fn read(mut from: OwnedReadHalf, arrived: mpsc::Sender<(Instant, Vec<u8>)>) -> io::Result<()> {
+async fn read(mut from: ReadHalf<'_>, arrived: mpsc::Sender<(Instant, Vec<u8>)>) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let length = from.read(&mut buffer).await?;
@@ -152,6 +167,17 @@ mod tests {
         assert!(timeout(SOON, new.read_u8()).await.is_err());
         proxy.set(NetworkFault::Fair);
         assert_eq!((old.read_u8().await.unwrap(), new.read_u8().await.unwrap()), (b'y', b'z'));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_reset_when_something_is_said_on_it() {
+        let target = echo().await;
+        let proxy = Proxy::to(&target.ip().to_string(), target.port()).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(ask(&mut stream).await, b'x');
+        proxy.set(NetworkFault::Reset);
+        stream.write_all(b"y").await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[tokio::test]
