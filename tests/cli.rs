@@ -160,7 +160,7 @@ fn store_urls_that_cannot_be_read_are_usage_errors_without_their_secrets() {
         ("postgres://", "names no database: write postgres://HOST/DATABASE"),
         ("redis://h?wait=hunter2", "the option wait of redis:// is no number: write wait=N"),
         ("dynamodb://", "names no table: write dynamodb://TABLE"),
-        ("file:", "names no directory"),
+        ("file:db/leases", "depends on the working directory: write file:/"),
         ("file://host/dir", "takes no host"),
         ("dynamodb:locks", "write dynamodb://TABLE"),
         ("dynamodb://ab", "3 to 255"),
@@ -656,7 +656,7 @@ fn operators_change_only_a_store_that_they_named_and_are_told_which_one_they_loo
         &["pause", "shard", "--wait"][..],
         &["resume", "shard"],
         &["step-down", "shard"],
-        &["release", "shard"],
+        &["release", "shard", "--term", "1"],
         &["forget", "shard"],
         &["store", "init"],
     ];

@@ -364,7 +364,7 @@ fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
         let path = place.path("leaderrun.toml").display().to_string();
         refused(&output, &[&format!("leaderrun: {path}, "), words, " (see leaderrun --help)\n"]);
     }
-    refused(&place.run("lease = 6", &["a", "true"]), &["leaves no room in a lease of 6s"]);
+    refused(&place.run("lease = 1", &["a", "true"]), &["leaves no room in a lease of 1s"]);
     let said = "slots in the configuration file and --once exclude each other";
     refused(&place.run("slots = 2", &["--once", "x", "a", "true"]), &[said]);
 }

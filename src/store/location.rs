@@ -288,7 +288,6 @@ mod tests {
             "locks",
             ":",
             "://",
-            "file:",
             "file://host/x",
             "dynamodb:locks",
             "dynamodb://",

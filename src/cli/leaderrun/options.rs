@@ -123,7 +123,7 @@ pub(super) struct Stopping {
           value_parser = signal)]
     pub(super) signal: Signal,
 
-    /// Time from the signal to SIGKILL [default: 5s, or a third of the lease]
+    /// Time from the signal to SIGKILL [default: 5s, at most lease/3]
     #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
           value_parser = flags::duration, allow_hyphen_values = true)]
     grace: Option<Duration>,
@@ -196,7 +196,7 @@ pub(super) struct TimingFlags {
           value_parser = flags::duration, allow_hyphen_values = true)]
     lease: Duration,
 
-    /// How often the leader renews the lease [default: 5s, or a third of the lease]
+    /// How often the leader renews the lease [default: 5s, at most lease/3]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
           allow_hyphen_values = true)]
     renew: Option<Duration>,
