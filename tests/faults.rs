@@ -608,7 +608,7 @@ mod random_faults {
             let text = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use tests/faults"));
             text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
         };
-        let time = Duration::from_secs(60 * number("LEADERRUN_FAULTS_MINUTES"));
-        tell_stories(number("LEADERRUN_FAULTS_SEED"), Limit::Time(time), STORES);
+        let time = Duration::from_secs(60 * number("TEST_FAULTS_MINUTES"));
+        tell_stories(number("TEST_FAULTS_SEED"), Limit::Time(time), STORES);
     }
 }

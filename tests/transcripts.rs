@@ -4,7 +4,7 @@
 //! lines below it are the actions that the machine answers. Times are seconds from the start. A line `timer` stands where
 //! the machine had asked to be woken: the test writes those lines too, so only the other events are input.
 //!
-//! `LEADERRUN_GOLDEN=write cargo test --test transcripts` writes timers and actions into the files, and fails: read what
+//! `TEST_GOLDEN=write cargo test --test transcripts` writes timers and actions into the files, and fails: read what
 //! changed, and run it again without the variable.
 
 #[path = "transcripts/events.rs"]
@@ -87,16 +87,16 @@ fn is_told_as_in(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts").join(format!("{name}.txt"));
     let before = fs::read_to_string(&path).unwrap();
     let now = retold(&before);
-    if std::env::var_os("LEADERRUN_GOLDEN").is_some_and(|wish| wish == "write") {
+    if std::env::var_os("TEST_GOLDEN").is_some_and(|wish| wish == "write") {
         fs::write(&path, now).unwrap();
-        panic!("{name}.txt was written, not compared: read it, and run this again without LEADERRUN_GOLDEN");
+        panic!("{name}.txt was written, not compared: read it, and run this again without TEST_GOLDEN");
     }
     let differs = before.lines().zip(now.lines()).position(|(before, now)| before != now);
     let line = differs.unwrap_or_else(|| before.lines().count().min(now.lines().count()));
     let of = |text: &str| text.lines().nth(line).unwrap_or("(nothing)").to_owned();
     assert!(
         before == now,
-        "{name}.txt, line {}:\nexpected: {}\n   found: {}\nLEADERRUN_GOLDEN=write writes the file again",
+        "{name}.txt, line {}:\nexpected: {}\n   found: {}\nTEST_GOLDEN=write writes the file again",
         line + 1,
         of(&before),
         of(&now)

@@ -408,10 +408,10 @@ mod dynamodb {
     const RETRY: f64 = 2.0;
 
     pub fn measure(extent: &Extent, table: &mut Table) {
-        if std::env::var_os("LEADERRUN_DYNOXIDE").is_none() && find("dynoxide").is_none() {
+        if std::env::var_os("TEST_DYNOXIDE").is_none() && find("dynoxide").is_none() {
             table.add(
                 "everything on DynamoDB",
-                "not measured: dynoxide is neither in PATH nor LEADERRUN_DYNOXIDE",
+                "not measured: dynoxide is neither in PATH nor TEST_DYNOXIDE",
                 "",
                 None,
             );

@@ -20,11 +20,11 @@
 //!
 //! The protocols of the other stores, and real processes, are for tests/faults.rs and tests/hosts.
 //!
-//! A seed is one story. `LEADERRUN_SEEDS=100..200 cargo test --test simulation` tells those of a range, and one seed is
+//! A seed is one story. `TEST_SEEDS=100..200 cargo test --test simulation` tells those of a range, and one seed is
 //! told again exactly as before. `-- --nocapture` shows what was counted.
 //!
 //! What the machines heard and did in the first hundred stories stands in tests/golden/simulation-*.txt, a line and a hash
-//! a story: a change that only moves or renames leaves that as it is. `LEADERRUN_TRACES=DIRECTORY` writes the whole of it
+//! a story: a change that only moves or renames leaves that as it is. `TEST_TRACES=DIRECTORY` writes the whole of it
 //! down there, to be compared with what another commit writes.
 
 #![cfg(feature = "dynamodb")]
@@ -79,9 +79,9 @@ thread_local! {
 }
 
 fn seeds(usual: Range<u64>) -> Range<u64> {
-    let Ok(asked) = std::env::var("LEADERRUN_SEEDS") else { return usual };
+    let Ok(asked) = std::env::var("TEST_SEEDS") else { return usual };
     let range = asked.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    range.unwrap_or_else(|| panic!("LEADERRUN_SEEDS={asked} is not like 100..200"))
+    range.unwrap_or_else(|| panic!("TEST_SEEDS={asked} is not like 100..200"))
 }
 
 /// Tells the stories of all seeds, on all processors, and fails with the transcript of the first one that went wrong.
@@ -166,10 +166,10 @@ fn pin(kind: Kind, traces: &BTreeMap<u64, Trace>) {
         Kind::DynamoDb => "dynamodb",
         Kind::Reference => "reference",
     };
-    if let Some(directory) = std::env::var_os("LEADERRUN_TRACES").map(PathBuf::from) {
+    if let Some(directory) = std::env::var_os("TEST_TRACES").map(PathBuf::from) {
         for (seed, Trace { decisions, said }) in traces {
             let write = |what: &str, text| std::fs::write(directory.join(format!("{kind}-{seed}-{what}")), text);
-            write("decisions", decisions).and_then(|()| write("said", said)).expect("LEADERRUN_TRACES can be written");
+            write("decisions", decisions).and_then(|()| write("said", said)).expect("TEST_TRACES can be written");
         }
     }
     // Whoever asked for other seeds wants to see those.

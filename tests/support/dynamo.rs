@@ -92,7 +92,7 @@ impl Server {
 }
 
 fn spawn(port: u16, data: Option<&TempDir>) -> Child {
-    let program = std::env::var_os("LEADERRUN_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
+    let program = std::env::var_os("TEST_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
     let mut command = Command::new(&program);
     command.args(["--host", super::server::listen_on(), "--log", "quiet", "--port", &port.to_string()]);
     if let Some(data) = data {

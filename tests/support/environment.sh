@@ -15,14 +15,14 @@ export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_EC2_METADATA_DISABL
 unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT_URL_DYNAMODB AWS_REGION AWS_DEFAULT_REGION
 
 find_servers
-if [ -z "${LEADERRUN_DYNOXIDE:-}" ] && [ -x target/tools/bin/dynoxide ]; then
-    export LEADERRUN_DYNOXIDE=$PWD/target/tools/bin/dynoxide
+if [ -z "${TEST_DYNOXIDE:-}" ] && [ -x target/tools/bin/dynoxide ]; then
+    export TEST_DYNOXIDE=$PWD/target/tools/bin/dynoxide
 fi
 
 # Says which tool is missing, and ends.
 require_tools() {
     local program
-    for program in "${LEADERRUN_DYNOXIDE:-dynoxide}" redis-server redis-cli postgres psql nats-server etcd etcdctl ip \
+    for program in "${TEST_DYNOXIDE:-dynoxide}" redis-server redis-cli postgres psql nats-server etcd etcdctl ip \
         nft setpriv nsenter cc; do
         command -v "$program" >/dev/null || { echo "$0: $program is missing: tests/run installs it" >&2; exit 69; }
     done

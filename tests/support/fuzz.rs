@@ -3,11 +3,11 @@
 //! The hazard: a fuzz test that only looks for panics passes on a parser that accepts everything. So each check says
 //! whether it accepted an input, both answers have to occur, and an accepted input must pass the test's own assertions.
 //!
-//! Every input is made from a number of its own, which is shown when the check fails or hangs. `LEADERRUN_FUZZ_SEED`
-//! with that number and `LEADERRUN_FUZZ_INPUTS=1` make it again. Without them a run begins at a random number and tries
+//! Every input is made from a number of its own, which is shown when the check fails or hangs. `TEST_FUZZ_SEED`
+//! with that number and `TEST_FUZZ_INPUTS=1` make it again. Without them a run begins at a random number and tries
 //! a million. Deep strategies of proptest are fifty times slower than bending bytes, so they are not used here.
 //!
-//! If `LEADERRUN_EVIDENCE` names a file, every run that ends adds a line to it: `fuzz`, the name, the number of inputs,
+//! If `TEST_EVIDENCE` names a file, every run that ends adds a line to it: `fuzz`, the name, the number of inputs,
 //! how many of them were accepted, and panics (none), with tabs in between.
 
 #![allow(dead_code, reason = "a build with fewer stores has fewer parsers")]
@@ -298,7 +298,7 @@ impl Shown {
 fn again(seed: u64) -> String {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("NAME");
-    format!("once more: LEADERRUN_FUZZ_SEED={seed} LEADERRUN_FUZZ_INPUTS=1 cargo test --lib {name} -- --exact")
+    format!("once more: TEST_FUZZ_SEED={seed} TEST_FUZZ_INPUTS=1 cargo test --lib {name} -- --exact")
 }
 
 fn setting(name: &str) -> Option<u64> {
@@ -308,21 +308,21 @@ fn setting(name: &str) -> Option<u64> {
 
 /// Has `check` make inputs and try them.
 pub fn run(what: &str, check: impl FnMut(&mut Source, &mut Shown) -> Fate) {
-    run_so_many(setting("LEADERRUN_FUZZ_INPUTS").unwrap_or(INPUTS), what, check);
+    run_so_many(setting("TEST_FUZZ_INPUTS").unwrap_or(INPUTS), what, check);
 }
 
 /// A tenth of that, for what parses nothing that comes from outside.
 pub fn run_a_tenth(what: &str, check: impl FnMut(&mut Source, &mut Shown) -> Fate) {
-    run_so_many(setting("LEADERRUN_FUZZ_INPUTS").unwrap_or(INPUTS).div_ceil(10), what, check);
+    run_so_many(setting("TEST_FUZZ_INPUTS").unwrap_or(INPUTS).div_ceil(10), what, check);
 }
 
 fn run_so_many(inputs: u64, what: &str, mut check: impl FnMut(&mut Source, &mut Shown) -> Fate) {
-    let first = setting("LEADERRUN_FUZZ_SEED").unwrap_or_else(|| {
+    let first = setting("TEST_FUZZ_SEED").unwrap_or_else(|| {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).expect("the kernel has random bytes");
         u64::from_le_bytes(bytes)
     });
-    println!("{what}: {inputs} inputs from LEADERRUN_FUZZ_SEED={first}");
+    println!("{what}: {inputs} inputs from TEST_FUZZ_SEED={first}");
     let watchdog = Watchdog::new(what, first);
     let mut accepted = 0;
     for index in 0..inputs {

@@ -1,6 +1,6 @@
 //! Golden files: text in tests/golden that must not change unnoticed.
 //!
-//! The hazard: a test that writes the text it is compared with cannot fail. So with `LEADERRUN_GOLDEN=write` a test
+//! The hazard: a test that writes the text it is compared with cannot fail. So with `TEST_GOLDEN=write` a test
 //! writes its file and says so, and the run fails. A person must then read the change to the file.
 
 use std::collections::BTreeMap;
@@ -46,11 +46,11 @@ pub fn golden_line(name: &str, key: &str, value: &str) {
 
 #[test]
 fn golden_files_are_compared_and_not_written() {
-    assert!(!writes(), "LEADERRUN_GOLDEN is set");
+    assert!(!writes(), "TEST_GOLDEN is set");
 }
 
 fn writes() -> bool {
-    std::env::var_os("LEADERRUN_GOLDEN").is_some_and(|wish| wish == "write")
+    std::env::var_os("TEST_GOLDEN").is_some_and(|wish| wish == "write")
 }
 
 fn path(name: &str) -> PathBuf {
@@ -66,7 +66,7 @@ fn write(name: &str, text: &str) {
     let path = path(name);
     fs::create_dir_all(path.parent().expect("it is in a directory")).expect("tests/golden can be made");
     fs::write(&path, text).expect("a golden file can be written");
-    eprintln!("wrote {}: read the change, and run this again without LEADERRUN_GOLDEN", path.display());
+    eprintln!("wrote {}: read the change, and run this again without TEST_GOLDEN", path.display());
 }
 
 /// For people.
@@ -89,7 +89,7 @@ pub fn difference(name: &str, before: &str, now: &str) -> String {
         }
         shown_to = shown_to.max(to);
     }
-    text + "LEADERRUN_GOLDEN=write writes the file anew, where the change is wanted"
+    text + "TEST_GOLDEN=write writes the file anew, where the change is wanted"
 }
 
 /// Every line of both, with a sign before it: `-` where only the first has it, `+` where only the second.

@@ -88,7 +88,7 @@ impl Server {
 }
 
 fn spawn(data: &Path, port: u16) -> Child {
-    let program = std::env::var_os("LEADERRUN_NATS_SERVER").unwrap_or_else(|| "nats-server".into());
+    let program = std::env::var_os("TEST_NATS_SERVER").unwrap_or_else(|| "nats-server".into());
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(program).args([
         "-a",

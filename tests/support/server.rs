@@ -69,7 +69,7 @@ pub fn pid_of(child: &Child) -> Pid {
 }
 
 /// Set where a test has a network namespace to itself: its servers may be reached by other hosts.
-pub const ALONE: &str = "LEADERRUN_TEST_ALONE";
+pub const ALONE: &str = "TEST_ALONE";
 
 pub fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
