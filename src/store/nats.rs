@@ -68,7 +68,7 @@ pub struct Nats {
 }
 
 /// Who wants to know how old a record is, if the server does not tell the time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     /// May write, and needs no further permission for this.
     Candidate,
@@ -138,6 +138,9 @@ impl Nats {
         let Some(stamp) = snapshot.stamp.filter(|_| !snapshot.dated) else { return Ok(snapshot) };
         let asked = BootInstant::now();
         let info = self.bucket.info().await?.ok_or_else(|| self.bucket.missing())?;
+        if asks == Asks::Candidate {
+            self.bucket.usable(&info)?;
+        }
         let time = match (info.time(), asks) {
             (Some(time), _) => time,
             (None, Asks::Candidate) => self.bucket.probed_time().await?,

@@ -86,10 +86,11 @@ async fn init_completes_an_empty_bucket_that_was_made_by_hand() {
 }
 
 #[tokio::test]
-async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init() {
+async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init_and_by_claims() {
     for (settings, part) in [
         (json!({ "max_age": 60_000_000_000_u64, "duplicate_window": 1_000_000_000 }), "forgets its records after 1m"),
         (json!({ "retention": "interest" }), "forgets what was read (retention interest)"),
+        (json!({ "max_msgs": 100, "discard": "old" }), "drops old records when it is full"),
         (json!({ "no_ack": true }), "does not acknowledge writes"),
         (json!({ "subjects": ["other.>"] }), "does not take the subjects $KV.locks.>"),
     ] {
@@ -101,6 +102,8 @@ async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init() {
         if settings["no_ack"].is_null() && settings["subjects"].is_null() {
             let findings = store.check().await.unwrap();
             assert!(texts(&findings, Verdict::Bad).iter().any(|text| text.contains(part)), "{findings:#?}");
+            let error = store.claim(&candidate("one")).await.unwrap_err();
+            assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(part), "{error}");
         }
     }
 }
@@ -121,10 +124,6 @@ async fn settings_that_are_less_than_they_could_be_are_doubtful() {
         let doubts = texts(&findings, Verdict::Doubtful);
         assert!(doubts.len() == 1 && doubts[0].contains(part), "{findings:#?}");
     }
-    let server = Server::start();
-    make(&server, &json!({ "max_msgs": 100, "discard": "old" }));
-    let findings = open(&server.own_url()).await.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad)[0].contains("drops old records"), "{findings:#?}");
 }
 
 #[tokio::test]

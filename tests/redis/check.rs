@@ -1,8 +1,9 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
+use crate::support::fleet::wait_until;
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::{Finding, Verdict};
+use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
 
 fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
     findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
@@ -55,4 +56,16 @@ async fn a_key_of_something_else_is_told() {
     let findings = store(&server).await.check().await.unwrap();
     let bad = texts(&findings, Verdict::Bad);
     assert!(bad[0].starts_with(&format!("the key {MARKER} in redis at")), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_gives_no_leases_even_with_all_slots() {
+    let server = Server::with(&["--cluster-enabled", "yes"]);
+    assert_eq!(server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
+    wait_until("it takes commands", || server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+    let store = store(&server).await;
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad)[0].contains("is a node of a Redis Cluster"), "{findings:?}");
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("Redis Cluster"), "{error}");
 }

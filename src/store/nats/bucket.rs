@@ -8,12 +8,14 @@ use super::address::{Address, MARKER, SCRATCH};
 use super::connection::Connections;
 use super::failure::Failure;
 use super::jetstream::{Acknowledgement, ApiError, Entry, Found, Info, RawMessage, Stamp, Subjects};
+use crate::lease::show;
 use crate::store::allowance::{self, MOST_LISTED, MOST_NAMES_OF_NATS, MOST_OF_NATS};
 use crate::store::{ErrorKind, StoreError};
 use async_nats::{HeaderMap, Message};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Another process has written the key meanwhile.
 const WRONG_LAST_SEQUENCE: [u16; 2] = [10071, 10164];
@@ -134,6 +136,35 @@ impl Bucket {
             Err(Refusal::Api(error)) => Err(self.refused(&name, &error)),
             Err(Refusal::Error(error)) => Err(error),
         }
+    }
+
+    /// # Errors
+    /// An election cannot work on this bucket, or cannot rely on it.
+    pub fn usable(&self, info: &Info) -> Result<(), StoreError> {
+        let address = self.address();
+        let (name, server, config) = (&address.bucket, address.server(), &info.config);
+        let all = address.subject(">");
+        let wrong = if config.mirror.is_some() {
+            "is a mirror, which takes no writes: name the bucket that it mirrors".to_owned()
+        } else if !config.subjects.contains(&all) {
+            format!("does not take the subjects {all}: it is no key-value bucket: use another one")
+        } else if config.sealed {
+            "is sealed, so nothing can be written: use another one".to_owned()
+        } else if config.no_ack {
+            "does not acknowledge writes: turn no_ack off".to_owned()
+        } else if config.retention != "limits" {
+            format!("forgets what was read (retention {}): use another one", config.retention)
+        } else if config.max_age > 0 {
+            let age = show(Duration::from_nanos(config.max_age));
+            format!("forgets its records after {age}: set its TTL (max_age) to 0, for leases end by themselves")
+        } else if (config.max_msgs > 0 || config.max_bytes > 0) && config.discard != "new" {
+            "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs and \
+             max_bytes"
+                .to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(StoreError::misconfigured(format!("bucket {name} in {server} {wrong}")))
     }
 
     /// The bucket's state, and every key that holds a value or the mark of a deletion. The server sends the keys in

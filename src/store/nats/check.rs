@@ -17,7 +17,6 @@ use crate::store::{
 use crate::time::BootInstant;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use std::time::Duration;
 
 /// The longest time from asking for the time to the birth of the bucket, by any two clocks of a cluster.
 const MOST_LABOUR_MICROS: u64 = 60_000_000;
@@ -106,9 +105,7 @@ impl Administration for Nats {
         let mut lines = Vec::new();
         let made = if bucket.info().await?.is_none() { create(bucket).await? } else { false };
         let mut info = bucket.info().await?.ok_or_else(|| bucket.missing())?;
-        if let Some(wrong) = unusable(bucket, &info) {
-            return Err(StoreError::misconfigured(wrong));
-        }
+        bucket.usable(&info)?;
         lines.push(if made {
             format!("made bucket {name} in {server}, in files, replicas: {}", info.config.num_replicas)
         } else {
@@ -241,30 +238,6 @@ async fn request(bucket: &Bucket, name: &str, request: &Value) -> Result<(), Sto
     }
 }
 
-/// A description, if an election cannot work on this bucket.
-fn unusable(bucket: &Bucket, info: &Info) -> Option<String> {
-    let address = bucket.address();
-    let (name, server, config) = (&address.bucket, address.server(), &info.config);
-    let all = address.subject(">");
-    let wrong = if config.mirror.is_some() {
-        "is a mirror, which takes no writes: name the bucket that it mirrors".to_owned()
-    } else if !config.subjects.contains(&all) {
-        format!("does not take the subjects {all}: it is no key-value bucket: use another one")
-    } else if config.sealed {
-        "is sealed, so nothing can be written: use another one".to_owned()
-    } else if config.no_ack {
-        "does not acknowledge writes: turn no_ack off".to_owned()
-    } else if config.retention != "limits" {
-        format!("forgets what was read (retention {}): use another one", config.retention)
-    } else if config.max_age > 0 {
-        let age = show(Duration::from_nanos(config.max_age));
-        format!("forgets its records after {age}: set its TTL (max_age) to 0, for leases end by themselves")
-    } else {
-        return None;
-    };
-    Some(format!("bucket {name} in {server} {wrong}"))
-}
-
 fn is_bad(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.verdict == Verdict::Bad)
 }
@@ -286,8 +259,8 @@ async fn version(bucket: &Bucket) -> Result<Finding, StoreError> {
 fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
     let address = bucket.address();
     let (name, server, config) = (&address.bucket, address.server(), &info.config);
-    if let Some(wrong) = unusable(bucket, info) {
-        return findings.push(Finding::bad(wrong));
+    if let Err(wrong) = bucket.usable(info) {
+        return findings.push(Finding::bad(wrong.message));
     }
     let clustered = info.is_clustered();
     let before = findings.len();
@@ -315,16 +288,9 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
         )));
     }
     if config.max_msgs > 0 || config.max_bytes > 0 {
-        findings.push(if config.discard == "new" {
-            Finding::doubtful(format!(
-                "bucket {name} has a limit of size: when it is full, no lease can be taken or renewed"
-            ))
-        } else {
-            Finding::bad(format!(
-                "bucket {name} drops old records when it is full, and so leases that are held: set discard to new, or \
-                 remove max_msgs and max_bytes"
-            ))
-        });
+        findings.push(Finding::doubtful(format!(
+            "bucket {name} has a limit of size: when it is full, no lease can be taken or renewed"
+        )));
     }
     if !numbers_are_unique(info) {
         findings.push(Finding::doubtful(format!(

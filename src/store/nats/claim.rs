@@ -200,6 +200,7 @@ impl Nats {
         let (led_mark, marker, info) =
             tokio::join!(self.bucket.get(&led_mark_key), self.bucket.marker(), self.bucket.info());
         let (led_mark, marker, info) = (led_mark?, marker?, info?.ok_or_else(|| self.bucket.missing())?);
+        self.bucket.usable(&info)?;
         if marker.is_none() {
             self.bucket.mark().await?;
         }

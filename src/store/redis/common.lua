@@ -37,8 +37,12 @@ local replication = call('INFO', 'replication')
 if field(replication, 'role') == 'slave' then
   return redis.error_reply('READONLY this is a replica')
 end
+local server = call('INFO', 'server')
+if field(server, 'redis_mode') == 'cluster' then
+  error('LEADERRUN-CLUSTER')
+end
 -- The first part changes with every start of the server, the second with every promotion of a replica as well.
-local run = field(call('INFO', 'server'), 'run_id') .. ' ' .. field(replication, 'master_replid')
+local run = field(server, 'run_id') .. ' ' .. field(replication, 'master_replid')
 if run == ' ' then
   error('LEADERRUN-ANONYMOUS')
 end

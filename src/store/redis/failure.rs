@@ -131,10 +131,8 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
         "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN" | "TRYAGAIN" => {
             StoreError::not_applied(format!("{place} takes no writes now: {said}"))
         }
-        "MOVED" | "ASK" | "CROSSSLOT" => StoreError::misconfigured(format!(
-            "{place} is a node of a Redis Cluster, which spreads keys over many servers: use a server of its own, or one \
-             with Sentinels"
-        )),
+        "MOVED" | "ASK" | "CROSSSLOT" => node_of_a_cluster(place),
+        _ if said.contains("LEADERRUN-CLUSTER") => node_of_a_cluster(place),
         _ if said.contains("without any password configured") || said.contains("no password is set") => {
             StoreError::misconfigured(format!("{place} has no password: leave it out of the store URL"))
         }
@@ -174,6 +172,13 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
             None => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
         },
     }
+}
+
+fn node_of_a_cluster(place: &str) -> StoreError {
+    StoreError::misconfigured(format!(
+        "{place} is a node of a Redis Cluster, which spreads keys over many servers: use a server of its own, or one \
+         with Sentinels"
+    ))
 }
 
 pub fn written_by_something_else(key: &str, place: &str) -> StoreError {
