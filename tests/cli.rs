@@ -27,6 +27,11 @@ impl Ran {
         assert!(self.stderr.starts_with("leaderrun: ") && self.stderr.contains(words), "{}", self.stderr);
         self
     }
+
+    #[track_caller]
+    fn in_silence(&self, status: i32) {
+        assert_eq!((self.status, self.started, self.stderr.as_str()), (status, false, ""));
+    }
 }
 
 /// Runs `leaderrun FLAGS SHARD touch FILE`.
@@ -571,22 +576,73 @@ fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
     let store = local(&scratch);
     let _leader = Leader::of(&store);
     let begun = Instant::now();
-    for (flags, status) in [
-        (&["-n"][..], 75),
-        (&["-n", "-E", "0"], 0),
-        (&["-n", "-E", "255"], 255),
-        (&["-w", "0"], 75),
-        (&["-w", "0.3"], 75),
-        (&["--nonblock"], 75),
+    for (flags, status, lines) in [
+        (&["-n"][..], 75, 1),
+        (&["-n", "-E", "0"], 0, 1),
+        (&["-n", "-E", "255"], 255, 1),
+        (&["-w", "0"], 75, 1),
+        (&["-w", "0.3"], 75, 2),
+        (&["--nonblock"], 75, 1),
+        (&["-q", "-n"], 75, 0),
     ] {
         let ran = run(&[&["--store", &store], flags].concat(), "shard");
-        assert_eq!((ran.status, ran.started, ran.stderr.as_str()), (status, false, ""), "{flags:?}");
+        assert_eq!((ran.status, ran.started, ran.stderr.lines().count()), (status, false, lines), "{}", ran.stderr);
+        let last = ran.stderr.lines().last().unwrap_or_default();
+        let told = last.contains("leaderrun: not started: ") && last.contains(") leads since 20");
+        assert!(told || lines == 0, "{flags:?}: {last}");
     }
     assert!(begun.elapsed() >= Duration::from_millis(300));
     let ran = run_with(&["--store", &store], "shard", |command| {
         command.env("LEADERRUN_NO_WAIT", "1");
     });
     assert_eq!(ran.status, 75);
+}
+
+#[test]
+fn a_paused_shard_is_not_waited_for_with_n_and_the_line_says_who_paused_it_and_why() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let paused = leaderctl().args(["--store", &store, "pause", "shard", "--reason", "deploy"]).output().unwrap();
+    assert!(paused.status.success(), "{paused:?}");
+    run(&["-n", "--store", &store], "shard").refused(75, "not started: paused by ").refused(75, ": deploy");
+}
+
+#[test]
+fn a_standby_without_a_terminal_says_at_its_start_whom_it_waits_for() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let _leader = Leader::of(&store);
+    let ran = run(&["-w", "1", "--retry", "100ms", "--store", &store], "shard");
+    let waiting: Vec<_> = ran.stderr.lines().filter(|line| line.contains("leaderrun: waiting: ")).collect();
+    assert!(waiting.len() == 1 && waiting[0].contains(") leads"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_job_that_is_skipped_is_one_line_that_says_who_ran_it_and_when() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    assert!(run(&["--store", &store, "--every", "366d"], "shard").started);
+    run(&["--store", &store, "--every", "366d"], "shard")
+        .refused(0, "leaderrun: skipped: done already by ")
+        .refused(0, " at 20");
+    run(&["-q", "--every", "366d", "--store", &store], "shard").in_silence(0);
+    let verbose = run(&["-v", "--store", &store, "--every", "366d"], "shard").stderr;
+    let order: Vec<_> = ["leading", "released", "skipped"].map(|word| verbose.find(&format!(": {word}"))).into();
+    assert!(order.is_sorted() && order[0].is_some(), "{verbose}");
+}
+
+#[test]
+fn a_period_whose_run_failed_is_a_warning_where_nobody_may_repeat_it() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let failing = ["--store", &store, "--log-format", "json", "--every", "366d", "-c", "exit 3", "shard"];
+    let failed = leaderrun().args(failing).output().unwrap();
+    assert_eq!(failed.status.code(), Some(3), "{failed:?}");
+    let next = leaderrun().args(failing).output().unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&next.stderr).expect("one line of JSON");
+    let message = line["message"].as_str().unwrap();
+    assert!(next.status.success() && line["level"] == "WARN" && line["shard"] == "shard", "{line}");
+    assert!(message.starts_with("skipped: failed already on ") && message.contains("exited with 3"), "{line}");
 }
 
 #[test]
