@@ -24,13 +24,22 @@ impl Ran {
         assert_eq!(self.status, status, "{}", self.stderr);
         assert!(!self.started, "COMMAND was started: {}", self.stderr);
         assert_eq!(self.stderr.lines().count(), 1, "not one line: {}", self.stderr);
-        assert!(self.stderr.starts_with("leaderrun: ") && self.stderr.contains(words), "{}", self.stderr);
+        let text = without_time(&self.stderr);
+        assert!(text.starts_with("leaderrun: ") && text.contains(words), "{}", self.stderr);
         self
     }
 
     #[track_caller]
     fn in_silence(&self, status: i32) {
         assert_eq!((self.status, self.started, self.stderr.as_str()), (status, false, ""));
+    }
+}
+
+/// A line of the log, or one that has no time.
+fn without_time(line: &str) -> &str {
+    match line.split_once(' ') {
+        Some((time, rest)) if humantime::parse_rfc3339(time).is_ok() => rest,
+        _ => line,
     }
 }
 
@@ -652,8 +661,10 @@ fn log_lines_are_few_and_can_be_json() {
     let ran = run(&["--store", &store, "--owner", "me"], "shard");
     let lines: Vec<&str> = ran.stderr.lines().collect();
     assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
-    assert!(lines[0].starts_with("leaderrun: leading shard=\"shard\" term=") && lines[0].ends_with("owner=\"me\""));
-    assert!(lines[1].starts_with("leaderrun: released shard=\"shard\" term="), "{}", lines[1]);
+    let texts: Vec<_> = lines.iter().map(|line| without_time(line)).collect();
+    assert!(texts[0].starts_with("leaderrun: leading shard=\"shard\" term=") && texts[0].ends_with("owner=\"me\""));
+    assert!(texts[1].starts_with("leaderrun: released shard=\"shard\" term="), "{}", lines[1]);
+    assert!(lines.iter().zip(&texts).all(|(line, text)| line.len() == "2026-11-23T01:02:03Z ".len() + text.len()));
     assert_eq!(run(&["-q", "--store", &store], "shard").stderr, "");
     let ran = run(&["--log-format", "json", "--store", &store, "--owner", "me"], "shard");
     for (line, message) in ran.stderr.lines().zip(["leading", "released"]) {
@@ -661,6 +672,47 @@ fn log_lines_are_few_and_can_be_json() {
         assert_eq!((object["message"].as_str(), object["owner"].as_str()), (Some(message), Some("me")), "{line}");
         assert!(object["term"].is_u64(), "{line}");
     }
+}
+
+#[test]
+fn whoever_reads_json_gets_every_mistake_as_one_object() {
+    let scratch = TempDir::new().unwrap();
+    let (store, config) = (local(&scratch), scratch.path().join("config.toml"));
+    fs::write(&config, "log-format = 'json'").unwrap();
+    let (named, config) = (["--store", &store], config.to_str().unwrap());
+    let (json, text) = (&["--log-format", "json"][..], &["--log-format", "text"][..]);
+    for (flags, status, words) in [
+        (&[json, &["--wiat", "5"]].concat()[..], 64, "unknown option --wiat: did you mean --wait?"),
+        (&[&["--wiat", "--log-format=json"][..], &named].concat(), 64, "--wiat"),
+        (&[&["-vw", "soon", "--owner", "me"][..], json].concat(), 64, "write a duration"),
+        (&[json, &["--lease", "1s", "--renew", "9s"]].concat(), 64, "leaves no room"),
+        (json, 64, "no store named"),
+        (&["--config", config], 64, "no store named"),
+        (&[json, &["-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
+        (&[json, &["-q", "-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
+        (&[json, &["--listen", "/dev/null/x", "--store", &store]].concat(), 71, "cannot listen on"),
+    ] {
+        let ran = run(flags, "shard");
+        let line: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap_or_else(|_| panic!("{}", ran.stderr));
+        assert_eq!((ran.status, ran.started, &line["exit_status"]), (status, false, &status.into()), "{line}");
+        assert_eq!(line["level"], "ERROR", "{line}");
+        assert!(line["message"].as_str().unwrap().contains(words) && line["timestamp"].is_string(), "{line}");
+    }
+    let json_in_variable = |command: &mut Command| {
+        command.env("LEADERRUN_LOG_FORMAT", "json");
+    };
+    assert!(run_with(&["--wiat"], "shard", json_in_variable).stderr.starts_with('{'));
+    run_with(&[text, &["--wiat"]].concat(), "shard", json_in_variable).refused(64, "--wiat");
+    // It is an option of COMMAND, or a value.
+    for words in [&["--wiat", "shard", "x", "--log-format", "json"][..], &["--owner", "--log-format", "json", "-Q"]] {
+        let output = leaderrun().args(words).output().unwrap();
+        assert!(output.stderr.starts_with(b"leaderrun: "), "{output:?}");
+    }
+    let doubted = run_with(&[json, &named].concat(), "shard", |command| {
+        command.env("LEADERRUN_LEASES", "1");
+    });
+    let first: serde_json::Value = serde_json::from_str(doubted.stderr.lines().next().unwrap()).expect("JSON");
+    assert!(doubted.started && first["level"] == "WARN", "{}", doubted.stderr);
 }
 
 /// As a person without root, or with: where the default store is.

@@ -56,10 +56,12 @@ pub fn main() -> ExitCode {
     // Until we handle these signals they end us at once, and nothing is acquired yet: also while a file or a name
     // server that a store needs does not answer.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
+    log::choose(options::log_format_in(std::env::args_os()));
     start::main(PROGRAM, fail, begin)
 }
 
 fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    log::choose(flags.observability.log_format);
     flags.settle(matches).map_err(Failure::Usage)?;
     let job = flags.job(matches).map_err(Failure::Usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
@@ -284,8 +286,7 @@ fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    let message = message.replace(['\n', '\r'], " ");
-    terminal::say(format_args!("{}{PROGRAM}: {message}", log::priority(tracing::Level::ERROR)));
+    log::fail(PROGRAM, status, message);
     ExitCode::from(status)
 }
 
