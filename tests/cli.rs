@@ -675,6 +675,37 @@ fn log_lines_are_few_and_can_be_json() {
 }
 
 #[test]
+fn the_most_detailed_log_is_in_words_and_its_values_are_in_json() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let text = run(&["-vv", "--store", &store], "shard").stderr;
+    for words in ["leaderrun: -> claim the lease\n", "leaderrun: claim: granted, term ", "leaderrun: orders: none\n"] {
+        assert!(text.contains(words), "{text}");
+    }
+    for value in ["BootInstant", "Ok(", "{ ", "event=", "action=", "Tick"] {
+        assert!(!text.contains(value), "{value}: {text}");
+    }
+    let json = run(&["-vv", "--log-format", "json", "--store", &store], "shard").stderr;
+    let objects: Vec<serde_json::Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(objects.iter().any(|object| object["action"] == "Claim" && object["message"] == "-> claim the lease"));
+    assert!(objects.iter().any(|object| object["event"] == "Tick" && object["message"].is_null()), "{json}");
+}
+
+#[test]
+fn the_default_owner_is_short_and_the_session_is_not() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let leader = Leader::of(&store);
+    let record = fs::read_to_string(scratch.path().join("shard.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let (owner, session) = (record["owner"].as_str().unwrap(), record["session"].as_str().unwrap());
+    let (place, hex) = owner.rsplit_once('-').unwrap();
+    assert!(place.ends_with(&format!("-{}", leader.0.id())), "{owner}");
+    assert!(hex.len() == 6 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()), "{owner}");
+    assert_eq!(session.len(), 36, "{session}");
+}
+
+#[test]
 fn whoever_reads_json_gets_every_mistake_as_one_object() {
     let scratch = TempDir::new().unwrap();
     let (store, config) = (local(&scratch), scratch.path().join("config.toml"));

@@ -146,7 +146,7 @@ impl Prepared {
         let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
         let pid = std::process::id();
         let owner = flags.observability.owner.clone();
-        let owner = owner.unwrap_or_else(|| format!("{host}-{pid}-{}", session.as_str()));
+        let owner = owner.unwrap_or_else(|| session.default_owner(&host, pid));
         let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;

@@ -15,8 +15,9 @@ use std::fmt;
 use std::io::{IsTerminal, stderr, stdout};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::field::Field;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
-use tracing_subscriber::fmt::format::{DefaultFields, Writer};
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::prelude::*;
@@ -91,7 +92,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
         Format::Text => registry
             .with(
                 lines
-                    .fmt_fields(DefaultFields::new())
+                    .fmt_fields(debug_fn(field))
                     .event_format(WithPriority(Text { program }))
                     .with_filter(level)
                     .with_filter(ours),
@@ -169,8 +170,19 @@ where
     F: FormatEvent<S, N>,
 {
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        writer.write_str(priority(*event.metadata().level()))?;
-        self.0.format_event(context, writer, event)
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        // An event without words is for programs alone.
+        if line.is_empty() { Ok(()) } else { write!(writer, "{}{line}", priority(*event.metadata().level())) }
+    }
+}
+
+/// Writes a field of a line of text. Values of the election are in JSON alone: people get their words.
+fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    match field.name() {
+        "message" => write!(writer, "{value:?}"),
+        "event" | "action" => Ok(()),
+        name => write!(writer, " {name}={value:?}"),
     }
 }
 
@@ -179,16 +191,18 @@ struct Text {
     program: &'static str,
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, DefaultFields> for Text {
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, DefaultFields>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        write!(writer, "{}{}: ", time(), self.program)?;
+impl<S, N> FormatEvent<S, N> for Text
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut line = String::new();
         context.format_fields(Writer::new(&mut line), event)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        write!(writer, "{}{}: ", time(), self.program)?;
         // One event is one line, even if a message of the store has line breaks.
         writeln!(writer, "{}", line.replace(['\n', '\r'], " "))
     }

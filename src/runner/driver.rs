@@ -11,6 +11,7 @@ use crate::notes::history::History;
 use crate::notes::jobs::{Job, JobGate};
 use crate::notes::{orders, standbys};
 use crate::runner::rotation::Schedule;
+use crate::runner::words;
 use crate::slots::Campaign;
 use crate::store::{Holder, StoreError, within};
 use crate::time::BootInstant;
@@ -225,10 +226,10 @@ impl Driver {
     /// Feeds the machine until no event is left.
     fn settle(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
-            tracing::trace!(?event);
+            words::trace_heard(&event);
             host.saw(&event);
             for action in self.election.handle(BootInstant::now(), event) {
-                tracing::trace!(?action);
+                words::trace_done(&action);
                 host.did(&action);
                 self.carry_out(action, host);
             }

@@ -217,7 +217,7 @@ pub(super) struct Observability {
     #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
     pub(super) listen: Option<http::Address>,
 
-    /// The name that others see [default: HOST-PID-UUID]
+    /// The name that others see [default: HOST-PID-HEX]
     #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
     pub(super) owner: Option<String>,
 
