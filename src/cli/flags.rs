@@ -162,6 +162,7 @@ fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String>
 }
 
 /// Whether an outer leaderrun has started this as its COMMAND, or below it.
+#[must_use]
 pub fn is_inside() -> bool {
     std::env::var_os("LEADERRUN_TERM").is_some()
 }

@@ -13,9 +13,10 @@ pub(super) fn trace_heard(event: &Event) {
     if !tracing::enabled!(Level::TRACE) {
         return;
     }
-    match heard(event, BootInstant::now()) {
-        Some(words) => tracing::trace!(?event, "{words}"),
-        None => tracing::trace!(?event),
+    if let Some(words) = heard(event, BootInstant::now()) {
+        tracing::trace!(?event, "{words}");
+    } else {
+        tracing::trace!(?event);
     }
 }
 
@@ -23,9 +24,10 @@ pub(super) fn trace_done(action: &Action) {
     if !tracing::enabled!(Level::TRACE) {
         return;
     }
-    match done(action, BootInstant::now()) {
-        Some(words) => tracing::trace!(?action, "-> {words}"),
-        None => tracing::trace!(?action),
+    if let Some(words) = done(action, BootInstant::now()) {
+        tracing::trace!(?action, "-> {words}");
+    } else {
+        tracing::trace!(?action);
     }
 }
 
