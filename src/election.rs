@@ -285,7 +285,7 @@ impl Core {
             State::Standby(standby) => {
                 standby.request = None;
                 match answer {
-                    Ok(Claim::Granted(grant)) => Some(State::Leading(self.lead(now, sent, &grant, actions))),
+                    Ok(Claim::Granted(grant)) => Some(self.granted(now, sent, &grant, actions)),
                     Ok(Claim::Refused(holder)) => Some(self.held_by(now, standby, holder, actions)),
                     Err(error) => self.standby_failed(now, standby, Request::Claim, error, actions),
                 }

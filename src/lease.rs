@@ -142,6 +142,13 @@ impl Session {
         Self(text.to_owned())
     }
 
+    /// The name for people of a candidate that has none: short, and another one in each process. Nothing is decided by
+    /// it; the session distinguishes candidates.
+    #[must_use]
+    pub fn default_owner(&self, host: &str, pid: u32) -> String {
+        format!("{host}-{pid}-{}", self.0.get(..6).unwrap_or(&self.0))
+    }
+
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -81,8 +81,8 @@ impl Builder {
         self
     }
 
-    /// The name to show as the leader (default: `HOST-PID-UUID`). Two members with the same name still exclude each
-    /// other.
+    /// The name to show as the leader (default: `HOST-PID-` and 6 hexadecimal digits). Two members with the same name
+    /// still exclude each other.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
@@ -160,7 +160,7 @@ fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candi
     let host = nix::unistd::gethostname().map_err(io::Error::from)?.to_string_lossy().into_owned();
     let pid = std::process::id();
     let owner = match owner {
-        None => format!("{host}-{pid}-{}", session.as_str()),
+        None => session.default_owner(&host, pid),
         Some(owner) if (1..=256).contains(&owner.len()) && !owner.contains(char::is_control) => owner,
         Some(_) => return Err(Error::Owner("the owner is not 1 to 256 printable bytes".to_owned())),
     };

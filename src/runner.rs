@@ -7,3 +7,4 @@ pub mod processes;
 pub mod rotation;
 pub mod signals;
 pub mod standby_tasks;
+mod words;

@@ -139,6 +139,13 @@ pub fn rfc3339(millis: u64) -> String {
         .map_or_else(|| format!("{millis} ms since 1970"), |at| humantime::format_rfc3339_millis(at).to_string())
 }
 
+/// The time in RFC 3339, to the second.
+#[must_use]
+pub fn rfc3339_seconds(millis: u64) -> String {
+    let exact = rfc3339(millis);
+    exact.strip_suffix('Z').and_then(|time| time.rsplit_once('.')).map_or(exact.clone(), |(time, _)| format!("{time}Z"))
+}
+
 /// A timer that goes on through a suspend.
 pub(crate) fn boot_timer() -> io::Result<TimerFd> {
     Ok(TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?)

@@ -24,8 +24,22 @@ impl Ran {
         assert_eq!(self.status, status, "{}", self.stderr);
         assert!(!self.started, "COMMAND was started: {}", self.stderr);
         assert_eq!(self.stderr.lines().count(), 1, "not one line: {}", self.stderr);
-        assert!(self.stderr.starts_with("leaderrun: ") && self.stderr.contains(words), "{}", self.stderr);
+        let text = without_time(&self.stderr);
+        assert!(text.starts_with("leaderrun: ") && text.contains(words), "{}", self.stderr);
         self
+    }
+
+    #[track_caller]
+    fn in_silence(&self, status: i32) {
+        assert_eq!((self.status, self.started, self.stderr.as_str()), (status, false, ""));
+    }
+}
+
+/// A line of the log, or one that has no time.
+fn without_time(line: &str) -> &str {
+    match line.split_once(' ') {
+        Some((time, rest)) if humantime::parse_rfc3339(time).is_ok() => rest,
+        _ => line,
     }
 }
 
@@ -571,16 +585,20 @@ fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
     let store = local(&scratch);
     let _leader = Leader::of(&store);
     let begun = Instant::now();
-    for (flags, status) in [
-        (&["-n"][..], 75),
-        (&["-n", "-E", "0"], 0),
-        (&["-n", "-E", "255"], 255),
-        (&["-w", "0"], 75),
-        (&["-w", "0.3"], 75),
-        (&["--nonblock"], 75),
+    for (flags, status, lines) in [
+        (&["-n"][..], 75, 1),
+        (&["-n", "-E", "0"], 0, 1),
+        (&["-n", "-E", "255"], 255, 1),
+        (&["-w", "0"], 75, 1),
+        (&["-w", "0.3"], 75, 2),
+        (&["--nonblock"], 75, 1),
+        (&["-q", "-n"], 75, 0),
     ] {
         let ran = run(&[&["--store", &store], flags].concat(), "shard");
-        assert_eq!((ran.status, ran.started, ran.stderr.as_str()), (status, false, ""), "{flags:?}");
+        assert_eq!((ran.status, ran.started, ran.stderr.lines().count()), (status, false, lines), "{}", ran.stderr);
+        let last = ran.stderr.lines().last().unwrap_or_default();
+        let told = last.contains("leaderrun: not started: ") && last.contains(") leads since 20");
+        assert!(told || lines == 0, "{flags:?}: {last}");
     }
     assert!(begun.elapsed() >= Duration::from_millis(300));
     let ran = run_with(&["--store", &store], "shard", |command| {
@@ -590,14 +608,63 @@ fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
 }
 
 #[test]
+fn a_paused_shard_is_not_waited_for_with_n_and_the_line_says_who_paused_it_and_why() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let paused = leaderctl().args(["--store", &store, "pause", "shard", "--reason", "deploy"]).output().unwrap();
+    assert!(paused.status.success(), "{paused:?}");
+    run(&["-n", "--store", &store], "shard").refused(75, "not started: paused by ").refused(75, ": deploy");
+}
+
+#[test]
+fn a_standby_without_a_terminal_says_at_its_start_whom_it_waits_for() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let _leader = Leader::of(&store);
+    let ran = run(&["-w", "1", "--retry", "100ms", "--store", &store], "shard");
+    let waiting: Vec<_> = ran.stderr.lines().filter(|line| line.contains("leaderrun: waiting: ")).collect();
+    assert!(waiting.len() == 1 && waiting[0].contains(") leads"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_job_that_is_skipped_is_one_line_that_says_who_ran_it_and_when() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    assert!(run(&["--store", &store, "--every", "366d"], "shard").started);
+    run(&["--store", &store, "--every", "366d"], "shard")
+        .refused(0, "leaderrun: skipped: done already by ")
+        .refused(0, " at 20");
+    run(&["-q", "--every", "366d", "--store", &store], "shard").in_silence(0);
+    let verbose = run(&["-v", "--store", &store, "--every", "366d"], "shard").stderr;
+    let order: Vec<_> = ["leading", "released", "skipped"].map(|word| verbose.find(&format!(": {word}"))).into();
+    assert!(order.is_sorted() && order[0].is_some(), "{verbose}");
+}
+
+#[test]
+fn a_period_whose_run_failed_is_a_warning_where_nobody_may_repeat_it() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let failing = ["--store", &store, "--log-format", "json", "--every", "366d", "-c", "exit 3", "shard"];
+    let failed = leaderrun().args(failing).output().unwrap();
+    assert_eq!(failed.status.code(), Some(3), "{failed:?}");
+    let next = leaderrun().args(failing).output().unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&next.stderr).expect("one line of JSON");
+    let message = line["message"].as_str().unwrap();
+    assert!(next.status.success() && line["level"] == "WARN" && line["shard"] == "shard", "{line}");
+    assert!(message.starts_with("skipped: failed already on ") && message.contains("exited with 3"), "{line}");
+}
+
+#[test]
 fn log_lines_are_few_and_can_be_json() {
     let scratch = TempDir::new().unwrap();
     let store = local(&scratch);
     let ran = run(&["--store", &store, "--owner", "me"], "shard");
     let lines: Vec<&str> = ran.stderr.lines().collect();
     assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
-    assert!(lines[0].starts_with("leaderrun: leading shard=\"shard\" term=") && lines[0].ends_with("owner=\"me\""));
-    assert!(lines[1].starts_with("leaderrun: released shard=\"shard\" term="), "{}", lines[1]);
+    let texts: Vec<_> = lines.iter().map(|line| without_time(line)).collect();
+    assert!(texts[0].starts_with("leaderrun: leading shard=\"shard\" term=") && texts[0].ends_with("owner=\"me\""));
+    assert!(texts[1].starts_with("leaderrun: released shard=\"shard\" term="), "{}", lines[1]);
+    assert!(lines.iter().zip(&texts).all(|(line, text)| line.len() == "2026-11-23T01:02:03Z ".len() + text.len()));
     assert_eq!(run(&["-q", "--store", &store], "shard").stderr, "");
     let ran = run(&["--log-format", "json", "--store", &store, "--owner", "me"], "shard");
     for (line, message) in ran.stderr.lines().zip(["leading", "released"]) {
@@ -605,6 +672,78 @@ fn log_lines_are_few_and_can_be_json() {
         assert_eq!((object["message"].as_str(), object["owner"].as_str()), (Some(message), Some("me")), "{line}");
         assert!(object["term"].is_u64(), "{line}");
     }
+}
+
+#[test]
+fn the_most_detailed_log_is_in_words_and_its_values_are_in_json() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let text = run(&["-vv", "--store", &store], "shard").stderr;
+    for words in ["leaderrun: -> claim the lease\n", "leaderrun: claim: granted, term ", "leaderrun: orders: none\n"] {
+        assert!(text.contains(words), "{text}");
+    }
+    for value in ["BootInstant", "Ok(", "{ ", "event=", "action=", "Tick"] {
+        assert!(!text.contains(value), "{value}: {text}");
+    }
+    let json = run(&["-vv", "--log-format", "json", "--store", &store], "shard").stderr;
+    let objects: Vec<serde_json::Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(objects.iter().any(|object| object["action"] == "Claim" && object["message"] == "-> claim the lease"));
+    assert!(objects.iter().any(|object| object["event"] == "Tick" && object["message"].is_null()), "{json}");
+}
+
+#[test]
+fn the_default_owner_is_short_and_the_session_is_not() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let leader = Leader::of(&store);
+    let record = fs::read_to_string(scratch.path().join("shard.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let (owner, session) = (record["owner"].as_str().unwrap(), record["session"].as_str().unwrap());
+    let (place, hex) = owner.rsplit_once('-').unwrap();
+    assert!(place.ends_with(&format!("-{}", leader.0.id())), "{owner}");
+    assert!(hex.len() == 6 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()), "{owner}");
+    assert_eq!(session.len(), 36, "{session}");
+}
+
+#[test]
+fn whoever_reads_json_gets_every_mistake_as_one_object() {
+    let scratch = TempDir::new().unwrap();
+    let (store, config) = (local(&scratch), scratch.path().join("config.toml"));
+    fs::write(&config, "log-format = 'json'").unwrap();
+    let (named, config) = (["--store", &store], config.to_str().unwrap());
+    let (json, text) = (&["--log-format", "json"][..], &["--log-format", "text"][..]);
+    for (flags, status, words) in [
+        (&[json, &["--wiat", "5"]].concat()[..], 64, "unknown option --wiat: did you mean --wait?"),
+        (&[&["--wiat", "--log-format=json"][..], &named].concat(), 64, "--wiat"),
+        (&[&["-vw", "soon", "--owner", "me"][..], json].concat(), 64, "write a duration"),
+        (&[json, &["--lease", "1s", "--renew", "9s"]].concat(), 64, "leaves no room"),
+        (json, 64, "no store named"),
+        (&["--config", config], 64, "no store named"),
+        (&[json, &["-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
+        (&[json, &["-q", "-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
+        (&[json, &["--listen", "/dev/null/x", "--store", &store]].concat(), 71, "cannot listen on"),
+    ] {
+        let ran = run(flags, "shard");
+        let line: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap_or_else(|_| panic!("{}", ran.stderr));
+        assert_eq!((ran.status, ran.started, &line["exit_status"]), (status, false, &status.into()), "{line}");
+        assert_eq!(line["level"], "ERROR", "{line}");
+        assert!(line["message"].as_str().unwrap().contains(words) && line["timestamp"].is_string(), "{line}");
+    }
+    let json_in_variable = |command: &mut Command| {
+        command.env("LEADERRUN_LOG_FORMAT", "json");
+    };
+    assert!(run_with(&["--wiat"], "shard", json_in_variable).stderr.starts_with('{'));
+    run_with(&[text, &["--wiat"]].concat(), "shard", json_in_variable).refused(64, "--wiat");
+    // It is an option of COMMAND, or a value.
+    for words in [&["--wiat", "shard", "x", "--log-format", "json"][..], &["--owner", "--log-format", "json", "-Q"]] {
+        let output = leaderrun().args(words).output().unwrap();
+        assert!(output.stderr.starts_with(b"leaderrun: "), "{output:?}");
+    }
+    let doubted = run_with(&[json, &named].concat(), "shard", |command| {
+        command.env("LEADERRUN_LEASES", "1");
+    });
+    let first: serde_json::Value = serde_json::from_str(doubted.stderr.lines().next().unwrap()).expect("JSON");
+    assert!(doubted.started && first["level"] == "WARN", "{}", doubted.stderr);
 }
 
 /// As a person without root, or with: where the default store is.

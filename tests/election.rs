@@ -702,6 +702,17 @@ fn who_does_not_wait_leaves_a_paused_shard_without_leading() {
 }
 
 #[test]
+fn who_does_not_wait_leaves_a_store_that_may_have_forgotten_without_leading() {
+    let mut play = Play::new(|settings| settings.patience = Patience::Once);
+    let _ = play.tell(Event::Tick);
+    let doubted = Grant { term: TERM, start_after: Some(play.at().plus(Duration::from_secs(12))) };
+    assert_eq!(play.claimed(Ok(Claim::Granted(doubted))), [Action::Release { term: TERM }]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let doubt = Obstacle::Doubt(Duration::from_secs(12));
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(doubt)))));
+}
+
+#[test]
 fn a_wait_for_a_paused_shard_is_as_long_as_was_asked_for() {
     let mut play = Play::new(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
     play.orders = Some(Ok(paused()));
@@ -896,7 +907,7 @@ fn a_job_that_was_made_to_end_is_not_done_whatever_its_command_says() {
 #[test]
 fn a_job_that_is_done_gives_the_lease_back_and_ends() {
     let mut play = entering();
-    let done = Skipped { said: "by a".to_owned(), status: 0 };
+    let done = Skipped { said: "by a".to_owned(), status: 0, failed: false };
     let actions = play.tell(booked(Ok(Booking::Done(done.clone()))));
     assert_eq!(actions, [Action::ForgetRenewals, RELEASE]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });

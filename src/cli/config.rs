@@ -85,6 +85,11 @@ impl Settings {
         self.0.is_empty()
     }
 
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
     /// Makes them the defaults of those options that `command` has.
     #[must_use]
     pub fn put_into(self, mut command: Command) -> Command {

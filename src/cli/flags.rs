@@ -5,7 +5,7 @@ use super::exclusions::Overruled;
 use super::mistakes;
 use super::start::Failure;
 use crate::exit;
-use crate::observe::terminal;
+use crate::observe::log;
 use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
 use crate::sys;
@@ -76,7 +76,7 @@ impl NamedStore {
     pub fn tell_doubt(&self, program: &str) {
         if let (None, Location::File { directory }) = (&self.url, &self.location) {
             let directory = directory.display();
-            terminal::say(format_args!("{program}: warning: no store named: using file:{directory}, where {LOCAL}"));
+            log::warn(program, &format!("no store named: using file:{directory}, where {LOCAL}"));
         }
     }
 }
@@ -162,6 +162,7 @@ fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String>
 }
 
 /// Whether an outer leaderrun has started this as its COMMAND, or below it.
+#[must_use]
 pub fn is_inside() -> bool {
     std::env::var_os("LEADERRUN_TERM").is_some()
 }
@@ -214,6 +215,12 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
         match Settings::read(&matches) {
             Ok(settings) if settings.is_empty() => Ok(Ok(matches)),
             Ok(settings) => {
+                // What is wrong from here on is told in the format that the file asks for.
+                let by_default = matches.try_get_raw("log_format").is_ok()
+                    && matches.value_source("log_format") == Some(ValueSource::DefaultValue);
+                if by_default && settings.get("log-format") == Some("json") {
+                    log::choose(log::Format::Json);
+                }
                 let matches = settings.put_into(command()).try_get_matches_from(&words)?;
                 Ok(refuse_secrets(&command(), &matches).map(|()| matches).map_err(|message| usage(program, &message)))
             }
@@ -238,7 +245,7 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
 /// Reports what is wrong with the command line.
 #[must_use]
 pub fn usage(program: &str, message: &str) -> ExitCode {
-    terminal::say(format_args!("{program}: {message} (see {program} --help)"));
+    log::fail(program, exit::USAGE, &format!("{message} (see {program} --help)"));
     ExitCode::from(exit::USAGE)
 }
 

@@ -8,12 +8,12 @@ use options::{Job, Observability};
 use super::explain;
 use super::flags::{self, NamedStore};
 use super::start::{self, Failure};
-use crate::election::{Outcome, Settings, Skipped, StartError};
+use crate::election::{Obstacle, Outcome, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard;
 use crate::guard::contain::Containment;
 use crate::guard::orphan_release;
-use crate::lease::{Candidate, Session, Timing};
+use crate::lease::{Candidate, Session, Timing, show_seconds};
 use crate::notes::jobs::{Job as LedgerJob, Occasion};
 use crate::observe::http::{self, Listening};
 use crate::observe::log;
@@ -30,7 +30,7 @@ use crate::slots::Campaign;
 use crate::store::{Location, StoreError};
 use crate::sys;
 use crate::text;
-use crate::time::wall_clock_millis;
+use crate::time::{rfc3339_seconds, wall_clock_millis};
 use clap::ArgMatches;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
@@ -56,10 +56,12 @@ pub fn main() -> ExitCode {
     // Until we handle these signals they end us at once, and nothing is acquired yet: also while a file or a name
     // server that a store needs does not answer.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
+    log::choose(options::log_format_in(std::env::args_os()));
     start::main(PROGRAM, fail, begin)
 }
 
 fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    log::choose(flags.observability.log_format);
     flags.settle(matches).map_err(Failure::Usage)?;
     let job = flags.job(matches).map_err(Failure::Usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
@@ -116,12 +118,14 @@ fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCod
     // Before the store is asked anything, so that a mistake is reported at once.
     let listening = runtime.block_on(listen(flags, metrics.clone()))?;
     let (program, terminal_group) = (prepared.command.words[0].clone(), prepared.command.terminal_group);
+    let (shard, owner) = (prepared.candidate.shard.clone(), prepared.candidate.owner.clone());
     let outcome = runtime.block_on(prepared.take_part(flags, metrics));
     drop(listening);
     // The lookup of a name may hang for long, and nobody waits for it any more.
     runtime.shutdown_background();
     let outcome = outcome?;
     pass_on_interrupt(&outcome, terminal_group);
+    tell_what_did_not_run(&outcome, shard.as_str(), &owner);
     report(outcome, &program, flags.waiting.conflict_exit_code)
 }
 
@@ -142,7 +146,7 @@ impl Prepared {
         let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
         let pid = std::process::id();
         let owner = flags.observability.owner.clone();
-        let owner = owner.unwrap_or_else(|| format!("{host}-{pid}-{}", session.as_str()));
+        let owner = owner.unwrap_or_else(|| session.default_owner(&host, pid));
         let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;
@@ -189,7 +193,7 @@ impl Prepared {
         command.store_url = store.url.filter(|_| expires);
         let Observability { notify, log_format, quiet, .. } = flags.observability;
         let notifier = Notifier::from_environment(notify, expires.then_some(timing.lease));
-        let line = log::is_live(log_format, quiet).then(|| StatusLine::new(PROGRAM, &candidate));
+        let line = Some(StatusLine::new(PROGRAM, &candidate, log::is_live(log_format, quiet)));
         tracing::debug!("a tree is killed by {}", command.containment);
         let standby_tasks = StandbyTasks::new(duties, &candidate);
         let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?.with_line(line);
@@ -206,17 +210,48 @@ async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<L
     http::begin(address, metrics).await.map(Some).map_err(refused)
 }
 
+/// Says why COMMAND was not needed, or could not be started without waiting.
+fn tell_what_did_not_run(outcome: &Outcome, shard: &str, owner: &str) {
+    match outcome {
+        Outcome::NotAcquired(obstacle) => {
+            let why = obstacle.as_ref().map_or_else(|| "another candidate leads".to_owned(), refused_by);
+            tracing::info!(shard, owner, "not started: {why}");
+        }
+        Outcome::Done(Skipped { said, failed: false, .. }) => tracing::info!(shard, owner, "skipped: {said}"),
+        Outcome::Done(Skipped { said, status: 0, .. }) => {
+            tracing::warn!(shard, owner, "skipped: {said}; --retry-failed allows another run in this period");
+        }
+        Outcome::Done(Skipped { said, .. }) => tracing::warn!(shard, owner, "not run again: {said}"),
+        Outcome::Ended(_)
+        | Outcome::Overran
+        | Outcome::Interrupted(_)
+        | Outcome::Lost(_)
+        | Outcome::NotStarted(_)
+        | Outcome::Unreachable(_)
+        | Outcome::Refused(_) => {}
+    }
+}
+
+/// Who leads, since when and for how long, or what else keeps a candidate from leading.
+fn refused_by(obstacle: &Obstacle) -> String {
+    let Obstacle::Holder(holder) = obstacle else { return obstacle.to_string() };
+    let since = holder.since_millis.map(|since| format!(" since {}", rfc3339_seconds(since))).unwrap_or_default();
+    let left = holder
+        .expires_in
+        .map(|left| format!("; the lease lasts for another {} unless it is renewed", show_seconds(left)));
+    format!("{holder} leads{since}{}", left.unwrap_or_default())
+}
+
 fn report(outcome: Outcome, program: &OsStr, conflict_exit_code: u8) -> Result<ExitCode, Failure> {
     let status = outcome.exit_status(conflict_exit_code);
     match outcome {
-        Outcome::Ended(_) | Outcome::Overran | Outcome::Interrupted(_) | Outcome::Lost(_) => {}
+        Outcome::Ended(_)
+        | Outcome::Overran
+        | Outcome::Interrupted(_)
+        | Outcome::Lost(_)
+        | Outcome::NotAcquired(_)
+        | Outcome::Done(_) => {}
         Outcome::NotStarted(error) => return Err(not_started(program, error)),
-        Outcome::NotAcquired(obstacle) => {
-            let why = obstacle.map_or_else(|| "another candidate leads".to_owned(), |obstacle| obstacle.to_string());
-            tracing::debug!("not acquired: {why}");
-        }
-        Outcome::Done(Skipped { said, status: 0 }) => tracing::debug!("skipped: {said}"),
-        Outcome::Done(Skipped { said, .. }) => tracing::warn!("not run again: {said}"),
         Outcome::Unreachable(message) => return Err(Failure::Other { status, message }),
         Outcome::Refused(error) => return Err(Failure::Other { status, message: error.message }),
     }
@@ -251,8 +286,7 @@ fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    let message = message.replace(['\n', '\r'], " ");
-    terminal::say(format_args!("{}{PROGRAM}: {message}", log::priority(tracing::Level::ERROR)));
+    log::fail(PROGRAM, status, message);
     ExitCode::from(status)
 }
 

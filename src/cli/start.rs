@@ -5,7 +5,7 @@
 
 use super::{flags, variables};
 use crate::exit;
-use crate::observe::terminal;
+use crate::observe::{log, terminal};
 use crate::runner::limits;
 use crate::store::{Location, StoreError};
 use clap::{ArgMatches, Parser};
@@ -56,7 +56,7 @@ pub fn main<T: Parser>(
         Ok(()) => match flags::parse(program, std::env::args_os()) {
             Ok((flags, matches)) => {
                 for doubt in variables::doubts() {
-                    terminal::say(format_args!("{program}: warning: {doubt}"));
+                    log::warn(program, &doubt);
                 }
                 work(flags, &matches).unwrap_or_else(|failure| match failure {
                     Failure::Usage(message) => flags::usage(program, &message),

@@ -72,8 +72,10 @@ pub enum Booking {
 pub struct Skipped {
     /// Who ran it, and when.
     pub said: String,
-    /// The exit status. It is 0 only if the job succeeded, because callers rely on it.
+    /// The exit status. It is 0 only if the job succeeded, or if a later period is another chance.
     pub status: u8,
+    /// No run of the job succeeded, and none may follow.
+    pub failed: bool,
 }
 
 /// What the operators' orders mean for one candidate.

@@ -6,7 +6,7 @@
 
 use super::state::{Releasing, Request, Standby, State, Then, Waiting};
 use super::{Action, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
-use crate::store::{Delivery, ErrorKind, Holder, Observation, StoreError};
+use crate::store::{Delivery, ErrorKind, Grant, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -91,6 +91,25 @@ impl Core {
     pub(super) fn become_standby(&mut self, now: BootInstant) -> State {
         self.begin_waiting(now);
         State::Standby(Standby::about_to(Request::Claim, now))
+    }
+
+    /// Leads, unless COMMAND may not start yet and the candidate does not wait.
+    pub(super) fn granted(
+        &mut self,
+        now: BootInstant,
+        sent: BootInstant,
+        grant: &Grant,
+        actions: &mut Vec<Action>,
+    ) -> State {
+        let doubt = grant.start_after.map(|start_after| start_after.since(now)).filter(|left| !left.is_zero());
+        match doubt {
+            Some(left) if self.settings.patience == Patience::Once => {
+                self.store_answered(actions);
+                let outcome = Outcome::NotAcquired(Some(Obstacle::Doubt(left)));
+                State::Releasing(Releasing::begun(now, Some(grant.term), Then::End(outcome), WITHDRAWAL))
+            }
+            Some(_) | None => State::Leading(self.lead(now, sent, grant, actions)),
+        }
     }
 
     pub(super) fn held_by(

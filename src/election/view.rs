@@ -70,6 +70,8 @@ pub enum Role {
 pub enum Obstacle {
     Holder(Holder),
     Hold(Hold),
+    /// The store granted the lease, but cannot show that the tree before was stopped. That tree may live for this long.
+    Doubt(Duration),
 }
 
 impl fmt::Display for Obstacle {
@@ -77,6 +79,12 @@ impl fmt::Display for Obstacle {
         match self {
             Self::Holder(holder) => write!(f, "{holder} leads"),
             Self::Hold(hold) => hold.fmt(f),
+            Self::Doubt(left) => write!(
+                f,
+                "the store may have forgotten a lease, and cannot show that the previous command was stopped: nobody \
+                 starts for another {}",
+                show_seconds(*left)
+            ),
         }
     }
 }

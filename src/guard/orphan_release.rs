@@ -6,7 +6,7 @@
 
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::notes::history;
-use crate::observe::terminal;
+use crate::observe::{log, terminal};
 use crate::store::url::Secret;
 use crate::store::{ErrorKind, Location, Release, Store};
 use crate::sys;
@@ -134,11 +134,14 @@ pub fn run_if_respawned() -> Option<ExitCode> {
                 Release::Released => "released after it was killed",
                 Release::NotHeld => "killed, and its lease was no longer held",
             };
-            terminal::say_last(format_args!("leaderrun: {what} shard={shard:?} term={term} owner={owner:?}"));
+            terminal::say_last(format_args!(
+                "{}leaderrun: {what} shard={shard:?} term={term} owner={owner:?}",
+                log::time()
+            ));
             ExitCode::SUCCESS
         }
         Err(message) => {
-            terminal::say_last(format_args!("leaderrun: not released after it was killed: {message}"));
+            terminal::say_last(format_args!("{}leaderrun: not released after it was killed: {message}", log::time()));
             ExitCode::from(crate::exit::UNAVAILABLE)
         }
     })

@@ -320,7 +320,7 @@ impl Shared {
                 state.waiting_for = obstacle.as_ref().map(|obstacle| on_one_line(obstacle.to_string()));
                 state.leader = match &obstacle {
                     Some(Obstacle::Holder(holder)) => Some(holder.into()),
-                    Some(Obstacle::Hold(_)) | None => None,
+                    Some(Obstacle::Hold(_) | Obstacle::Doubt(_)) | None => None,
                 };
             }
             Standing::Leader(_) | Standing::Restarting { .. } | Standing::Leaving => {

@@ -263,7 +263,7 @@ impl Job {
             if due > period.due_millis {
                 let (due, at) = (rfc3339(due), run.when());
                 let said = format!("the later period {due} was run already by {} at {at}", run.host);
-                return Verdict::Skip(Skipped { said, status: 0 });
+                return Verdict::Skip(Skipped { said, status: 0, failed: false });
             }
             if due < period.due_millis {
                 return Verdict::Run(1);
@@ -271,7 +271,7 @@ impl Job {
         }
         if run.is_success() {
             let said = format!("done already by {} at {}", run.host, run.when());
-            return Verdict::Skip(Skipped { said, status: 0 });
+            return Verdict::Skip(Skipped { said, status: 0, failed: false });
         }
         if run.session == *session && run.to_millis.is_none() {
             return Verdict::Ours;
@@ -284,7 +284,7 @@ impl Job {
                 // The job gets no other chance, so the status must not say that it was done.
                 Occasion::Once(_) => run.status.unwrap_or(exit::NOT_ACQUIRED),
             };
-            return Verdict::Skip(Skipped { said, status });
+            return Verdict::Skip(Skipped { said, status, failed: true });
         }
         Verdict::Run(ledger.attempts.saturating_add(1))
     }
@@ -332,8 +332,8 @@ impl JobGate {
                 tracing::warn!("the last run in {shard} was of a job every {last}: two jobs need two shards");
             }
             let (attempts, before) = match self.job.judge(ledger.as_ref(), &candidate.session) {
-                Verdict::Skip(Skipped { said, status }) => {
-                    return Ok(Edit::Leave(Booking::Done(Skipped { said: on_one_line(said), status })));
+                Verdict::Skip(skipped) => {
+                    return Ok(Edit::Leave(Booking::Done(Skipped { said: on_one_line(skipped.said), ..skipped })));
                 }
                 Verdict::Run(attempts) => (attempts, text_of(standing).map(str::to_owned)),
                 Verdict::Ours => {

@@ -1,16 +1,23 @@
 //! Log lines on standard error: text for people and journald, or JSON with one object per line.
 //!
-//! If standard error goes to journald, each line begins with its priority (sd-daemon(3)), which journald removes.
+//! If standard error goes to journald, each line begins with its priority (sd-daemon(3)), which journald removes. A text
+//! line begins with the time, unless journald adds one, or a person reads along at a terminal.
+//!
+//! The hazard: a program that reads JSON must get nothing else, and the worst mistakes are found before the options are
+//! known. So the format is chosen as soon as possible ([`choose`]), and every line of ours asks for it.
 
 use crate::observe::terminal;
+use crate::time::{rfc3339_seconds, wall_clock_millis};
 use clap::ValueEnum;
 use nix::sys::stat::fstat;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdout};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::field::Field;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
-use tracing_subscriber::fmt::format::{DefaultFields, Writer};
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::prelude::*;
@@ -20,6 +27,48 @@ use tracing_subscriber::registry::LookupSpan;
 pub enum Format {
     Text,
     Json,
+}
+
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+/// Mistakes in the options are for who wrote them, and have no time. What happens later belongs to a log.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Sets the format of all lines from here on.
+pub fn choose(format: Format) {
+    IS_JSON.store(format == Format::Json, Ordering::Relaxed);
+}
+
+/// Writes a warning that belongs to no election.
+pub fn warn(program: &str, message: &str) {
+    terminal::say(line(program, Level::WARN, "warning: ", message, None));
+}
+
+/// Writes why this program ends with `status`.
+pub fn fail(program: &str, status: u8, message: &str) {
+    terminal::say(line(program, Level::ERROR, "", &message.replace(['\n', '\r'], " "), Some(status)));
+}
+
+/// A line in the format of the log. The log itself cannot be used: it has not begun, or it is in the middle of a line.
+fn line(program: &str, level: Level, kind: &str, message: &str, status: Option<u8>) -> String {
+    let priority = priority(level);
+    if !IS_JSON.load(Ordering::Relaxed) {
+        let time = if HAS_BEGUN.load(Ordering::Relaxed) { time() } else { String::new() };
+        return format!("{priority}{time}{program}: {kind}{message}");
+    }
+    let mut timestamp = String::new();
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+    let mut line = serde_json::json!({ "timestamp": timestamp, "level": level.as_str(), "message": message });
+    if let Some(status) = status {
+        line["exit_status"] = status.into();
+    }
+    format!("{priority}{line}")
+}
+
+/// The time with a space after it, or nothing where somebody else adds it or nobody needs it.
+#[must_use]
+pub fn time() -> String {
+    static IS_ADDED: LazyLock<bool> = LazyLock::new(|| !priority(Level::INFO).is_empty() || stderr().is_terminal());
+    if *IS_ADDED { String::new() } else { format!("{} ", rfc3339_seconds(wall_clock_millis())) }
 }
 
 /// Starts logging for this process, under the name `program`.
@@ -32,7 +81,9 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     };
     // Libraries log their own details, and some log secrets.
     let ours = tracing_subscriber::filter::filter_fn(|metadata| metadata.target().starts_with("leaderrun"));
-    terminal::begin(move |lost| dropped_line(program, format, lost));
+    choose(format);
+    HAS_BEGUN.store(true, Ordering::Relaxed);
+    terminal::begin(move |lost| format!("{}\n", line(program, Level::WARN, "", &terminal::dropped(lost), None)));
     let lines = tracing_subscriber::fmt::layer().with_writer(terminal::Lines);
     let registry = tracing_subscriber::registry();
     let level = LevelFilter::from_level(level);
@@ -41,7 +92,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
         Format::Text => registry
             .with(
                 lines
-                    .fmt_fields(DefaultFields::new())
+                    .fmt_fields(debug_fn(field))
                     .event_format(WithPriority(Text { program }))
                     .with_filter(level)
                     .with_filter(ours),
@@ -79,28 +130,14 @@ pub fn end_on_panic(program: &'static str) {
     std::panic::set_hook(Box::new(move |panic| {
         let what = panic.payload_as_str().unwrap_or_default().replace(['\n', '\r'], " ");
         let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
-        terminal::say_last(format_args!("{}{program}: this is a bug: {what}{place}", priority(Level::ERROR)));
+        let message = format!("this is a bug: {what}{place}");
+        terminal::say_last(line(program, Level::ERROR, "", &message, None));
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
             terminal::say_last(trace);
         }
         std::process::abort();
     }));
-}
-
-/// The line that counts dropped lines, in the format of the log. The log itself cannot be used here: it may be in the
-/// middle of a line.
-fn dropped_line(program: &str, format: Format, lost: usize) -> String {
-    let message = terminal::dropped(lost);
-    match format {
-        Format::Text => format!("{}{program}: {message}\n", priority(Level::WARN)),
-        Format::Json => {
-            let mut timestamp = String::new();
-            let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
-            let line = serde_json::json!({ "timestamp": timestamp, "level": "WARN", "message": message });
-            format!("{}{line}\n", priority(Level::WARN))
-        }
-    }
 }
 
 /// The prefix of a line on standard error: `<3>` and so on for journald, otherwise nothing.
@@ -133,26 +170,39 @@ where
     F: FormatEvent<S, N>,
 {
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        writer.write_str(priority(*event.metadata().level()))?;
-        self.0.format_event(context, writer, event)
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        // An event without words is for programs alone.
+        if line.is_empty() { Ok(()) } else { write!(writer, "{}{line}", priority(*event.metadata().level())) }
     }
 }
 
-/// Formats a line as `leaderrun: message shard=a term=3 owner=b`.
+/// Writes a field of a line of text. Values of the election are in JSON alone: people get their words.
+fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    match field.name() {
+        "message" => write!(writer, "{value:?}"),
+        "event" | "action" => Ok(()),
+        name => write!(writer, " {name}={value:?}"),
+    }
+}
+
+/// Formats a line as `leaderrun: message shard=a term=3 owner=b`, with the time before it.
 struct Text {
     program: &'static str,
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, DefaultFields> for Text {
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, DefaultFields>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        write!(writer, "{}: ", self.program)?;
+impl<S, N> FormatEvent<S, N> for Text
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut line = String::new();
         context.format_fields(Writer::new(&mut line), event)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        write!(writer, "{}{}: ", time(), self.program)?;
         // One event is one line, even if a message of the store has line breaks.
         writeln!(writer, "{}", line.replace(['\n', '\r'], " "))
     }

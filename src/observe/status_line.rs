@@ -1,4 +1,5 @@
-//! The status line that a standby shows on a terminal: one line, redrawn every second.
+//! The status line that a standby shows on a terminal: one line, redrawn every second. Without a terminal it is a log
+//! line, once in a long while.
 //!
 //! The hazard: what a standby knows of the holder is as old as its last look, and it seldom looks if the store reports
 //! changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
@@ -14,11 +15,16 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 const EVERY: Duration = Duration::from_secs(1);
+/// So rare that it fills no log, and so frequent that today's log has one.
+const EVERY_IN_LOG: Duration = Duration::from_hours(1);
 
 /// The line. Dropping it erases it.
 pub(crate) struct StatusLine {
     program: &'static str,
     shard: String,
+    owner: String,
+    /// It is a log line, and not drawn.
+    logged: bool,
     /// Some while the candidate waits: its view, and since when.
     waits: Option<(View, BootInstant)>,
     /// When the latest news of the holder and of the orders came.
@@ -34,19 +40,29 @@ struct Heard {
 }
 
 impl StatusLine {
-    pub(crate) fn new(program: &'static str, candidate: &Candidate) -> Self {
+    pub(crate) fn new(program: &'static str, candidate: &Candidate, live: bool) -> Self {
         let now = BootInstant::now();
         Self {
             program,
             shard: candidate.shard.to_string(),
+            owner: candidate.owner.clone(),
+            logged: !live,
             waits: None,
             heard: Heard { holder: now, orders: now },
             next: Instant::now() + EVERY,
         }
     }
 
+    pub(crate) fn is_logged(&self) -> bool {
+        self.logged
+    }
+
+    fn every(&self) -> Duration {
+        if self.logged { EVERY_IN_LOG } else { EVERY }
+    }
+
     fn hide(&mut self) {
-        if self.waits.take().is_some() {
+        if self.waits.take().is_some() && !self.logged {
             terminal::erase();
         }
     }
@@ -61,9 +77,14 @@ impl StatusLine {
 
     pub(crate) fn attend(&mut self) {
         let now = BootInstant::now();
-        self.next = Instant::now() + EVERY;
+        self.next = Instant::now() + self.every();
         if let Some((view, since)) = &self.waits {
-            terminal::draw(&format!("{}: {}: {}", self.program, self.shard, line(view, *since, self.heard, now)));
+            let (shard, owner, line) = (&self.shard, &self.owner, line(view, *since, self.heard, now));
+            if self.logged {
+                tracing::info!(shard, owner, "{line}");
+            } else {
+                terminal::draw(&format!("{}: {shard}: {line}", self.program));
+            }
         }
     }
 }
@@ -89,7 +110,7 @@ impl Observer for StatusLine {
             (Role::Standby(_), None) => {
                 self.waits = Some((view.clone(), BootInstant::now()));
                 // Somebody who does not have to wait should not see it flash.
-                self.next = Instant::now() + EVERY;
+                self.next = Instant::now() + self.every();
             }
             (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
         }
@@ -98,7 +119,9 @@ impl Observer for StatusLine {
 
 impl Drop for StatusLine {
     fn drop(&mut self) {
-        terminal::erase();
+        if !self.logged {
+            terminal::erase();
+        }
     }
 }
 
@@ -135,6 +158,7 @@ fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootI
         // A standby stands back from the beginning of its wait.
         Obstacle::Hold(hold @ Hold::StandingBack { .. }) => hold.after(now.since(since)).to_string(),
         Obstacle::Hold(hold) => hold.after(now.since(heard.orders)).to_string(),
+        Obstacle::Doubt(_) => obstacle.to_string(),
     }
 }
 
@@ -146,6 +170,35 @@ mod tests {
 
     fn at(seconds: u64) -> BootInstant {
         BootInstant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn waiting_for(who: &str) -> View {
+        View { role: Role::Standby(Some(holder(who, None))), trouble: None, hindrance: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_terminal_a_standby_says_once_an_hour_that_it_waits() {
+        let candidate = Candidate {
+            shard: "s".parse().unwrap(),
+            owner: "me".to_owned(),
+            session: crate::lease::Session::from_record("a"),
+            host: "here".to_owned(),
+            pid: 1,
+            lease: Duration::from_secs(15),
+        };
+        let mut line = StatusLine::new("leaderrun", &candidate, false);
+        let began = Instant::now();
+        let waited = async |line: &StatusLine| {
+            line.due().await;
+            (Instant::now() - began).as_secs().div_ceil(60)
+        };
+        line.show(&waiting_for("db3"));
+        assert_eq!(waited(&line).await, 60);
+        line.attend();
+        line.show(&waiting_for("db4"));
+        assert_eq!(waited(&line).await, 120, "another leader is not another wait");
+        line.show(&View { role: Role::Leader(Term(8)), ..waiting_for("") });
+        assert!(tokio::time::timeout(Duration::from_hours(9), line.due()).await.is_err(), "a leader does not wait");
     }
 
     fn shown(obstacle: Option<Obstacle>, trouble: Option<(String, BootInstant)>) -> String {

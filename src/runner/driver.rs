@@ -11,6 +11,7 @@ use crate::notes::history::History;
 use crate::notes::jobs::{Job, JobGate};
 use crate::notes::{orders, standbys};
 use crate::runner::rotation::Schedule;
+use crate::runner::words;
 use crate::slots::Campaign;
 use crate::store::{Holder, StoreError, within};
 use crate::time::BootInstant;
@@ -83,6 +84,11 @@ pub trait Host {
         let _ = failed;
     }
 
+    /// Whether the log is the only place that shows people whom a standby waits for.
+    fn logs_waiting(&self) -> bool {
+        false
+    }
+
     /// Shows people an event before the machine handles it.
     fn saw(&mut self, event: &Event) {
         let _ = event;
@@ -146,6 +152,7 @@ pub async fn run(
         options,
         term: None,
         led,
+        told: Told::default(),
         events: VecDeque::from([Event::Tick]),
         outcome: None,
     };
@@ -200,18 +207,29 @@ struct Driver {
     term: Option<Term>,
     /// The shard that we lead, as the store names it.
     led: Shard,
+    told: Told,
     events: VecDeque<Event>,
     outcome: Option<Outcome>,
+}
+
+/// What the log has said.
+#[derive(Default)]
+struct Told {
+    /// In this wait, whom the candidate waits for.
+    waiting: bool,
+    /// That it leads. Some while it leads: false until COMMAND starts, or there is something else to say. A claim that
+    /// starts nothing, because the job is done or the shard is paused, is a detail.
+    leading: Option<bool>,
 }
 
 impl Driver {
     /// Feeds the machine until no event is left.
     fn settle(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
-            tracing::trace!(?event);
+            words::trace_heard(&event);
             host.saw(&event);
             for action in self.election.handle(BootInstant::now(), event) {
-                tracing::trace!(?action);
+                words::trace_done(&action);
                 host.did(&action);
                 self.carry_out(action, host);
             }
@@ -266,6 +284,7 @@ impl Driver {
                 self.renewals.detach_all();
             }
             Action::Start { term, deadline } => {
+                self.say_leading(true);
                 let candidate = self.requests.leader();
                 if let Err(error) = host.start(&candidate, term, deadline, &self.requests.campaign) {
                     self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
@@ -289,7 +308,7 @@ impl Driver {
             Action::SeizeStandbyTasks => host.seize_standby_tasks(),
             Action::LeaderChanged(leader) => host.leader_changed(leader),
             Action::ReleaseOver { failed } => host.release_over(failed),
-            Action::Say(notice) => self.say(&notice),
+            Action::Say(notice) => self.say(&notice, host.logs_waiting()),
             Action::End(outcome) => self.outcome = Some(outcome),
         }
     }
@@ -302,15 +321,45 @@ impl Driver {
         self.asked.spawn(request);
     }
 
-    fn say(&mut self, notice: &Notice) {
-        if let Notice::Leading(term) = notice {
-            self.term = Some(*term);
-            self.led = self.requests.leader().shard.clone();
+    /// Says that we lead, unless it was said.
+    fn say_leading(&mut self, important: bool) {
+        if self.told.leading.replace(true) != Some(false) {
+            return;
+        }
+        let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
+        let (term, notice) = (self.term.map(|term| term.0), self.term.map(Notice::Leading).expect("it leads"));
+        if important {
+            tracing::info!(shard, term, owner, "{notice}");
+        } else {
+            tracing::debug!(shard, term, owner, "{notice}");
+        }
+    }
+
+    fn say(&mut self, notice: &Notice, logs_waiting: bool) {
+        match notice {
+            Notice::Leading(term) => {
+                self.term = Some(*term);
+                self.led = self.requests.leader().shard.clone();
+                self.told = Told { waiting: false, leading: Some(false) };
+                return;
+            }
+            // Nothing was started, or it was said already.
+            Notice::Released(_) if self.told.leading == Some(false) => {
+                self.say_leading(false);
+                self.told.leading = None;
+            }
+            _ if self.told.leading.is_some() => self.say_leading(true),
+            _ => {}
         }
         let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
         let term = self.term.map(|term| term.0);
         match notice {
+            Notice::Waiting(_) if logs_waiting && !self.told.waiting => {
+                self.told.waiting = true;
+                tracing::info!(shard, owner, "{notice}");
+            }
             Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(shard, owner, "{notice}"),
+            Notice::Released(_) if self.told.leading.is_none() => tracing::debug!(shard, term, owner, "{notice}"),
             Notice::Leading(_)
             | Notice::HoldingBack(_)
             | Notice::TroubleOver
@@ -337,6 +386,7 @@ impl Driver {
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
             self.term = None;
+            self.told.leading = None;
             self.led = self.requests.candidate.shard.clone();
         }
     }

@@ -44,7 +44,7 @@ pub struct Processes {
     notifier: Option<Notifier>,
     /// Some if metrics are served.
     metrics: Option<Arc<Metrics>>,
-    /// Some if a status line is shown at a terminal.
+    /// What it waits for, where people see it.
     line: Option<StatusLine>,
     /// True for a standby that knows what it waits for.
     waits: bool,
@@ -79,7 +79,7 @@ impl Processes {
         })
     }
 
-    /// Shows the status line at the terminal.
+    /// Shows what it waits for.
     #[must_use]
     pub(crate) fn with_line(self, line: Option<StatusLine>) -> Self {
         Self { line, ..self }
@@ -255,6 +255,10 @@ impl Host for Processes {
 
     fn leader_changed(&mut self, leader: Option<Holder>) {
         self.standby_tasks.leader_changed(leader);
+    }
+
+    fn logs_waiting(&self) -> bool {
+        self.line.as_ref().is_some_and(StatusLine::is_logged)
     }
 
     fn saw(&mut self, event: &Event) {

@@ -26,6 +26,29 @@ async fn a_deleted_lock_makes_the_next_leader_wait_for_a_lease_of_the_last_one()
 }
 
 #[tokio::test]
+async fn a_young_store_is_not_waited_for_with_n_and_nobody_starts_earlier_for_it() {
+    let server = Server::start();
+    open(&server.store_url()).await.prepare().await.expect("the server answers");
+    let candidate = |flags: &[&str]| {
+        let mut command = support::fleet::leaderrun();
+        command.args(["--store", &server.store_url()]).args(flags).args(["young", "echo", "it ran"]);
+        command.output().unwrap()
+    };
+    for _ in 0..2 {
+        let output = candidate(&["-n"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(75), "{said}");
+        assert!(said.lines().count() == 1 && said.contains("not started: the store may have forgotten"), "{said}");
+    }
+    let output = candidate(&[]);
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("holding the lease and starting the command in"),
+        "{output:?}"
+    );
+    assert_eq!(output.stdout, b"it ran\n");
+}
+
+#[tokio::test]
 async fn lock_and_last_leadership_deleted_at_once_make_the_next_leader_wait_and_terms_rise() {
     let mut server = old_server().await;
     let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);

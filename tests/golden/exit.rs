@@ -57,7 +57,7 @@ fn the_exit_statuses_stay_as_they_are_and_are_those_of_the_manual() {
         ("refused, denied", Outcome::Refused(StoreError::denied(""))),
         ("refused, misconfigured", Outcome::Refused(StoreError::misconfigured(""))),
         ("lost", Outcome::Lost(Loss::RecordGone)),
-        ("a job that ended with 4", Outcome::Done(Skipped { said: String::new(), status: 4 })),
+        ("a job that ended with 4", Outcome::Done(Skipped { said: String::new(), status: 4, failed: true })),
     ];
     text.extend(outcomes.map(|(what, outcome)| format!("outcome {what}: {}\n", outcome.exit_status(9))));
     let all = 1..=133;

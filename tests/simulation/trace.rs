@@ -340,6 +340,7 @@ fn outcome_words(outcome: &Outcome) -> String {
             or_dash(obstacle.as_ref(), |obstacle| match obstacle {
                 Obstacle::Holder(holder) => holder_words(holder),
                 Obstacle::Hold(hold) => bar_words(hold),
+                Obstacle::Doubt(left) => format!("doubt {}", left.as_millis()),
             })
         ),
         Outcome::Unreachable(_) => "unreachable".to_owned(),

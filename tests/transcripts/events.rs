@@ -113,7 +113,7 @@ fn parse(said: &str) -> Option<Event> {
     }
     if let Some(said) = said.strip_prefix("the job is done: term ") {
         let (term, said) = said.split_once(", ")?;
-        let skipped = Skipped { said: said.to_owned(), status: 0 };
+        let skipped = Skipped { said: said.to_owned(), status: 0, failed: false };
         return Some(Event::Booked { term: Term(number(term)), answer: Ok(Booking::Done(skipped)) });
     }
     if let Some(term) = said.strip_prefix("the job is settled: term ") {

@@ -22,7 +22,7 @@ use crate::store::Store;
 use crate::time::wall_clock_millis;
 use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args, Parser, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, Parser, ValueEnum};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -217,7 +217,7 @@ pub(super) struct Observability {
     #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
     pub(super) listen: Option<http::Address>,
 
-    /// The name that others see [default: HOST-PID-UUID]
+    /// The name that others see [default: HOST-PID-HEX]
     #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
     pub(super) owner: Option<String>,
 
@@ -467,6 +467,40 @@ impl Flags {
             Some(wait) => Patience::AtMost(wait),
         }
     }
+}
+
+/// The format that `words`, or else the environment, ask for, also where they cannot be read as options: then the
+/// mistake is told in this format.
+pub(super) fn log_format_in(words: impl IntoIterator<Item = OsString>) -> Format {
+    let command = Flags::command();
+    let takes_value = |is_it: &dyn Fn(&Arg) -> bool| {
+        command.get_arguments().any(|arg| arg.get_action().takes_values() && !arg.is_positional() && is_it(arg))
+    };
+    let mut named = std::env::var("LEADERRUN_LOG_FORMAT").ok();
+    let mut words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = words.next() {
+        if let Some(option) = word.strip_prefix("--").filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+            let is_it = |arg: &Arg| {
+                arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|names| names.contains(&name))
+            };
+            let follows = value.is_none() && takes_value(&is_it);
+            let value = if follows { words.next() } else { value.map(str::to_owned) };
+            if name == "log-format" {
+                named = value;
+            }
+        } else if let Some(letters) = word.strip_prefix('-').filter(|letters| *letters != "-") {
+            // Its value is the rest of the word, or the next one.
+            let takes = |letter: char| takes_value(&|arg| arg.get_short() == Some(letter));
+            if letters.find(takes).is_some_and(|at| letters[at..].chars().count() == 1) {
+                words.next();
+            }
+        } else {
+            // SHARD, or what ends the options.
+            break;
+        }
+    }
+    named.and_then(|name| Format::from_str(&name, false).ok()).unwrap_or(Format::Text)
 }
 
 fn through_shell(string: OsString) -> Vec<OsString> {

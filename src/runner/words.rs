@@ -1,0 +1,221 @@
+//! What an election hears and does, in words for `-vv`.
+//!
+//! JSON has the values as well, which text leaves out (`observe::log`).
+
+use crate::election::{Action, Booking, Directives, Dismissal, Event, Outcome, Stop, StopReason, TreeEvent};
+use crate::lease::{Deadline, show, show_seconds};
+use crate::store::{Claim, Holder, Observation, Release, Renewal, StoreError};
+use crate::time::BootInstant;
+use std::time::Duration;
+use tracing::Level;
+
+pub(super) fn trace_heard(event: &Event) {
+    if !tracing::enabled!(Level::TRACE) {
+        return;
+    }
+    if let Some(words) = heard(event, BootInstant::now()) {
+        tracing::trace!(?event, "{words}");
+    } else {
+        tracing::trace!(?event);
+    }
+}
+
+pub(super) fn trace_done(action: &Action) {
+    if !tracing::enabled!(Level::TRACE) {
+        return;
+    }
+    if let Some(words) = done(action, BootInstant::now()) {
+        tracing::trace!(?action, "-> {words}");
+    } else {
+        tracing::trace!(?action);
+    }
+}
+
+/// None where nothing was heard: time has passed.
+fn heard(event: &Event, now: BootInstant) -> Option<String> {
+    Some(match event {
+        Event::Tick => return None,
+        Event::Claimed { sent, answer } => told("claim", Some(now.since(*sent)), answer, |claim| match claim {
+            Claim::Granted(grant) => match grant.start_after.map(|start_after| start_after.since(now)) {
+                Some(wait) => format!("granted, term {}, to start in {}", grant.term, millis(wait)),
+                None => format!("granted, term {}", grant.term),
+            },
+            Claim::Refused(holder) => format!("refused: {}", leads(holder)),
+        }),
+        Event::Observed { answer } => told("look", None, answer, |seen| match seen {
+            Observation::Free => "nobody leads".to_owned(),
+            Observation::Held(holder) => leads(holder),
+        }),
+        Event::Changed(answer) => told("watch", None, answer, |()| "something changed".to_owned()),
+        Event::Doubted => "the store saw something that may have ended the lease".to_owned(),
+        Event::Renewed { sent, answer } => told("renewal", Some(now.since(*sent)), answer, |renewal| match renewal {
+            Renewal::Renewed => "renewed".to_owned(),
+            Renewal::Overtaken => "a later one came first".to_owned(),
+            Renewal::Lost(Some(holder)) => format!("lost: {}", leads(holder)),
+            Renewal::Lost(None) => "lost: the record is gone".to_owned(),
+        }),
+        Event::Released { answer } => told("release", None, answer, |release| match release {
+            Release::Released => "released".to_owned(),
+            Release::NotHeld => "there was nothing to release".to_owned(),
+        }),
+        Event::Ordered { answer } => told("orders", None, answer, orders),
+        Event::Booked { answer, .. } => told("ledger", None, answer, |booking| match booking {
+            Booking::Booked => "the run is entered".to_owned(),
+            Booking::Done(skipped) => format!("no run is needed: {}", skipped.said),
+        }),
+        Event::Settled { answer, .. } => told("ledger", None, answer, |()| "the end of the run is written".to_owned()),
+        Event::Tree(event) => tree(event),
+        Event::RotationDue => "the time has come to hand over".to_owned(),
+        Event::Counted { answer } => told("standbys", None, answer, |count| match count {
+            Some(count) => format!("{count} others wait"),
+            None => "nobody announces itself".to_owned(),
+        }),
+        Event::Asked { signal } => format!("signal {signal}"),
+        Event::Dismissed => "the standby tasks are dead".to_owned(),
+    })
+}
+
+/// None for log lines: they are logged.
+fn done(action: &Action, now: BootInstant) -> Option<String> {
+    Some(match action {
+        Action::Say(_) => return None,
+        Action::Claim => "claim the lease".to_owned(),
+        Action::Observe => "look at the lease".to_owned(),
+        Action::Renew { sequence, .. } => format!("renew the lease (renewal {sequence})"),
+        Action::Release { .. } => "release the lease".to_owned(),
+        Action::ReadOrders => "read the orders".to_owned(),
+        Action::CountStandbys => "count the standbys".to_owned(),
+        Action::ForgetHandover { term } => format!("remove the order to hand over term {term}"),
+        Action::Book { .. } => "enter the run into the ledger".to_owned(),
+        Action::Settle { ran: Some(ran), .. } => format!("write into the ledger how the run ended: {}", ran.how),
+        Action::Settle { ran: None, .. } => "remove the run from the ledger: it was not started".to_owned(),
+        Action::Start { deadline, .. } => format!("start the command, {}", until(*deadline, now)),
+        Action::Extend(deadline) => format!("move the deadline: {}", until(*deadline, now)),
+        Action::Stop(stop) => stops(stop),
+        Action::Seize => "kill the guard and the tree".to_owned(),
+        Action::ForgetRenewals => "ignore answers to renewals from here on".to_owned(),
+        Action::Attend => "start the standby tasks".to_owned(),
+        Action::Dismiss(Dismissal::Orderly { kill_after }) => {
+            format!("stop the standby tasks, SIGKILL after {}", show(*kill_after))
+        }
+        Action::Dismiss(Dismissal::Kill) => "kill the standby tasks".to_owned(),
+        Action::SeizeStandbyTasks => "kill the standby tasks and their guards".to_owned(),
+        Action::LeaderChanged(Some(leader)) => format!("tell the standby tasks that {leader} leads"),
+        Action::LeaderChanged(None) => "tell the standby tasks that nobody leads".to_owned(),
+        Action::Ended { term, how } => format!("write into the history that term {term} ended: {how}"),
+        Action::ReleaseOver { failed: None } => "the leadership is over".to_owned(),
+        Action::ReleaseOver { failed: Some(why) } => format!("the leadership is over, and not released: {why}"),
+        Action::End(outcome) => format!("leave: {}", left(outcome)),
+    })
+}
+
+/// The answer to a request, and how long it took.
+fn told<T>(
+    what: &str,
+    took: Option<Duration>,
+    answer: &Result<T, StoreError>,
+    words: impl FnOnce(&T) -> String,
+) -> String {
+    let took = took.map(|took| format!(" (after {})", millis(took))).unwrap_or_default();
+    match answer {
+        Ok(answer) => format!("{what}: {}{took}", words(answer)),
+        Err(error) => format!("{what}: {}{took}", error.message),
+    }
+}
+
+fn leads(holder: &Holder) -> String {
+    match holder.expires_in {
+        Some(left) => format!("{holder} leads for another {}", show_seconds(left)),
+        None => format!("{holder} leads"),
+    }
+}
+
+fn orders(directives: &Directives) -> String {
+    let pause = directives.pause.as_ref().map(|pause| format!("paused {}", pause.said));
+    let handover = directives.handover.as_ref().map(|handover| format!("term {} {}", handover.term, handover.said));
+    let orders: Vec<String> = pause.into_iter().chain(handover).collect();
+    if orders.is_empty() { "none".to_owned() } else { orders.join("; ") }
+}
+
+fn tree(event: &TreeEvent) -> String {
+    match event {
+        TreeEvent::NotStarted(error) => format!("the command was not started: {error}"),
+        TreeEvent::Unready(end) => format!("the --on-lead hook {end}"),
+        TreeEvent::Started => "the command was started".to_owned(),
+        TreeEvent::Ended(end) => format!("the command {end}"),
+        TreeEvent::DeadlineReached => "the guard reached the deadline".to_owned(),
+        TreeEvent::GuardFailed => "the guard failed".to_owned(),
+        TreeEvent::Dead => "the tree is dead".to_owned(),
+    }
+}
+
+fn until(deadline: Deadline, now: BootInstant) -> String {
+    if deadline == Deadline::NONE {
+        return "without a deadline".to_owned();
+    }
+    let (term, kill) = (deadline.term_at.since(now), deadline.kill_at.since(now));
+    format!("stop signal in {}, SIGKILL in {}", millis(term), millis(kill))
+}
+
+fn stops(stop: &Stop) -> String {
+    match stop {
+        Stop::Orderly { reason, kill_after } => {
+            let reason = match reason {
+                StopReason::Asked => "as asked",
+                StopReason::Paused => "for a pause",
+                StopReason::SteppedDown => "to hand over",
+                StopReason::Relinquished => "for another candidate's turn",
+                StopReason::Overran => "after its longest run",
+            };
+            let then = kill_after.map_or("no SIGKILL".to_owned(), |after| format!("SIGKILL after {}", show(after)));
+            format!("stop the command {reason}, {then}")
+        }
+        Stop::Losing { certain: true } => "stop the command: the lease is lost".to_owned(),
+        Stop::Losing { certain: false } => "stop the command: the lease is about to end".to_owned(),
+        Stop::Kill => "kill the command".to_owned(),
+    }
+}
+
+fn left(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Ended(end) => format!("the command {end}"),
+        Outcome::NotStarted(error) => format!("the command was not started: {error}"),
+        Outcome::Overran => "the command ran for too long".to_owned(),
+        Outcome::Interrupted(signal) => format!("signal {signal} before the command ran"),
+        Outcome::NotAcquired(Some(obstacle)) => format!("not started: {obstacle}"),
+        Outcome::NotAcquired(None) => "not started".to_owned(),
+        Outcome::Unreachable(message) => message.clone(),
+        Outcome::Refused(error) => error.message.clone(),
+        Outcome::Lost(loss) => format!("lost: {loss}"),
+        Outcome::Done(skipped) => skipped.said.clone(),
+    }
+}
+
+/// Rounded down to a millisecond.
+fn millis(duration: Duration) -> String {
+    show(Duration::from_millis(duration.as_millis().try_into().unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Term;
+    use crate::store::Grant;
+
+    #[test]
+    fn an_answer_is_told_with_the_time_that_it_took_and_instants_as_the_time_until_then() {
+        let at = |millis: u64| BootInstant::from_nanos(millis * 1_000_000);
+        let grant = Grant { term: Term(7), start_after: Some(at(13_000)) };
+        let claimed = Event::Claimed { sent: at(900), answer: Ok(Claim::Granted(grant)) };
+        assert_eq!(heard(&claimed, at(1000)).as_deref(), Some("claim: granted, term 7, to start in 12s (after 100ms)"));
+        let away = Event::Observed { answer: Err(StoreError::not_applied("cannot reach it: refused")) };
+        assert_eq!(heard(&away, at(0)).as_deref(), Some("look: cannot reach it: refused"));
+        assert_eq!(
+            heard(&Event::Ordered { answer: Ok(Directives::default()) }, at(0)).as_deref(),
+            Some("orders: none")
+        );
+        assert_eq!(heard(&Event::Tick, at(0)), None);
+        let start = Action::Start { term: Term(7), deadline: Deadline::NONE };
+        assert_eq!(done(&start, at(0)).as_deref(), Some("start the command, without a deadline"));
+    }
+}
