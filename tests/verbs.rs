@@ -180,7 +180,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     let leader = place.fleet.leader_where(|life| life.term > leader.term);
     full(&place, &["step-down", "--json", "--for", "1s", "shard"]);
     let leader = place.fleet.leader_where(|life| life.term > leader.term);
-    full(&place, &["step-down", "--json", "--for", "5s", "--to", "nobody", "shard"]);
+    full(&place, &["step-down", "--json", "--for", "5s", "--to", "nobody", "--force", "shard"]);
     full(&place, &["status", "--json", "shard"]);
     let leader = place.fleet.leader_where(|life| life.term > leader.term);
     if place.server.is_some() {
@@ -211,6 +211,7 @@ const VERBS: &[&[&str]] = &[
     &["verify", "--term", "1", "shard"],
     &["step-down", "shard"],
     &["step-down", "--to", "c1", "--wait", "shard"],
+    &["step-down", "--cancel", "shard"],
     &["pause", "shard"],
     &["pause", "--keep", "--for", "1m", "--force", "--json", "shard"],
     &["pause", "--wait", "shard"],
