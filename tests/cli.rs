@@ -795,7 +795,7 @@ fn list_as_json_has_for_each_shard_what_status_has() {
         let output = leaderctl().args(["--store", &store, "status", "--json", shard]).output().unwrap();
         let mut status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         // What is told of one shard alone.
-        for member in ["led_slots", "paused", "pause", "parent_pause", "handover", "last_run"] {
+        for member in ["led_slots", "paused", "pause", "parent_pause", "handover", "last_run", "waiting"] {
             assert!(status.as_object_mut().unwrap().remove(member).is_some(), "{status}");
         }
         assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), status);
@@ -893,10 +893,10 @@ fn an_operator_who_mistypes_is_told_what_there_is() {
         (&["frobnicate"], "unknown verb 'frobnicate': use one of status, list, watch,"),
         (&[], "a verb is missing: use one of status, list, watch,"),
         (&["store"], "a verb is missing: use one of init, check (see"),
-        (&["status"], "<SHARD> is missing"),
+        (&["status"], "<SHARD>... is missing"),
         (&["release", "x"], "--term <N> is missing"),
         (&["status", "--josn", "x"], "unknown option --josn: did you mean --json?"),
-        (&["status", "x", "y"], "unexpected argument 'y'"),
+        (&["history", "x", "y"], "unexpected argument 'y'"),
         (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
     ] {
         let output = leaderctl().args(words).output().unwrap();

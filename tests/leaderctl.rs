@@ -147,6 +147,57 @@ fn verify_within_command_asks_the_candidate(place: &Place) {
     assert_eq!(place.read("then"), "status 0");
 }
 
+/// A shard by its first word, its ages and its standbys.
+fn status_begins_with_what_matters_most(place: &Place) {
+    let status = |words: &[&str]| {
+        let output = place.ask(&[&["status"], words].concat());
+        let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.success(), "{words:?}: {said}");
+        (told, said)
+    };
+    assert_eq!(status(&["nc-prod"]), ("nc-prod: free\n".to_owned(), String::new()));
+    let leader = place.lead_as("nc-prod", STEADY);
+    let term = place.read("term");
+    let (told, _) = status(&["nc-prod"]);
+    assert!(told.starts_with("nc-prod: led by ") && told.contains("Z (") && told.contains("s ago)"), "{told}");
+
+    // Somebody who waits, and says so where that costs money, too.
+    let mut command = leaderrun();
+    command.args(["-q", "--announce", "always", "--owner", "heir", "--store", &place.url, "nc-prod", "true"]);
+    let standby = Candidate(command.envs(place.environment.iter().copied()).spawn().unwrap());
+    wait_until("it is known", || status(&["--standbys", "nc-prod"]).0.contains("\n  standby    heir on "));
+    let object: Value = serde_json::from_str(&status(&["--standbys", "--json", "nc-prod"]).0).unwrap();
+    let waiting = &object["waiting"];
+    assert_eq!((waiting.as_array().map(Vec::len), &waiting[0]["owner"]), (Some(1), &"heir".into()), "{object}");
+    assert!(waiting[0]["host"].is_string() && waiting[0]["since"].as_str().unwrap().ends_with('Z'), "{object}");
+    standby.end();
+
+    place.order(&["pause", "nc-prod", "--keep"]);
+    let (told, _) = status(&["nc-prod"]);
+    assert!(told.starts_with("nc-prod: paused, led by ") && told.contains("s ago), who leads goes on\n"), "{told}");
+    place.order(&["pause", "nc-prod", "--force", "--wait"]);
+    leader.end();
+    assert!(status(&["nc-prod"]).0.starts_with(&format!("nc-prod: paused (last term {term})\n")));
+
+    // A slip is pointed out where it is made, and where it is looked at.
+    let meant = if place.url.starts_with("dynamodb:") { "" } else { "; did you mean nc-prod?" };
+    let line = format!("leaderctl: no such shard so far: nc-prd{meant}\n");
+    let output = place.ask(&["pause", "nc-prd"]);
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(0), line.clone()));
+    let (told, said) = status(&["nc-prd"]);
+    assert!(told.starts_with("nc-prd: paused\n") && said == line, "{told}{said}");
+    place.order(&["resume", "nc-prd"]);
+    assert_eq!(status(&["nc-prd"]).1, if meant.is_empty() { String::new() } else { line });
+    assert_eq!(status(&["another/one"]).1, "");
+
+    // Several shards, in the order in which they are named.
+    let (told, _) = status(&["--json", "nc-prod", "another/one"]);
+    let shards: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(shards.iter().map(|one| &one["shard"]).collect::<Vec<_>>(), ["nc-prod", "another/one"]);
+    let (told, _) = status(&["another/one", "nc-prod"]);
+    assert!(told.starts_with("another/one: free\nnc-prod: paused "), "{told}");
+}
+
 fn watch_tells_of_each_leader(place: &Place) {
     let first = place.lead(STEADY);
     let term = place.read("term");
@@ -195,6 +246,7 @@ fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
 everywhere!(
     &verify_tells_whether_a_term_leads,
     &verify_within_command_asks_the_candidate,
+    &status_begins_with_what_matters_most,
     &watch_tells_of_each_leader,
     &watch_of_all_tells_of_shards_that_are_yet_to_come,
 );

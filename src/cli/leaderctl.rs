@@ -1,5 +1,6 @@
 //! `leaderctl`: the operator's tool.
 
+mod age;
 mod forget;
 mod history;
 mod job;
@@ -12,6 +13,7 @@ pub mod selftest;
 mod slots;
 mod status;
 mod step_down;
+mod unknown;
 mod verify;
 mod watch;
 mod why;
@@ -79,7 +81,7 @@ pub struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show who leads SHARD
+    /// Show who leads each SHARD
     Status(StatusFlags),
     /// Show who leads each shard
     List(ListFlags),

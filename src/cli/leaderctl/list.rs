@@ -60,7 +60,7 @@ impl ListFlags {
         };
         let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
         let shown = |(shard, report): &(Shard, Report)| {
-            let standbys = standbys.as_ref().map(|all| waiting(all, shard, &leaders));
+            let standbys = standbys.as_ref().map(|all| waiting(all, shard, &leaders).count());
             (shard.clone(), Shown { report: report.clone(), standbys, ..Shown::default() })
         };
         Ok(list.iter().map(shown).collect())

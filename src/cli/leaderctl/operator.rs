@@ -138,7 +138,7 @@ impl Operator<'_> {
             let (report, orders) = (self.inspect().await?, self.orders().await?);
             let ledger = within(self.patience, jobs::last(self.store, self.shard)).await?;
             let kin = Kin::of(self.store, self.shard, &report, self.patience).await?;
-            Ok(Shown { report, orders: Some(orders), ledger, kin, standbys: None })
+            Ok(Shown { report, orders: Some(orders), ledger, kin, ..Shown::default() })
         };
         let shown = state.await.map_err(|error| self.although(sentence, error))?;
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))

@@ -1,7 +1,8 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
+use super::age::dated;
 use super::operator::Operator;
-use super::rfc3339;
+use super::unknown::Unknown;
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, show};
@@ -95,7 +96,7 @@ impl PauseFlags {
             })
             .await?;
         if let Some(other) = other.filter(|_| !self.force) {
-            let (by, since) = (&other.by, rfc3339(other.since_millis));
+            let (by, since) = (&other.by, dated(other.since_millis));
             let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             return Ok(
                 operator.refuse(&format!("already paused by {by} since {since}{reason}; use --force to replace it"))
@@ -104,6 +105,11 @@ impl PauseFlags {
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
         let leaders = operator.leaders().await.map_err(paused)?;
+        if leaders.led.is_empty()
+            && let Some(unknown) = Unknown::find(store, &self.shard, patience).await
+        {
+            unknown.say(&self.shard);
+        }
         // Leaders that we cannot see may run beside what the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
         if self.wait.is_none() && leaders.led.is_empty() {
@@ -157,7 +163,7 @@ impl ResumeFlags {
         };
         match ended {
             Some(PauseOrder { by, since_millis, .. }) => {
-                operator.done(&format!("resumed; it was paused by {by} since {}", rfc3339(since_millis))).await
+                operator.done(&format!("resumed; it was paused by {by} since {}", dated(since_millis))).await
             }
             None => operator.done("not paused").await,
         }
