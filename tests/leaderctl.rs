@@ -198,6 +198,44 @@ fn status_begins_with_what_matters_most(place: &Place) {
     assert!(told.starts_with("another/one: free\nnc-prod: paused "), "{told}");
 }
 
+fn wait_returns_when_it_is_so_and_gives_up_in_time(place: &Place) {
+    let said = place.order(&["wait", "shard", "--free"]);
+    assert_eq!(said, "shard: nobody leads\n");
+    for flags in [&["--timeout", "1s"][..], &["--led", "--timeout", "100ms"]] {
+        let output = place.ask(&[&["wait", "shard"], flags].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(75) && output.stdout.is_empty(), "{said}");
+        assert_eq!(said, format!("leaderctl: shard: still nobody leads after {}\n", flags[flags.len() - 1]));
+    }
+    let waits = Lines::of(place.ctl(&["wait", "shard", "--led"]));
+    let slot = Lines::of(place.ctl(&["wait", "many", "--led"]));
+    let leader = place.lead(STEADY);
+    let term = place.read("term");
+    let line = waits.next();
+    assert!(line.starts_with("shard: led by ") && line.contains(&format!("(term {term})")), "{line}");
+    let output = place.ask(&["wait", "shard", "--free", "--timeout", "1s"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(75) && said.contains("shard: still led by "), "{said}");
+    let waits = Lines::of(place.ctl(&["wait", "shard", "--free", "--json"]));
+    leader.end();
+    let status: Value = serde_json::from_str(&waits.next()).unwrap();
+    assert_eq!((&status["held"], &status["shard"]), (&false.into(), &"shard".into()), "{status}");
+
+    // A slot of a shard leads it.
+    let leader = place.lead_as("many/2", &STEADY.replace("term", "slot"));
+    place.read("slot");
+    if place.url.starts_with("dynamodb:") {
+        drop(slot);
+        assert!(place.order(&["wait", "many"]).trim_end().ends_with(" of many/2"));
+    } else {
+        let line = slot.next();
+        assert!(line.starts_with("many: led by ") && line.ends_with(" of many/2"), "{line}");
+    }
+    let waits = Lines::of(place.ctl(&["wait", "many", "--free"]));
+    leader.end();
+    assert_eq!(waits.next(), "many: nobody leads");
+}
+
 fn watch_tells_of_each_leader(place: &Place) {
     let first = place.lead(STEADY);
     let term = place.read("term");
@@ -247,6 +285,7 @@ everywhere!(
     &verify_tells_whether_a_term_leads,
     &verify_within_command_asks_the_candidate,
     &status_begins_with_what_matters_most,
+    &wait_returns_when_it_is_so_and_gives_up_in_time,
     &watch_tells_of_each_leader,
     &watch_of_all_tells_of_shards_that_are_yet_to_come,
 );

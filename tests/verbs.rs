@@ -163,6 +163,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     for words in [&["list", "--json", "--watch"][..], &["watch", "--json", "shard"], &["watch", "--json"]] {
         assert_as_in_table(&place.first_line(words), &without);
     }
+    full(&place, &["wait", "--json", "shard"]);
     assert_as_said_of("verify", &place.told(&["verify", "shard", "--json", "--term", &term]));
     let lost = place.ctl(&["verify", "shard", "--json", "--term", "1"]).output().unwrap();
     assert_eq!(lost.status.code(), Some(79), "{lost:?}");
@@ -209,6 +210,8 @@ const VERBS: &[&[&str]] = &[
     &["list", "--watch"],
     &["watch", "shard"],
     &["watch"],
+    &["wait", "shard"],
+    &["wait", "shard", "--free", "--timeout", "1h", "--json"],
     &["verify", "--term", "1", "shard"],
     &["step-down", "shard"],
     &["step-down", "--to", "c1", "--wait", "shard"],

@@ -15,6 +15,7 @@ mod status;
 mod step_down;
 mod unknown;
 mod verify;
+mod wait;
 mod watch;
 mod why;
 
@@ -47,6 +48,7 @@ use std::time::Duration;
 use step_down::StepDownFlags;
 use tokio::runtime::Runtime;
 use verify::VerifyFlags;
+use wait::WaitFlags;
 use watch::WatchFlags;
 use why::WhyFlags;
 
@@ -87,6 +89,8 @@ enum Verb {
     List(ListFlags),
     /// Print a line for each change of leader
     Watch(WatchFlags),
+    /// Return when SHARD is led, or free
+    Wait(WaitFlags),
     /// Check that a term still leads, before a dangerous step
     Verify(VerifyFlags),
     /// Make the leader stop in order, and let another candidate lead
@@ -158,6 +162,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Watch(watch) => target()?.ask(async |store, patience| {
             while_read(watch::watch(store, &watch, patience)).await.map(|()| ExitCode::SUCCESS)
         }),
+        Verb::Wait(wait) => target()?.ask(async |store, patience| wait.wait(&*store, patience).await),
         Verb::StepDown(step_down) => {
             let target = meant()?;
             step_down.check().map_err(Failure::Usage)?;

@@ -103,13 +103,7 @@ impl Watch {
             return false;
         }
         loop {
-            sleep(LOOKS_APART).await;
-            if self.store.delivery() == Delivery::Push {
-                // Whatever the result, a check follows.
-                let _ = timeout(LOOK_EVERY, self.store.changed(&self.shard)).await;
-            } else {
-                sleep(LOOK_EVERY).await;
-            }
+            until_it_may_have_changed(&*self.store, &self.shard).await;
             match inspect(&*self.store, &self.shard, self.patience).await {
                 Ok(report) => {
                     away = false;
@@ -128,6 +122,17 @@ impl Watch {
                 Err(_) => sleep(LOOK_EVERY).await,
             }
         }
+    }
+}
+
+/// Returns when it is time to check the shard again.
+pub async fn until_it_may_have_changed(store: &dyn Store, shard: &Shard) {
+    sleep(LOOKS_APART).await;
+    if store.delivery() == Delivery::Push {
+        // Whatever the result, a check follows.
+        let _ = timeout(LOOK_EVERY, store.changed(shard)).await;
+    } else {
+        sleep(LOOK_EVERY).await;
     }
 }
 
