@@ -258,6 +258,58 @@ fn watch_tells_of_each_leader(place: &Place) {
     assert!(lines.next().ends_with("shard: free"));
 }
 
+fn list_and_watch_show_pauses_and_jobs(place: &Place) {
+    let row = |shard: &str| {
+        let table = place.order(&["list", "--orders", shard]);
+        table.lines().nth(1).expect("a row").to_owned()
+    };
+    let leader = place.lead(STEADY);
+    place.read("term");
+    let watches = [&["watch", "--orders", "shard"][..], &["watch", "--orders"]];
+    let watches = watches.map(|words| Lines::of(place.ctl(words)));
+    for lines in &watches {
+        let line = lines.next();
+        assert!(line.contains(" shard: led by "), "{line}");
+    }
+    let next = |lines: &Lines, wanted: &str| {
+        // A record may tell its term a little later than its owner, and that is no news.
+        while !lines.next().contains(wanted) {}
+    };
+    place.order(&["pause", "shard", "--keep", "--for", "1h", "--reason", "two words"]);
+    let line = row("shard");
+    assert!(line.contains("  paused by ") && line.contains("s ago, for another "), "{line}");
+    assert!(line.ends_with(", the leader goes on: two words"), "{line}");
+    let object: Value = serde_json::from_str(&place.order(&["list", "--orders", "--json", "shard"])).unwrap();
+    assert_eq!((&object["paused"], &object["pause"]["reason"]), (&true.into(), &"two words".into()), "{object}");
+    watches.iter().for_each(|lines| next(lines, " shard: paused by "));
+    place.order(&["resume", "shard"]);
+    watches.iter().for_each(|lines| next(lines, " shard: not paused any more"));
+    drop(watches);
+    assert!(!row("shard").contains("paused"));
+    leader.end();
+
+    // Of all slots, and of a job.
+    let leader = place.lead_as("many/1", &STEADY.replace("term", "slot"));
+    place.read("slot");
+    place.order(&["pause", "many", "--keep"]);
+    let line = row("many/");
+    assert!(line.contains("  paused with all slots of many by ") && line.contains(", until it is resumed"), "{line}");
+    leader.end();
+    let mut job = leaderrun();
+    job.args(["-q", "--every", "366d", "--store", &place.url, "report", "true"])
+        .envs(place.environment.iter().copied());
+    assert!(job.status().unwrap().success());
+    let line = row("report");
+    assert!(line.contains("  last run ") && line.ends_with(": exited with 0"), "{line}");
+    let output = place.ask(&["list"]);
+    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let shown = told.contains("last run ") && told.contains("paused with all slots");
+    assert_eq!(
+        (shown, said.is_empty()),
+        if place.url.starts_with("dynamodb:") { (false, false) } else { (true, true) }
+    );
+}
+
 fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
     let first = place.lead(STEADY);
     let term = place.read("term");
@@ -288,6 +340,7 @@ everywhere!(
     &wait_returns_when_it_is_so_and_gives_up_in_time,
     &watch_tells_of_each_leader,
     &watch_of_all_tells_of_shards_that_are_yet_to_come,
+    &list_and_watch_show_pauses_and_jobs,
 );
 
 #[test]

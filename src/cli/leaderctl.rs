@@ -6,6 +6,7 @@ mod history;
 mod job;
 mod list;
 mod live;
+mod noted;
 mod operator;
 mod pause;
 mod release;

@@ -50,6 +50,8 @@ pub struct Shown {
     pub standbys: Option<usize>,
     /// The standbys themselves; None if they were not counted, or only that.
     pub waiting: Option<Vec<Standby>>,
+    /// Why the orders could not be read.
+    pub trouble: Option<String>,
 }
 
 /// What `status --json` and each line of `list --json` prints. Fields are added, never renamed or removed.
@@ -228,7 +230,7 @@ impl StatusFlags {
             None
         };
         let standbys = waiting.as_ref().map(Vec::len);
-        let shown = Shown { report, orders: Some(orders), ledger, kin, standbys, waiting };
+        let shown = Shown { report, orders: Some(orders), ledger, kin, standbys, waiting, trouble: None };
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
         let written = printed(writeln!(stdout(), "{text}"));
         if !self.json {
