@@ -351,6 +351,29 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
         let host = told["host"].as_str().unwrap();
         assert!(line.contains(&format!(", {owner} on {host}: ")), "{line}");
     }
+
+    // Who ordered it, where somebody did.
+    let by = |line: &Value, what: &str| {
+        let ordered = &line["ordered"];
+        ordered["what"] == what
+            && ordered["by"].as_str().is_some_and(|by| by.contains('@'))
+            && ordered["at"].is_string()
+    };
+    assert!(lines.iter().all(|line| line["ordered"].is_null()), "{lines:?}");
+    place.order(&["pause", "shard", "--reason", "a 'good' reason", "--wait"]);
+    wait(&place, &|lines| lines[2]["ended"] == "paused" && by(&lines[2], "pause"));
+    assert_eq!(read(&place)[2]["ordered"]["reason"], "a 'good' reason");
+    let text = place.order(&["history", "shard"]);
+    assert!(text.contains(": paused, by ") && text.trim_end().ends_with(": a 'good' reason"), "{text}");
+    place.order(&["resume", "shard"]);
+    wait(&place, &|lines| lines.len() == 4);
+    place.order(&["step-down", "shard", "--for", "1s"]);
+    wait(&place, &|lines| lines[3]["ended"] == "stepped down" && by(&lines[3], "step-down"));
+
+    let output = place.ask(&["history", "another"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{said}");
+    assert!(said.starts_with("leaderctl: another: no leadership is recorded\n"), "{said}");
     place.fleet.conclude();
 }
 

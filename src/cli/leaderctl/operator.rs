@@ -7,7 +7,8 @@ use super::slots::{self, Kin, Slots};
 use super::status::{self, Shown};
 use super::{PROGRAM, fail, inspect, printed};
 use crate::exit;
-use crate::lease::{Shard, show};
+use crate::lease::{Shard, Term, show};
+use crate::notes::history::{self, Ordered};
 use crate::notes::jobs;
 use crate::notes::orders::{self, Orders};
 use crate::notes::standbys::Standby;
@@ -85,6 +86,17 @@ impl Operator<'_> {
     /// As [`orders::change`], which needs several requests.
     pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Result<Orders, StoreError> {
         within(self.patience * 4, orders::change(self.store, self.shard, edit)).await
+    }
+
+    /// Notes in the history who ordered that these leaderships end. That explains the order, and does not carry it out:
+    /// so a failure is passed over.
+    pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Option<Term>)>, ordered: &Ordered) {
+        for (shard, term) in leaders {
+            let Some(term) = term else { continue };
+            if within(self.patience, history::order(self.store, shard, term, ordered)).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Looks until `found` finds what is waited for. None if that takes longer than `most`.

@@ -6,6 +6,7 @@ use super::unknown::Unknown;
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, show};
+use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
 use crate::store::{Store, StoreError, within};
 use clap::Args;
@@ -109,6 +110,10 @@ impl PauseFlags {
             && let Some(unknown) = Unknown::find(store, &self.shard, patience).await
         {
             unknown.say(&self.shard);
+        }
+        if !self.keep {
+            let ordered = Ordered::now(history::PAUSE, self.reason.as_deref(), None);
+            operator.note_in_history(leaders.led.iter().map(|(shard, holder)| (shard, holder.term)), &ordered).await;
         }
         // Leaders that we cannot see may run beside what the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();

@@ -9,6 +9,7 @@ use super::operator::Operator;
 use super::slots::Slots;
 use crate::cli::flags;
 use crate::lease::{Shard, Term};
+use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, HandoverOrder};
 use crate::notes::standbys::Standby;
 use crate::observe::terminal;
@@ -117,6 +118,8 @@ impl StepDownFlags {
             return Ok(operator
                 .refuse(&format!("{by} has already ordered {holder} to hand over{to}; --cancel takes that back")));
         }
+        let by = Ordered::now(history::STEP_DOWN, None, self.to.as_deref());
+        operator.note_in_history([(&self.shard, Some(term))], &by).await;
         let ordered = format!("{holder} steps down when it next renews its lease");
         let Some(most) = self.wait else { return operator.done(&ordered).await };
         let begun = Instant::now();
