@@ -281,9 +281,13 @@ fn list_and_watch_show_pauses_and_jobs(place: &Place) {
     assert!(line.ends_with(", the leader goes on: two words"), "{line}");
     let object: Value = serde_json::from_str(&place.order(&["list", "--orders", "--json", "shard"])).unwrap();
     assert_eq!((&object["paused"], &object["pause"]["reason"]), (&true.into(), &"two words".into()), "{object}");
-    watches.iter().for_each(|lines| next(lines, " shard: paused by "));
+    for lines in &watches {
+        next(lines, " shard: paused by ");
+    }
     place.order(&["resume", "shard"]);
-    watches.iter().for_each(|lines| next(lines, " shard: not paused any more"));
+    for lines in &watches {
+        next(lines, " shard: not paused any more");
+    }
     drop(watches);
     assert!(!row("shard").contains("paused"));
     leader.end();
@@ -308,6 +312,64 @@ fn list_and_watch_show_pauses_and_jobs(place: &Place) {
         (shown, said.is_empty()),
         if place.url.starts_with("dynamodb:") { (false, false) } else { (true, true) }
     );
+}
+
+fn a_prefix_pauses_and_resumes_each_known_shard(place: &Place) {
+    let first = place.lead_as("nc/prod", STEADY);
+    place.read("term");
+    let second = place.lead_as("nc/work/1", &STEADY.replace("term", "slot"));
+    place.read("slot");
+    let other = place.lead_as("other", &STEADY.replace("term", "other"));
+    place.read("other");
+    let said = place.order(&["pause", "--prefix", "nc/", "--reason", "upgrade", "--wait"]);
+    let lines: Vec<&str> = said.lines().collect();
+    let paused =
+        ["nc/prod", "nc/work", "nc/work/1"].map(|shard| format!("{shard}: paused until it is resumed; nobody leads"));
+    assert_eq!(lines[..3], paused, "{said}");
+    assert_eq!(lines[3..], ["paused 3 shards whose names begin with \"nc/\""]);
+    let status: Value = serde_json::from_str(&place.order(&["status", "--json", "other"])).unwrap();
+    assert!(status["held"] == true && status["paused"] == false, "{status}");
+
+    // What is paused already stays as it is, and the others follow.
+    place.order(&["resume", "nc/prod"]);
+    let output = place.ask(&["pause", "--prefix", "nc/"]);
+    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!((output.status.code(), said.matches("already paused by ").count()), (Some(75), 2), "{said}");
+    assert!(
+        told.starts_with("nc/prod: paused ") && told.ends_with("paused 1 of 3 shards whose names begin with \"nc/\"\n")
+    );
+    let told = place.order(&["resume", "--prefix", "nc/", "--json"]);
+    let shards: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(shards.len() == 3 && shards.iter().all(|shard| shard["paused"] == false), "{told}");
+    let told = place.order(&["resume", "--prefix", "nc/"]);
+    assert!(told.ends_with("resumed 0 of 3 shards whose names begin with \"nc/\"\n"), "{told}");
+    for verb in ["pause", "resume"] {
+        let output = place.ask(&[verb, "--prefix", "nobody/"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(75), "{said}");
+        assert_eq!(said, "leaderctl: no shard is known whose name begins with \"nobody/\"\n");
+    }
+    for leader in [first, second, other] {
+        leader.end();
+    }
+}
+
+fn check_as_json_has_a_line_for_each_finding(place: &Place) {
+    let text = place.ask(&["store", "check"]);
+    let json = place.ask(&["store", "check", "--json"]);
+    assert_eq!(text.status.code(), json.status.code());
+    let lines =
+        |output: &Output| String::from_utf8(output.stdout.clone()).unwrap().lines().map(str::to_owned).collect();
+    let (text, json): (Vec<String>, Vec<String>) = (lines(&text), lines(&json));
+    assert!(!json.is_empty() && text.len() == json.len(), "{text:?} {json:?}");
+    for (line, object) in text.iter().zip(&json) {
+        let finding: Value = serde_json::from_str(object).unwrap();
+        let members: Vec<&String> = finding.as_object().unwrap().keys().collect();
+        assert_eq!(members, ["text", "verdict"], "{finding}");
+        let verdict = finding["verdict"].as_str().unwrap();
+        assert!(["good", "doubtful", "bad"].contains(&verdict) && line.starts_with(verdict), "{line} {finding}");
+        assert!(finding["text"].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+    }
 }
 
 fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
@@ -341,6 +403,8 @@ everywhere!(
     &watch_tells_of_each_leader,
     &watch_of_all_tells_of_shards_that_are_yet_to_come,
     &list_and_watch_show_pauses_and_jobs,
+    &a_prefix_pauses_and_resumes_each_known_shard,
+    &check_as_json_has_a_line_for_each_finding,
 );
 
 #[test]

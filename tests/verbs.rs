@@ -225,6 +225,8 @@ const VERBS: &[&[&str]] = &[
     &["pause", "--wait", "shard"],
     &["resume", "shard"],
     &["resume", "--force", "shard"],
+    &["pause", "--prefix", "sh"],
+    &["resume", "--prefix", "sh", "--json"],
     &["release", "--term", "1", "shard"],
     &["release", "--term", "1", "--force", "--json", "shard"],
     &["forget", "shard"],
@@ -237,6 +239,7 @@ const VERBS: &[&[&str]] = &[
     &["selftest", "--only", "stop"],
     &["store", "init"],
     &["store", "check"],
+    &["store", "check", "--json"],
 ];
 
 /// One request takes a second at most, of a verb that gives up then; this machine may be busy.

@@ -39,6 +39,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pause::{PauseFlags, ResumeFlags};
 use release::ReleaseFlags;
 use selftest::SelftestFlags;
+use serde::Serialize;
 use status::StatusFlags;
 use std::future::Future;
 use std::io::{Write, stdout};
@@ -127,7 +128,11 @@ enum StoreVerb {
     /// Create what the store needs, and change nothing that exists
     Init,
     /// Test what an election needs, and how fast the store is
-    Check,
+    Check {
+        /// Print each finding as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[must_use]
@@ -184,7 +189,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
         Verb::Store(StoreVerb::Init) => meant()?.ask(async |store, _| init(store).await),
-        Verb::Store(StoreVerb::Check) => target()?.ask(async |store, _| check(store).await),
+        Verb::Store(StoreVerb::Check { json }) => target()?.ask(async move |store, _| check(store, json).await),
     }
 }
 
@@ -232,7 +237,15 @@ async fn init(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
     Ok(printed(done.iter().try_for_each(|line| writeln!(out, "{line}"))))
 }
 
-async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
+/// What each line of `store check --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Checked<'a> {
+    /// `good`, `doubtful` or `bad`.
+    verdict: &'static str,
+    text: &'a str,
+}
+
+async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError> {
     let findings = store.check().await?;
     let mut out = stdout();
     let written = findings.iter().try_for_each(|Finding { verdict, text }| {
@@ -241,6 +254,10 @@ async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
             Verdict::Doubtful => "doubtful",
             Verdict::Bad => "bad",
         };
+        if json {
+            let finding = serde_json::to_string(&Checked { verdict, text }).expect("a finding is plain data");
+            return writeln!(out, "{finding}");
+        }
         writeln!(out, "{verdict:<9} {text}")
     });
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
