@@ -233,7 +233,7 @@ impl StatusFlags {
         let shown = Shown { report, orders: Some(orders), ledger, kin, standbys, waiting, trouble: None };
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
         let written = printed(writeln!(stdout(), "{text}"));
-        if !self.json {
+        if !self.json && shown.report == Report::default() {
             let unknown = Unknown::find(store, shard, timeout).await;
             // A name that is free is no slip unless it looks like one.
             if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
