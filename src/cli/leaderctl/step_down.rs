@@ -99,6 +99,14 @@ impl StepDownFlags {
             if let Some(refusal) = self.nobody_is_called(&operator, &holder, to).await? {
                 return Ok(operator.refuse(&refusal));
             }
+        } else if !store.is_metered()
+            && let Ok(standbys) = operator.standbys().await
+            && waiting(&standbys, &holder).next().is_none()
+        {
+            terminal::say(format_args!(
+                "{PROGRAM}: {}: no standby has announced itself: the shard may have no leader until --for is over",
+                self.shard
+            ));
         }
         let order = orders::handover(term, Some(session), self.to.clone(), self.hold)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
@@ -160,9 +168,7 @@ impl StepDownFlags {
             Err(_) if self.force => return Ok(None),
             standbys => standbys?,
         };
-        // A leader may have announced itself a moment before it led.
-        let waiting: Vec<_> =
-            standbys.iter().filter(|standby| Some(&standby.session) != holder.session.as_ref()).collect();
+        let waiting: Vec<_> = waiting(&standbys, holder).collect();
         if waiting.iter().any(|standby| standby.owner == to || standby.host == to) {
             return Ok(None);
         }
@@ -179,6 +185,11 @@ impl StepDownFlags {
         let refusal = format!("no standby is called \"{to}\": {there_are}; --force orders it all the same");
         Ok(Some(on_one_line(refusal)))
     }
+}
+
+/// The standbys. A leader may have announced itself a moment before it led.
+fn waiting<'a>(standbys: &'a [Standby], holder: &'a Holder) -> impl Iterator<Item = &'a Standby> {
+    standbys.iter().filter(|standby| Some(&standby.session) != holder.session.as_ref())
 }
 
 /// Takes back the order to step down.
