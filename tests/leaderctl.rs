@@ -147,6 +147,95 @@ fn verify_within_command_asks_the_candidate(place: &Place) {
     assert_eq!(place.read("then"), "status 0");
 }
 
+/// A shard by its first word, its ages and its standbys.
+fn status_begins_with_what_matters_most(place: &Place) {
+    let status = |words: &[&str]| {
+        let output = place.ask(&[&["status"], words].concat());
+        let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.success(), "{words:?}: {said}");
+        (told, said)
+    };
+    assert_eq!(status(&["nc-prod"]), ("nc-prod: free\n".to_owned(), String::new()));
+    let leader = place.lead_as("nc-prod", STEADY);
+    let term = place.read("term");
+    let (told, _) = status(&["nc-prod"]);
+    assert!(told.starts_with("nc-prod: led by ") && told.contains("Z (") && told.contains("s ago)"), "{told}");
+
+    // Somebody who waits, and says so where that costs money, too.
+    let mut command = leaderrun();
+    command.args(["-q", "--announce", "always", "--owner", "heir", "--store", &place.url, "nc-prod", "true"]);
+    let standby = Candidate(command.envs(place.environment.iter().copied()).spawn().unwrap());
+    wait_until("it is known", || status(&["--standbys", "nc-prod"]).0.contains("\n  standby    heir on "));
+    let object: Value = serde_json::from_str(&status(&["--standbys", "--json", "nc-prod"]).0).unwrap();
+    let waiting = &object["waiting"];
+    assert_eq!((waiting.as_array().map(Vec::len), &waiting[0]["owner"]), (Some(1), &"heir".into()), "{object}");
+    assert!(waiting[0]["host"].is_string() && waiting[0]["since"].as_str().unwrap().ends_with('Z'), "{object}");
+    standby.end();
+
+    place.order(&["pause", "nc-prod", "--keep"]);
+    let (told, _) = status(&["nc-prod"]);
+    assert!(told.starts_with("nc-prod: paused, led by ") && told.contains("s ago), who leads goes on\n"), "{told}");
+    place.order(&["pause", "nc-prod", "--force", "--wait"]);
+    leader.end();
+    assert!(status(&["nc-prod"]).0.starts_with(&format!("nc-prod: paused (last term {term})\n")));
+
+    // A slip is pointed out where it is made, and where it is looked at.
+    let meant = if place.url.starts_with("dynamodb:") { "" } else { "; did you mean nc-prod?" };
+    let line = format!("leaderctl: no such shard so far: nc-prd{meant}\n");
+    let output = place.ask(&["pause", "nc-prd"]);
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(0), line.clone()));
+    let (told, said) = status(&["nc-prd"]);
+    assert!(told.starts_with("nc-prd: paused\n") && said == line, "{told}{said}");
+    place.order(&["resume", "nc-prd"]);
+    assert_eq!(status(&["nc-prd"]).1, if meant.is_empty() { String::new() } else { line });
+    assert_eq!(status(&["another/one"]).1, "");
+
+    // Several shards, in the order in which they are named.
+    let (told, _) = status(&["--json", "nc-prod", "another/one"]);
+    let shards: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(shards.iter().map(|one| &one["shard"]).collect::<Vec<_>>(), ["nc-prod", "another/one"]);
+    let (told, _) = status(&["another/one", "nc-prod"]);
+    assert!(told.starts_with("another/one: free\nnc-prod: paused "), "{told}");
+}
+
+fn wait_returns_when_it_is_so_and_gives_up_in_time(place: &Place) {
+    let said = place.order(&["wait", "shard", "--free"]);
+    assert_eq!(said, "shard: nobody leads\n");
+    for flags in [&["--timeout", "1s"][..], &["--led", "--timeout", "100ms"]] {
+        let output = place.ask(&[&["wait", "shard"], flags].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(75) && output.stdout.is_empty(), "{said}");
+        assert_eq!(said, format!("leaderctl: shard: still nobody leads after {}\n", flags[flags.len() - 1]));
+    }
+    let waits = Lines::of(place.ctl(&["wait", "shard", "--led"]));
+    let slot = Lines::of(place.ctl(&["wait", "many", "--led"]));
+    let leader = place.lead(STEADY);
+    let term = place.read("term");
+    let line = waits.next();
+    assert!(line.starts_with("shard: led by ") && line.contains(&format!("(term {term})")), "{line}");
+    let output = place.ask(&["wait", "shard", "--free", "--timeout", "1s"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(75) && said.contains("shard: still led by "), "{said}");
+    let waits = Lines::of(place.ctl(&["wait", "shard", "--free", "--json"]));
+    leader.end();
+    let status: Value = serde_json::from_str(&waits.next()).unwrap();
+    assert_eq!((&status["held"], &status["shard"]), (&false.into(), &"shard".into()), "{status}");
+
+    // A slot of a shard leads it.
+    let leader = place.lead_as("many/2", &STEADY.replace("term", "slot"));
+    place.read("slot");
+    if place.url.starts_with("dynamodb:") {
+        drop(slot);
+        assert!(place.order(&["wait", "many"]).trim_end().ends_with(" of many/2"));
+    } else {
+        let line = slot.next();
+        assert!(line.starts_with("many: led by ") && line.ends_with(" of many/2"), "{line}");
+    }
+    let waits = Lines::of(place.ctl(&["wait", "many", "--free"]));
+    leader.end();
+    assert_eq!(waits.next(), "many: nobody leads");
+}
+
 fn watch_tells_of_each_leader(place: &Place) {
     let first = place.lead(STEADY);
     let term = place.read("term");
@@ -167,6 +256,120 @@ fn watch_tells_of_each_leader(place: &Place) {
     }
     second.end();
     assert!(lines.next().ends_with("shard: free"));
+}
+
+fn list_and_watch_show_pauses_and_jobs(place: &Place) {
+    let row = |shard: &str| {
+        let table = place.order(&["list", "--orders", shard]);
+        table.lines().nth(1).expect("a row").to_owned()
+    };
+    let leader = place.lead(STEADY);
+    place.read("term");
+    let watches = [&["watch", "--orders", "shard"][..], &["watch", "--orders"]];
+    let watches = watches.map(|words| Lines::of(place.ctl(words)));
+    for lines in &watches {
+        let line = lines.next();
+        assert!(line.contains(" shard: led by "), "{line}");
+    }
+    let next = |lines: &Lines, wanted: &str| {
+        // A record may tell its term a little later than its owner, and that is no news.
+        while !lines.next().contains(wanted) {}
+    };
+    place.order(&["pause", "shard", "--keep", "--for", "1h", "--reason", "two words"]);
+    let line = row("shard");
+    assert!(line.contains("  paused by ") && line.contains("s ago, for another "), "{line}");
+    assert!(line.ends_with(", the leader goes on: two words"), "{line}");
+    let object: Value = serde_json::from_str(&place.order(&["list", "--orders", "--json", "shard"])).unwrap();
+    assert_eq!((&object["paused"], &object["pause"]["reason"]), (&true.into(), &"two words".into()), "{object}");
+    for lines in &watches {
+        next(lines, " shard: paused by ");
+    }
+    place.order(&["resume", "shard"]);
+    for lines in &watches {
+        next(lines, " shard: not paused any more");
+    }
+    drop(watches);
+    assert!(!row("shard").contains("paused"));
+    leader.end();
+
+    // Of all slots, and of a job.
+    let leader = place.lead_as("many/1", &STEADY.replace("term", "slot"));
+    place.read("slot");
+    place.order(&["pause", "many", "--keep"]);
+    let line = row("many/");
+    assert!(line.contains("  paused with all slots of many by ") && line.contains(", until it is resumed"), "{line}");
+    leader.end();
+    let mut job = leaderrun();
+    job.args(["-q", "--every", "366d", "--store", &place.url, "report", "true"])
+        .envs(place.environment.iter().copied());
+    assert!(job.status().unwrap().success());
+    let line = row("report");
+    assert!(line.contains("  last run ") && line.ends_with(": exited with 0"), "{line}");
+    let output = place.ask(&["list"]);
+    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let shown = told.contains("last run ") && told.contains("paused with all slots");
+    assert_eq!(
+        (shown, said.is_empty()),
+        if place.url.starts_with("dynamodb:") { (false, false) } else { (true, true) }
+    );
+}
+
+fn a_prefix_pauses_and_resumes_each_known_shard(place: &Place) {
+    let first = place.lead_as("nc/prod", STEADY);
+    place.read("term");
+    let second = place.lead_as("nc/work/1", &STEADY.replace("term", "slot"));
+    place.read("slot");
+    let other = place.lead_as("other", &STEADY.replace("term", "other"));
+    place.read("other");
+    let said = place.order(&["pause", "--prefix", "nc/", "--reason", "upgrade", "--wait"]);
+    let lines: Vec<&str> = said.lines().collect();
+    let paused =
+        ["nc/prod", "nc/work", "nc/work/1"].map(|shard| format!("{shard}: paused until it is resumed; nobody leads"));
+    assert_eq!(lines[..3], paused, "{said}");
+    assert_eq!(lines[3..], ["paused 3 shards whose names begin with \"nc/\""]);
+    let status: Value = serde_json::from_str(&place.order(&["status", "--json", "other"])).unwrap();
+    assert!(status["held"] == true && status["paused"] == false, "{status}");
+
+    // What is paused already stays as it is, and the others follow.
+    place.order(&["resume", "nc/prod"]);
+    let output = place.ask(&["pause", "--prefix", "nc/"]);
+    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!((output.status.code(), said.matches("already paused by ").count()), (Some(75), 2), "{said}");
+    assert!(
+        told.starts_with("nc/prod: paused ") && told.ends_with("paused 1 of 3 shards whose names begin with \"nc/\"\n")
+    );
+    let told = place.order(&["resume", "--prefix", "nc/", "--json"]);
+    let shards: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(shards.len() == 3 && shards.iter().all(|shard| shard["paused"] == false), "{told}");
+    let told = place.order(&["resume", "--prefix", "nc/"]);
+    assert!(told.ends_with("resumed 0 of 3 shards whose names begin with \"nc/\"\n"), "{told}");
+    for verb in ["pause", "resume"] {
+        let output = place.ask(&[verb, "--prefix", "nobody/"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(75), "{said}");
+        assert_eq!(said, "leaderctl: no shard is known whose name begins with \"nobody/\"\n");
+    }
+    for leader in [first, second, other] {
+        leader.end();
+    }
+}
+
+fn check_as_json_has_a_line_for_each_finding(place: &Place) {
+    let text = place.ask(&["store", "check"]);
+    let json = place.ask(&["store", "check", "--json"]);
+    assert_eq!(text.status.code(), json.status.code());
+    let lines =
+        |output: &Output| String::from_utf8(output.stdout.clone()).unwrap().lines().map(str::to_owned).collect();
+    let (text, json): (Vec<String>, Vec<String>) = (lines(&text), lines(&json));
+    assert!(!json.is_empty() && text.len() == json.len(), "{text:?} {json:?}");
+    for (line, object) in text.iter().zip(&json) {
+        let finding: Value = serde_json::from_str(object).unwrap();
+        let members: Vec<&String> = finding.as_object().unwrap().keys().collect();
+        assert_eq!(members, ["text", "verdict"], "{finding}");
+        let verdict = finding["verdict"].as_str().unwrap();
+        assert!(["good", "doubtful", "bad"].contains(&verdict) && line.starts_with(verdict), "{line} {finding}");
+        assert!(finding["text"].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+    }
 }
 
 fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
@@ -195,8 +398,13 @@ fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
 everywhere!(
     &verify_tells_whether_a_term_leads,
     &verify_within_command_asks_the_candidate,
+    &status_begins_with_what_matters_most,
+    &wait_returns_when_it_is_so_and_gives_up_in_time,
     &watch_tells_of_each_leader,
     &watch_of_all_tells_of_shards_that_are_yet_to_come,
+    &list_and_watch_show_pauses_and_jobs,
+    &a_prefix_pauses_and_resumes_each_known_shard,
+    &check_as_json_has_a_line_for_each_finding,
 );
 
 #[test]

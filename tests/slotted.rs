@@ -152,7 +152,7 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
     assert_eq!(status["led_slots"], serde_json::json!(slots), "{status}");
     assert!(status["held"] == false && status["parent_pause"].is_null(), "{status}");
     let text = place.order(&["status", shard]);
-    assert_eq!(text.lines().next(), Some(&*format!("{shard}: {shard}/1, {shard}/2 are led: use one of these names")));
+    assert_eq!(text.lines().next(), Some(&*format!("{shard}: led as {shard}/1, {shard}/2: use one of these names")));
     let refusal = refused_by(&place, &["step-down", shard]);
     assert!(
         refusal
@@ -225,7 +225,7 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
     let why = why(&[shard]);
     assert!(why.contains(&format!("nobody leads; there were leaders of {shard}/1, {shard}/2\n")), "{why}");
     let text = place.order(&["status", shard]);
-    assert!(text.starts_with(&format!("{shard}: free\n")), "{text}");
+    assert!(text.starts_with(&format!("{shard}: paused\n")), "{text}");
     assert_eq!(place.status(shard)["led_slots"], serde_json::json!([]));
     conclude(place.fleet);
 }

@@ -116,9 +116,9 @@ fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
     assert!(said.contains("stepped down; "), "{said}");
     let third = place.fleet.leader_where(|life| life.term > second.term);
     assert_ne!(third.owner, second.owner);
-    let output = place.ask(&["step-down", "shard", "--to", "nobody", "--for", "2s"]);
-    let warning = String::from_utf8(output.stderr).unwrap();
     let metered = place.url.starts_with("dynamodb:");
+    let output = place.ask(&["step-down", "shard", "--to", "nobody", "--for", "2s", "--force"]);
+    let warning = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && (metered || warning.contains("no standby is called \"nobody\"")));
     let fourth = place.fleet.leader_where(|life| life.term > third.term);
     assert!(fourth.first - third.last >= 1_900_000_000, "{third:?} {fourth:?}");
@@ -127,10 +127,62 @@ fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
     assert_eq!(owners, [&leader.owner, named], "nobody else started in between: {lives:?}");
 }
 
+/// Where standbys announce themselves only if they are told to, nobody can know.
+fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(mut place: Place) {
+    place.start("c0");
+    let leader = place.fleet.leader();
+    let order = ["step-down", "shard", "--to", "nobody", "--for", "1h"];
+    if place.url.starts_with("dynamodb:") {
+        let output = place.ask(&order);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains("nobody knows whether one is called \"nobody\""), "{said}");
+    } else {
+        let refusal = place.refused(&order);
+        assert!(
+            refusal.contains("no standby is called \"nobody\": no standby has announced itself; --force"),
+            "{refusal}"
+        );
+        place.start("c1");
+        wait_until("it is known", || place.status()["standbys"] == 1);
+        let refusal = place.refused(&order);
+        assert!(refusal.contains("there are c1 on ") && !refusal.contains("c0"), "{refusal}");
+        assert_eq!((place.status()["handover"].is_null(), place.fleet.leader().term), (true, leader.term));
+        place.order(&[&order[..], &["--force"]].concat());
+    }
+    wait_until("it steps down", || place.status()["held"] == false);
+    let said = place.order(&["step-down", "shard", "--cancel"]);
+    assert!(said.contains("cancelled the order of ") && said.contains("any candidate may lead"), "{said}");
+    // Nobody waits for an hour.
+    place.fleet.leader_where(|life| life.term > leader.term);
+    let said = place.order(&["step-down", "shard", "--cancel"]);
+    assert!(said.contains("nobody has ordered it to step down"), "{said}");
+    place.fleet.conclude();
+}
+
+fn an_order_that_is_taken_back_in_time_is_not_carried_out(mut place: Place) {
+    // It reads orders when it renews.
+    let flags = ["-v", "--lease", "60s", "--renew", "8s", "--grace", "1s", "--store", &place.url].map(str::to_owned);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    place.fleet.start("c0", &flags, &[], place.environment);
+    let leader = place.fleet.leader();
+    place.order(&["step-down", "shard"]);
+    let said = place.order(&["step-down", "shard", "--cancel"]);
+    assert!(said.contains("to hand over; c0 (term ") && said.contains("if it has read it already"), "{said}");
+    assert!(place.status()["handover"].is_null());
+    let term = leader.term.to_string();
+    // Time is the subject: at its next renewal the leader would read the order.
+    std::thread::sleep(A_WHILE * 4);
+    assert_eq!((place.status()["term"].to_string(), place.fleet.lives().len()), (term, 1));
+    place.fleet.conclude();
+}
+
 fn a_single_candidate_that_steps_down_leads_again_after_a_while(mut place: Place) {
     place.start("c0");
     let leader = place.fleet.leader();
-    place.order(&["step-down", "shard", "--for", "3s"]);
+    let output = place.ask(&["step-down", "shard", "--for", "3s"]);
+    let (status, said) = (output.status, String::from_utf8(output.stderr).unwrap());
+    let is_known = !place.url.starts_with("dynamodb:");
+    assert!(status.success() && said.contains("no standby has announced itself") == is_known, "{said}");
     let next = place.fleet.leader_where(|life| life.term > leader.term);
     assert!(next.first - leader.last.max(place.fleet.lives()[0].last) >= 2_900_000_000, "{next:?}");
     place.fleet.conclude();
@@ -302,6 +354,29 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
         let host = told["host"].as_str().unwrap();
         assert!(line.contains(&format!(", {owner} on {host}: ")), "{line}");
     }
+
+    // Who ordered it, where somebody did.
+    let by = |line: &Value, what: &str| {
+        let ordered = &line["ordered"];
+        ordered["what"] == what
+            && ordered["by"].as_str().is_some_and(|by| by.contains('@'))
+            && ordered["at"].is_string()
+    };
+    assert!(lines.iter().all(|line| line["ordered"].is_null()), "{lines:?}");
+    place.order(&["pause", "shard", "--reason", "a 'good' reason", "--wait"]);
+    wait(&place, &|lines| lines[2]["ended"] == "paused" && by(&lines[2], "pause"));
+    assert_eq!(read(&place)[2]["ordered"]["reason"], "a 'good' reason");
+    let text = place.order(&["history", "shard"]);
+    assert!(text.contains(": paused, by ") && text.trim_end().ends_with(": a 'good' reason"), "{text}");
+    place.order(&["resume", "shard"]);
+    wait(&place, &|lines| lines.len() == 4);
+    place.order(&["step-down", "shard", "--for", "1s"]);
+    wait(&place, &|lines| lines[3]["ended"] == "stepped down" && by(&lines[3], "step-down"));
+
+    let output = place.ask(&["history", "another"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{said}");
+    assert!(said.starts_with("leaderctl: another: no leadership is recorded\n"), "{said}");
     place.fleet.conclude();
 }
 
@@ -330,6 +405,8 @@ everywhere!(
     a_pause_outlasts_candidates_and_the_store,
     a_pause_that_keeps_the_leader_bars_its_successors_until_it_ends_by_itself,
     a_leader_that_steps_down_is_followed_by_whom_it_names,
+    an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are,
+    an_order_that_is_taken_back_in_time_is_not_carried_out,
     a_single_candidate_that_steps_down_leads_again_after_a_while,
     of_operators_who_order_at_once_one_has_its_way,
     an_order_stands_whose_operator_was_killed,

@@ -154,3 +154,28 @@ fn at_a_terminal_a_first_try_needs_no_store_and_warns_also_when_quiet() {
     shell.wait_for("\nit ran");
     assert!(shell.screen().contains("leaderrun: warning: no store named: using file:/"), "{}", shell.screen());
 }
+
+#[test]
+fn list_fits_the_terminal_and_shows_both_ends_of_a_long_name() {
+    let shell = Shell::start();
+    shell.resize(100);
+    let owner = format!("first-{}-last", "x".repeat(80));
+    shell.line(&format!("leaderrun -q --owner {owner} s sleep 1000 &"));
+    shell.line("until leaderctl status s | grep -q ': led'; do sleep 0.1; done; echo led-$((1 + 1))");
+    shell.wait_for("led-2");
+    shell.line(
+        "clear; leaderctl pause s --keep --reason 'two words' >/dev/null; leaderctl list; echo listed-$((1 + 1))",
+    );
+    shell.wait_for("listed-2");
+    let screen = shell.screen();
+    let lines: Vec<&str> = screen.lines().collect();
+    let header = lines.iter().position(|line| line.starts_with("SHARD ")).expect("a header");
+    let row: Vec<&str> = lines[header + 1].split_whitespace().collect();
+    assert!(row.len() == 9 && row[1].starts_with("first-xx") && row[1].ends_with("xx-last"), "{screen}");
+    assert!(row[1].contains("xx...xx") && lines[header + 2].starts_with("  paused by "), "{screen}");
+    assert!(lines[header + 2].ends_with(", the leader goes on: two words"), "{screen}");
+    // The same in a pipe has names as they are.
+    shell.line(&format!("leaderctl list | grep -c {owner}; echo counted-$((1 + 1))"));
+    shell.wait_for("\n1\ncounted-2");
+    shell.line("kill %1; wait");
+}

@@ -72,7 +72,7 @@ fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for
     let said = place.why(&[shard, "--host", "elsewhere"], &[": elsewhere does not lead\n", &led_by, unknown]);
     assert!(!said.contains("the candidate"), "{said}");
 
-    place.order(&["step-down", shard, "--to", "nobody", "--for", "1h"]);
+    place.order(&["step-down", shard, "--to", "nobody", "--for", "1h", "--force"]);
     let handed_over = format!("handover of term {} to nobody, by ", leader.term);
     place.why(
         &[shard],

@@ -1,10 +1,12 @@
 //! `leaderctl`: the operator's tool.
 
+mod age;
 mod forget;
 mod history;
 mod job;
 mod list;
 mod live;
+mod noted;
 mod operator;
 mod pause;
 mod release;
@@ -12,7 +14,9 @@ pub mod selftest;
 mod slots;
 mod status;
 mod step_down;
+mod unknown;
 mod verify;
+mod wait;
 mod watch;
 mod why;
 
@@ -35,6 +39,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pause::{PauseFlags, ResumeFlags};
 use release::ReleaseFlags;
 use selftest::SelftestFlags;
+use serde::Serialize;
 use status::StatusFlags;
 use std::future::Future;
 use std::io::{Write, stdout};
@@ -45,6 +50,7 @@ use std::time::Duration;
 use step_down::StepDownFlags;
 use tokio::runtime::Runtime;
 use verify::VerifyFlags;
+use wait::WaitFlags;
 use watch::WatchFlags;
 use why::WhyFlags;
 
@@ -79,12 +85,14 @@ pub struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show who leads SHARD
+    /// Show who leads each SHARD
     Status(StatusFlags),
     /// Show who leads each shard
     List(ListFlags),
     /// Print a line for each change of leader
     Watch(WatchFlags),
+    /// Return when SHARD is led, or free
+    Wait(WaitFlags),
     /// Check that a term still leads, before a dangerous step
     Verify(VerifyFlags),
     /// Make the leader stop in order, and let another candidate lead
@@ -120,7 +128,11 @@ enum StoreVerb {
     /// Create what the store needs, and change nothing that exists
     Init,
     /// Test what an election needs, and how fast the store is
-    Check,
+    Check {
+        /// Print each finding as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[must_use]
@@ -156,6 +168,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Watch(watch) => target()?.ask(async |store, patience| {
             while_read(watch::watch(store, &watch, patience)).await.map(|()| ExitCode::SUCCESS)
         }),
+        Verb::Wait(wait) => target()?.ask(async |store, patience| wait.wait(&*store, patience).await),
         Verb::StepDown(step_down) => {
             let target = meant()?;
             step_down.check().map_err(Failure::Usage)?;
@@ -176,7 +189,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
         Verb::Store(StoreVerb::Init) => meant()?.ask(async |store, _| init(store).await),
-        Verb::Store(StoreVerb::Check) => target()?.ask(async |store, _| check(store).await),
+        Verb::Store(StoreVerb::Check { json }) => target()?.ask(async move |store, _| check(store, json).await),
     }
 }
 
@@ -224,7 +237,15 @@ async fn init(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
     Ok(printed(done.iter().try_for_each(|line| writeln!(out, "{line}"))))
 }
 
-async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
+/// What each line of `store check --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Checked<'a> {
+    /// `good`, `doubtful` or `bad`.
+    verdict: &'static str,
+    text: &'a str,
+}
+
+async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError> {
     let findings = store.check().await?;
     let mut out = stdout();
     let written = findings.iter().try_for_each(|Finding { verdict, text }| {
@@ -233,6 +254,10 @@ async fn check(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
             Verdict::Doubtful => "doubtful",
             Verdict::Bad => "bad",
         };
+        if json {
+            let finding = serde_json::to_string(&Checked { verdict, text }).expect("a finding is plain data");
+            return writeln!(out, "{finding}");
+        }
         writeln!(out, "{verdict:<9} {text}")
     });
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);

@@ -3,7 +3,12 @@
 //! The hazard: writing the history must never delay an election or make it fail. So the driver writes it in a task of
 //! its own, in bounded time, and an entry that could not be written is missing. A leadership that has a successor but
 //! no end stopped without a word: its host crashed, or was cut off from the store.
+//!
+//! Operators write, too: who ordered that a leadership ends. The leader does not know of that when it writes its entry
+//! again, so what operators wrote is kept. An order may be taken back, or come too late: it explains an end only if the
+//! end is of its kind.
 
+use super::orders::operator;
 use super::update::{Edit, Start, update};
 use crate::election::Ended;
 use crate::lease::{Candidate, Shard, Term};
@@ -17,6 +22,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const MOST: usize = 16;
 /// The most letters of how a leadership ended.
 const LONGEST_END: usize = 200;
+/// The most letters of an operator's reason, and of a name.
+const LONGEST_REASON: usize = 100;
 
 /// One leadership. Fields are added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +39,57 @@ pub struct Entry {
     /// None while the leadership lasts, or where nobody could say how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
+    /// The last order of an operator that this leadership ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<Ordered>,
+}
+
+/// An operator's order that a leadership ends. Fields are added, never renamed or removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ordered {
+    /// One of [`PAUSE`], [`STEP_DOWN`] and [`RELEASE`], or a word of a later version.
+    pub what: String,
+    pub by: String,
+    /// Milliseconds since 1970, by the clock of the operator's host.
+    pub at_millis: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Who was to lead next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+pub const PAUSE: &str = "pause";
+pub const STEP_DOWN: &str = "step-down";
+pub const RELEASE: &str = "release";
+
+impl Ordered {
+    /// A new order of the operator who runs this process.
+    #[must_use]
+    pub fn now(what: &str, reason: Option<&str>, to: Option<&str>) -> Self {
+        let short = |text: &str| text.chars().take(LONGEST_REASON).collect();
+        let (reason, to) = (reason.map(short), to.map(short));
+        Self { what: what.to_owned(), by: operator(), at_millis: wall_clock_millis(), reason, to }
+    }
+
+    /// Whether it can be the cause of such an end.
+    fn explains(&self, ended: &str) -> bool {
+        match self.what.as_str() {
+            PAUSE => ended == Ended::Paused.to_string(),
+            STEP_DOWN => ended == Ended::SteppedDown.to_string(),
+            RELEASE => ended.starts_with("lost: "),
+            _ => false,
+        }
+    }
+}
+
+impl Entry {
+    /// The order that ended this leadership.
+    #[must_use]
+    pub fn cause(&self) -> Option<&Ordered> {
+        let ended = self.ended.as_deref()?;
+        self.ordered.as_ref().filter(|ordered| ordered.explains(ended))
+    }
 }
 
 /// The history, oldest leadership first.
@@ -62,6 +120,25 @@ pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how:
     .await
 }
 
+/// Records who ordered that `term` ends. False if the history does not have that leadership, or not yet.
+///
+/// # Errors
+/// As [`Notes::replace`]; misconfigured where another program wrote the note.
+pub async fn order<S: Notes + ?Sized>(
+    store: &S,
+    shard: &Shard,
+    term: Term,
+    ordered: &Ordered,
+) -> Result<bool, StoreError> {
+    update(store, shard, &Page::History, "history", Start::Read, |standing| {
+        let history = entries(standing).map_err(|error| foreign(shard, &error))?;
+        let Some(entry) = history.iter().find(|entry| entry.term == term) else { return Ok(Edit::Leave(false)) };
+        let entry = Entry { ordered: Some(ordered.clone()), ..entry.clone() };
+        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), true))
+    })
+    .await
+}
+
 /// Writes one candidate's part of the history.
 #[derive(Debug, Default)]
 pub struct History {
@@ -85,6 +162,7 @@ impl History {
             from_millis: wall_clock_millis(),
             to_millis: None,
             ended: None,
+            ordered: None,
         });
         true
     }
@@ -125,8 +203,12 @@ fn foreign(shard: &Shard, error: &serde_json::Error) -> StoreError {
 
 /// The history with `entry` in it, in the order of terms, cut to the length that a note may have.
 fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
+    let mut entry = entry.clone();
+    if let Some(known) = history.iter().find(|known| known.term == entry.term) {
+        entry.ordered = entry.ordered.or_else(|| known.ordered.clone());
+    }
     history.retain(|known| known.term != entry.term);
-    history.push(entry.clone());
+    history.push(entry);
     history.sort_by_key(|entry| entry.term);
     loop {
         let text = serde_json::to_string(&history).expect("a history is plain data");
@@ -151,6 +233,7 @@ mod tests {
             from_millis: 1,
             to_millis: None,
             ended: None,
+            ordered: None,
         }
     }
 
@@ -175,6 +258,42 @@ mod tests {
         let history: Vec<Entry> = serde_json::from_str(&with_entry(history, &late)).unwrap();
         let ends: Vec<_> = history.iter().map(|entry| entry.ended.as_deref()).collect();
         assert_eq!(ends, [None, Some("lost"), None]);
+    }
+
+    #[tokio::test]
+    async fn an_order_is_kept_when_its_leader_writes_and_explains_an_end_of_its_kind() {
+        let (store, shard) = (crate::store::memory::Memory::default(), "db".parse().unwrap());
+        let candidate = Candidate {
+            shard: Shard::clone(&shard),
+            owner: "a".to_owned(),
+            session: crate::lease::Session::from_record("s"),
+            host: "db1".to_owned(),
+            pid: 7,
+            lease: std::time::Duration::from_secs(9),
+        };
+        let ordered = Ordered::now(PAUSE, Some("a reason"), None);
+        assert!(!order(&store, &shard, Term(3), &ordered).await.unwrap(), "nobody leads");
+        let history = History::default();
+        history.open(&candidate, Term(3));
+        history.save(&store, &shard).await.unwrap();
+        assert!(order(&store, &shard, Term(3), &ordered).await.unwrap());
+        assert!(!order(&store, &shard, Term(4), &ordered).await.unwrap());
+        assert_eq!(read(&store, &shard).await.unwrap()[0].cause(), None, "it leads");
+        history.close(Term(3), &Ended::Paused);
+        history.save(&store, &shard).await.unwrap();
+        let entries = read(&store, &shard).await.unwrap();
+        assert_eq!((entries.len(), entries[0].cause()), (1, Some(&ordered)));
+        for (what, ended, explains) in [
+            (PAUSE, "stepped down", false),
+            (STEP_DOWN, "stepped down", true),
+            (RELEASE, "lost: the store has no record of it any more", true),
+            (RELEASE, "exited with 0", false),
+            ("later", "paused", false),
+        ] {
+            let entry =
+                Entry { ended: Some(ended.to_owned()), ordered: Some(Ordered::now(what, None, None)), ..entry(1, "a") };
+            assert_eq!(entry.cause().is_some(), explains, "{what}: {ended}");
+        }
     }
 
     #[test]

@@ -166,7 +166,7 @@ fn the_notes_that_the_programs_write_stay_as_they_are() {
     let status = || place.order(&["status", "--json", "--standbys", "led"]);
     wait_until("it leads", || status().contains("\"held\":true"));
     wait_until("that is written down", || !place.order(&["history", "led"]).is_empty());
-    place.order(&["step-down", "led", "--to", "nobody", "--for", "1h"]);
+    place.order(&["step-down", "led", "--to", "nobody", "--for", "1h", "--force"]);
     wait_until("it is written down", || place.order(&["history", "led"]).contains("stepped down"));
     wait_until("it waits", || status().contains("\"standbys\":1"));
     let lines = files(&place.path("store"));

@@ -1,9 +1,12 @@
 //! `leaderctl history`: how the last leaderships of a shard went.
 
-use super::{inspect, printed, rfc3339};
+use super::age::dated;
+use super::unknown::Unknown;
+use super::{PROGRAM, inspect, printed, rfc3339};
 use crate::lease::{Shard, Term};
-use crate::notes::history::{self, Entry};
-use crate::store::{Store, StoreError, within};
+use crate::notes::history::{self, Entry, Ordered};
+use crate::observe::terminal;
+use crate::store::{Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
@@ -36,6 +39,23 @@ struct Line<'a> {
     to: Option<String>,
     /// None while it lasts.
     ended: Option<&'a str>,
+    /// The order of an operator that ended it.
+    ordered: Option<Order<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Order<'a> {
+    what: &'a str,
+    by: &'a str,
+    at: String,
+    reason: Option<&'a str>,
+    to: Option<&'a str>,
+}
+
+impl<'a> Order<'a> {
+    fn of(Ordered { what, by, at_millis, reason, to }: &'a Ordered) -> Self {
+        Self { what, by, at: rfc3339(*at_millis), reason: reason.as_deref(), to: to.as_deref() }
+    }
 }
 
 /// How a leadership ended that recorded no end and does not lead any more.
@@ -46,13 +66,30 @@ impl HistoryFlags {
     /// As [`history::read`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let entries = within(patience, history::read(store, &self.shard)).await?;
-        let leads = inspect(store, &self.shard, patience).await?.holder.and_then(|holder| holder.term);
+        let report = inspect(store, &self.shard, patience).await?;
+        if entries.is_empty() && !self.json {
+            self.say_that_there_is_none(store, &report, patience).await;
+        }
+        let leads = report.holder.and_then(|holder| holder.term);
         let lines = entries.iter().map(|entry| {
             let ended = ended(entry, leads);
             if self.json { self.as_json(entry, ended) } else { as_text(entry, ended) }
         });
         let mut out = stdout().lock();
         Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
+    }
+
+    async fn say_that_there_is_none(&self, store: &dyn Store, report: &Report, patience: Duration) {
+        let shard = &self.shard;
+        let why = match report {
+            Report { holder: Some(holder), .. } => format!("{holder} leads, and has not recorded that yet"),
+            Report { last_term: Some(term), .. } => format!("no leadership is recorded; the last term was {term}"),
+            Report { .. } => "no leadership is recorded".to_owned(),
+        };
+        terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(why)));
+        if let Some(unknown) = Unknown::find(store, shard, patience).await {
+            unknown.say(shard);
+        }
     }
 
     fn as_json(&self, entry: &Entry, ended: Option<&str>) -> String {
@@ -65,6 +102,7 @@ impl HistoryFlags {
             from: rfc3339(entry.from_millis),
             to: entry.to_millis.map(rfc3339),
             ended,
+            ordered: entry.cause().map(Order::of),
         };
         serde_json::to_string(&line).expect("a line of history is plain data")
     }
@@ -77,13 +115,18 @@ fn ended(entry: &Entry, leads: Option<Term>) -> Option<&str> {
 
 fn as_text(entry: &Entry, ended: Option<&str>) -> String {
     let to = match (entry.to_millis, ended) {
-        (Some(to), _) => rfc3339(to),
+        (Some(to), _) => dated(to),
         (None, Some(_)) => "?".to_owned(),
         (None, None) => "now".to_owned(),
     };
     let Entry { term, owner, host, .. } = entry;
-    let (from, how) = (rfc3339(entry.from_millis), ended.unwrap_or("leads"));
-    on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}"))
+    let (from, how) = (dated(entry.from_millis), ended.unwrap_or("leads"));
+    let cause = entry.cause().map(|Ordered { by, reason, to, .. }| {
+        let to = to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
+        let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("{to}, by {by}{reason}")
+    });
+    on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}{}", cause.unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -100,10 +143,17 @@ mod tests {
             from_millis: 0,
             to_millis: None,
             ended: None,
+            ordered: None,
         };
         let text = |leads| as_text(&entry, ended(&entry, leads));
-        assert_eq!(text(Some(Term(3))), "1970-01-01T00:00:00.000Z to now: term 3, me  on db1: leads");
-        assert_eq!(text(None), format!("1970-01-01T00:00:00.000Z to ?: term 3, me  on db1: {UNTOLD}"));
+        let from = dated(0);
+        assert_eq!(text(Some(Term(3))), format!("{from} to now: term 3, me  on db1: leads"));
+        assert_eq!(text(None), format!("{from} to ?: term 3, me  on db1: {UNTOLD}"));
         assert_eq!(text(Some(Term(4))), text(None));
+        let ordered = Some(Ordered::now(history::PAUSE, Some("migration"), None));
+        let by = ordered.as_ref().map(|ordered| ordered.by.clone()).unwrap();
+        let paused = Entry { to_millis: Some(0), ended: Some("paused".to_owned()), ordered, ..entry };
+        let text = as_text(&paused, ended(&paused, None));
+        assert_eq!(text, format!("{from} to {from}: term 3, me  on db1: paused, by {by}: migration"));
     }
 }

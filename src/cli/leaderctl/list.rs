@@ -1,20 +1,33 @@
 //! `leaderctl list`: who leads each shard, in a line for each.
 
-use super::live::Live;
+use super::age::{ago, coarse};
+use super::live::{self, Live};
+use super::noted::{Notes, note};
 use super::slots::{self, sessions, waiting};
 use super::status::{Shown, as_json};
-use super::{printed, rfc3339};
-use crate::lease::{Prefix, Shard, show};
+use super::{PROGRAM, printed};
+use crate::lease::{Prefix, Shard};
+use crate::observe::terminal;
 use crate::store::{Report, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
-use std::io::{BufWriter, Write, stdout};
+use std::io::{BufWriter, IsTerminal, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
 const COLUMNS: usize = 9;
+/// Between two columns.
+const GAP: usize = 2;
+/// The columns with names, which are shortened where the output is a terminal: the shard's last of all.
+const SHARD: usize = 0;
+const LEADER_AND_HOST: [usize; 2] = [1, 2];
+/// The shortest that a name becomes: both ends of it still tell it apart.
+const SHORTEST: usize = 11;
+/// What stands for the middle of a name.
+const LEFT_OUT: &str = "...";
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option that stands alone")]
 pub struct ListFlags {
     /// List only shards whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true, value_parser = clap::value_parser!(Prefix))]
@@ -23,6 +36,10 @@ pub struct ListFlags {
     /// Count standbys even if that costs money
     #[arg(long)]
     standbys: bool,
+
+    /// Show pauses and jobs even if that costs money, or takes long
+    #[arg(long)]
+    orders: bool,
 
     /// Continue: redraw the table on a terminal, or print a line for each change
     #[arg(long)]
@@ -44,10 +61,14 @@ impl ListFlags {
         let lines = if self.json {
             list.iter().map(|(shard, shown)| as_json(shard, shown)).collect()
         } else {
-            as_columns(&list)
+            as_columns(&list, stdout().is_terminal().then(live::columns))
         };
         let mut out = BufWriter::new(stdout().lock());
-        Ok(printed(lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush())))
+        let written = printed(lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush()));
+        if !self.json && list.iter().any(|(_, shown)| shown.orders.is_none() && shown.trouble.is_none()) {
+            terminal::say(format_args!("{PROGRAM}: pauses and jobs are not shown: --orders reads them"));
+        }
+        Ok(written)
     }
 
     async fn read(&self, store: &dyn Store, patience: Duration) -> Result<Vec<(Shard, Shown)>, StoreError> {
@@ -58,27 +79,72 @@ impl ListFlags {
         } else {
             None
         };
+        let notes = Notes::of(store, &list, self.orders, patience).await?;
         let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
         let shown = |(shard, report): &(Shard, Report)| {
-            let standbys = standbys.as_ref().map(|all| waiting(all, shard, &leaders));
-            (shard.clone(), Shown { report: report.clone(), standbys, ..Shown::default() })
+            let standbys = standbys.as_ref().map(|all| waiting(all, shard, &leaders).count());
+            let mut shown = Shown { report: report.clone(), standbys, ..Shown::default() };
+            if let Some(notes) = &notes {
+                notes.add_to(shard, &mut shown);
+            }
+            (shard.clone(), shown)
         };
         Ok(list.iter().map(shown).collect())
     }
 }
 
 /// Aligned lines with one word for each column, whatever a record contains, so that programs can split them at blanks.
-pub fn as_columns(list: &[(Shard, Shown)]) -> Vec<String> {
-    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED-AGO", "EXPIRES-IN", "STANDBYS"];
-    let header = header.map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(header).chain(list.iter().map(|(shard, shown)| row(shard, shown))).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: [usize; COLUMNS] = std::array::from_fn(width);
-    let line = |row: &[String; COLUMNS]| {
-        let padded = row.iter().zip(widths).map(|(word, width)| format!("{word:<width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
+/// What else there is to say comes last.
+///
+/// A terminal has a `width`: long names are shortened in the middle, and the rest gets a line of its own. Elsewhere
+/// names stay as they are, because somebody looks for them, or hands them on.
+pub fn as_columns(list: &[(Shard, Shown)], width: Option<usize>) -> Vec<String> {
+    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS"];
+    let header = (header.map(str::to_owned), if width.is_none() { "NOTE".to_owned() } else { String::new() });
+    let rows = list.iter().map(|(shard, shown)| (row(shard, shown), note(shown)));
+    let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
+    let widest = |column: usize| rows.iter().map(|(row, _)| row[column].chars().count()).max().unwrap_or_default();
+    let mut widths: [usize; COLUMNS] = std::array::from_fn(widest);
+    if let Some(width) = width {
+        narrow(&mut widths, width);
+    }
+    let mut lines = Vec::new();
+    for (row, note) in &rows {
+        let padded = row.iter().zip(widths).map(|(word, width)| format!("{:<width$}", shortened(word, width)));
+        let line = padded.collect::<Vec<_>>().join("  ");
+        match width {
+            None => lines.push(format!("{line}  {note}").trim_end().to_owned()),
+            Some(width) => {
+                lines.push(line.trim_end().to_owned());
+                let beneath: String = format!("  {note}").chars().take(width).collect();
+                lines.extend((!note.is_empty()).then_some(beneath));
+            }
+        }
+    }
+    lines
+}
+
+/// Takes from the widest names until a line fits, or they are as short as they may become.
+fn narrow(widths: &mut [usize; COLUMNS], most: usize) {
+    while widths.iter().sum::<usize>() + GAP * (COLUMNS - 1) > most {
+        let widest = LEADER_AND_HOST.into_iter().max_by_key(|&column| widths[column]);
+        let widest = widest.filter(|&column| widths[column] > SHORTEST).unwrap_or(SHARD);
+        if widths[widest] <= SHORTEST {
+            return;
+        }
+        widths[widest] -= 1;
+    }
+}
+
+/// A word with at most `width` letters, without its middle if it has more.
+fn shortened(word: &str, width: usize) -> String {
+    let letters: Vec<char> = word.chars().collect();
+    if letters.len() <= width {
+        return word.to_owned();
+    }
+    let kept = width.saturating_sub(LEFT_OUT.len());
+    let (from, to) = (kept.div_ceil(2), letters.len() - kept / 2);
+    letters[..from].iter().copied().chain(LEFT_OUT.chars()).chain(letters[to..].iter().copied()).collect()
 }
 
 pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMNS] {
@@ -91,9 +157,9 @@ pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; CO
         holder.and_then(|holder| holder.host.clone()),
         holder.and_then(|holder| holder.pid).map(|pid| pid.to_string()),
         term.map(|term| term.to_string()),
-        holder.and_then(|holder| holder.since_millis).map(rfc3339),
-        holder.and_then(|holder| holder.renewed_ago).map(|ago| show(ago).replace(' ', "")),
-        holder.and_then(|holder| holder.expires_in).map(|left| show(left).replace(' ', "")),
+        holder.and_then(|holder| holder.since_millis).map(|since| ago(since).replace(" ago", "")),
+        holder.and_then(|holder| holder.renewed_ago).map(coarse),
+        holder.and_then(|holder| holder.expires_in).map(coarse),
         standbys.map(|count| count.to_string()),
     ]
     .map(|cell| word(cell.unwrap_or_default()))
@@ -110,6 +176,7 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
     use crate::lease::Term;
+    use crate::notes::orders::{self, Orders};
     use crate::store::Holder;
 
     #[test]
@@ -130,7 +197,12 @@ mod tests {
             let fate = if holder.is_some() { Fate::Accepted } else { Fate::Refused };
             let report = Report { holder, last_term: source.one_in(2).then(|| Term(source.number())) };
             let shown = Shown { report, standbys: source.one_in(2).then_some(3), ..Shown::default() };
-            for line in as_columns(&[("db/main".parse().unwrap(), shown)]) {
+            let list = [("db/main".parse().unwrap(), shown)];
+            for (line, header) in as_columns(&list, None).iter().zip([1, 0]) {
+                assert_eq!(line.split_whitespace().count(), COLUMNS + header, "{line:?}");
+                assert!(!line.contains(char::is_control), "{line:?}");
+            }
+            for line in as_columns(&list, Some(100)) {
                 assert_eq!(line.split_whitespace().count(), COLUMNS, "{line:?}");
                 assert!(!line.contains(char::is_control), "{line:?}");
             }
@@ -153,14 +225,41 @@ mod tests {
         let shown = |report, standbys| Shown { report, standbys, ..Shown::default() };
         let led = shown(Report { holder: Some(holder), last_term: Some(Term(12)) }, Some(2));
         let free = shown(Report { holder: None, last_term: Some(Term(3)) }, None);
-        let lines = as_columns(&[("a".parse().unwrap(), led), ("db/main".parse().unwrap(), free)]);
+        let list = [("a".parse().unwrap(), led), ("db/main".parse().unwrap(), free)];
+        let lines = as_columns(&list, None);
+        // The age is that of the clock that tests run by.
+        let age = lines[1].split_whitespace().nth(5).unwrap().to_owned();
+        let pad = " ".repeat(age.len() - 1);
+        assert!(age.ends_with('d') && age.len() == 6, "{age}");
         assert_eq!(
             lines,
             [
-                "SHARD    LEADER       HOST  PID  TERM  SINCE                     RENEWED-AGO  EXPIRES-IN  STANDBYS",
-                "a        a_long_name  db1   7    12    1970-01-01T00:00:00.000Z  5s750ms      9s250ms     2",
-                "db/main  -            -     -    3     -                         -            -           -",
+                "SHARD    LEADER       HOST  PID  TERM  SINCE   RENEWED  EXPIRES  STANDBYS  NOTE".to_owned(),
+                format!("a        a_long_name  db1   7    12    {age}  5s       9s       2"),
+                format!("db/main  -            -     -    3     -{pad}  -        -        -"),
             ]
         );
+    }
+
+    #[test]
+    fn a_terminal_shows_both_ends_of_a_long_name_and_what_is_beside_it_beneath() {
+        let pause = orders::pause(Some("a \u{1b}reason".to_owned()), true, Some(Duration::from_secs(90))).unwrap();
+        let holder = Holder { owner: "o".repeat(70), host: Some("h".repeat(50)), ..Holder::default() };
+        let shown = Shown {
+            report: Report { holder: Some(holder), last_term: None },
+            orders: Some(Orders { pause: Some(pause.clone()), handover: None }),
+            ..Shown::default()
+        };
+        let list = [("a/name/that-is-long".parse().unwrap(), shown)];
+        let by = &pause.by;
+        let note = format!("paused by {by} 0s ago, for another 1m 30s, the leader goes on: a  reason");
+        let lines = as_columns(&list, Some(100));
+        assert!(lines.iter().all(|line| line.chars().count() <= 100), "{lines:#?}");
+        assert!(lines[1].starts_with("a/name/that-is-long  oooooo") && lines[1].contains("ooo...ooo"), "{lines:#?}");
+        assert_eq!((lines.len(), &lines[2]), (3, &format!("  {note}")));
+        let lines = as_columns(&list, None);
+        assert!(lines[1].contains(&"o".repeat(70)) && lines[1].ends_with(&note), "{lines:#?}");
+        assert_eq!(shortened("0123456789", 7), "01...89");
+        assert_eq!(shortened("0123456789", 10), "0123456789");
     }
 }

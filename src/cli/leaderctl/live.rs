@@ -1,9 +1,12 @@
 //! `leaderctl list --watch`: a table that is redrawn on a terminal; elsewhere, a line for each change.
 
 use super::list::{as_columns, row};
+use super::noted::note;
 use super::status::{Shown, as_json};
 use super::{PROGRAM, rfc3339};
 use crate::lease::Shard;
+use crate::notes::jobs::Ledger;
+use crate::notes::orders::PauseOrder;
 use crate::observe::terminal;
 use crate::store::StoreError;
 use crate::text::on_one_line;
@@ -61,12 +64,13 @@ impl Live {
     fn changes(&mut self, list: &[(Shard, Shown)]) -> std::io::Result<()> {
         let mut out = BufWriter::new(stdout().lock());
         for (shard, shown) in list {
-            let lasting = lasting(shard, shown);
+            let lasting = lasting(shown);
             if self.known.get(shard) != Some(&lasting) {
                 if self.json {
                     writeln!(out, "{}", as_json(shard, shown))?;
                 } else {
-                    writeln!(out, "{} {}", rfc3339(wall_clock_millis()), row(shard, shown).join(" "))?;
+                    let words = format!("{} {}", row(shard, shown).join(" "), note(shown));
+                    writeln!(out, "{} {}", rfc3339(wall_clock_millis()), words.trim_end())?;
                 }
                 self.known.insert(shard.clone(), lasting);
             }
@@ -75,18 +79,22 @@ impl Live {
     }
 }
 
-/// The part of a row that does not change just because time passes.
-fn lasting(shard: &Shard, shown: &Shown) -> String {
-    let mut report = shown.report.clone();
+/// What does not change just because time passes.
+fn lasting(Shown { report, standbys, orders, ledger, kin, .. }: &Shown) -> String {
+    let mut report = report.clone();
     if let Some(holder) = &mut report.holder {
         (holder.renewed_ago, holder.expires_in) = (None, None);
     }
-    row(shard, &Shown { report, standbys: shown.standbys, ..Shown::default() }).join(" ")
+    let id = |pause: &PauseOrder| pause.id.clone();
+    let pause = orders.as_ref().and_then(|orders| orders.pause.as_ref()).map(id);
+    let handover = orders.as_ref().and_then(|orders| orders.handover.as_ref()).map(|handover| handover.id.clone());
+    let above = kin.pause.as_ref().map(|above| id(&above.pause));
+    format!("{:?}", (report, standbys, pause, above, handover, ledger.as_ref().map(Ledger::counting)))
 }
 
 fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
     let (rows, columns) = size();
-    let mut lines = as_columns(list);
+    let mut lines = as_columns(list, Some(columns));
     let status = trouble.map_or_else(|| rfc3339(wall_clock_millis()), |trouble| format!("{trouble}; retrying"));
     lines.insert(0, status);
     if lines.len() >= rows {
@@ -104,6 +112,11 @@ fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
     out.flush()
 }
 
+/// The columns of the terminal, or of a VT100.
+pub fn columns() -> usize {
+    size().1
+}
+
 /// The rows and columns of the terminal, or of a VT100.
 fn size() -> (usize, usize) {
     let usual = (24, 80);
@@ -119,14 +132,13 @@ mod tests {
 
     #[test]
     fn a_lease_that_runs_down_is_no_change_and_another_leader_is_one() {
-        let shard: Shard = "db".parse().unwrap();
         let shown = |owner: &str, seconds| {
             let (renewed_ago, expires_in) =
                 (Some(Duration::from_secs(15 - seconds)), Some(Duration::from_secs(seconds)));
             let holder = Holder { owner: owner.to_owned(), renewed_ago, expires_in, ..Holder::default() };
             Shown { report: Report { holder: Some(holder), last_term: None }, standbys: Some(1), ..Shown::default() }
         };
-        assert_eq!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("a", 3)));
-        assert_ne!(lasting(&shard, &shown("a", 9)), lasting(&shard, &shown("b", 9)));
+        assert_eq!(lasting(&shown("a", 9)), lasting(&shown("a", 3)));
+        assert_ne!(lasting(&shown("a", 9)), lasting(&shown("b", 9)));
     }
 }

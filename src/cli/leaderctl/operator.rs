@@ -3,16 +3,16 @@
 //! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one
 //! note in one step, and then only waits and reports; if it is run again, it finds its work done.
 
-use super::slots::{Kin, Slots};
+use super::slots::{self, Kin, Slots};
 use super::status::{self, Shown};
 use super::{PROGRAM, fail, inspect, printed};
 use crate::exit;
-use crate::lease::{Shard, show};
+use crate::lease::{Shard, Term, show};
+use crate::notes::history::{self, Ordered};
 use crate::notes::jobs;
 use crate::notes::orders::{self, Orders};
-use crate::notes::standbys;
+use crate::notes::standbys::Standby;
 use crate::observe::terminal;
-use crate::slots;
 use crate::store::{Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use std::cell::RefCell;
@@ -88,6 +88,17 @@ impl Operator<'_> {
         within(self.patience * 4, orders::change(self.store, self.shard, edit)).await
     }
 
+    /// Notes in the history who ordered that these leaderships end. That explains the order, and does not carry it out:
+    /// so a failure is passed over.
+    pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Option<Term>)>, ordered: &Ordered) {
+        for (shard, term) in leaders {
+            let Some(term) = term else { continue };
+            if within(self.patience, history::order(self.store, shard, term, ordered)).await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Looks until `found` finds what is waited for. None if that takes longer than `most`.
     ///
     /// If the store is unreachable meanwhile, this is reported once.
@@ -139,7 +150,7 @@ impl Operator<'_> {
             let (report, orders) = (self.inspect().await?, self.orders().await?);
             let ledger = within(self.patience, jobs::last(self.store, self.shard)).await?;
             let kin = Kin::of(self.store, self.shard, &report, self.patience).await?;
-            Ok(Shown { report, orders: Some(orders), ledger, kin, standbys: None })
+            Ok(Shown { report, orders: Some(orders), ledger, kin, ..Shown::default() })
         };
         let shown = state.await.map_err(|error| self.although(sentence, error))?;
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
@@ -162,14 +173,10 @@ impl Operator<'_> {
         fail(exit::NOT_ACQUIRED, &format!("{}: {what} after {most}; the order stays in force", self.shard))
     }
 
-    /// Whether the store knows a standby of the shard with this owner or host.
-    pub async fn knows_standby(&self, name: &str) -> Result<bool, StoreError> {
-        // A standby of a slot waits for any slot of the shard.
-        let parent = slots::parent(self.shard).map(|(parent, _)| parent);
-        let prefix = parent.as_ref().unwrap_or(self.shard).as_str();
-        let standbys = within(self.patience, standbys::standbys(self.store, prefix)).await?;
-        let named = |standby: &standbys::Standby| standby.owner == name || standby.host == name;
-        let waits = |shard: &Shard| shard == self.shard || Some(shard) == parent.as_ref();
-        Ok(standbys.iter().any(|(shard, standby)| waits(shard) && named(standby)))
+    /// The standbys that have announced themselves, of the shard, or of any slot of the shard that it is a slot of.
+    pub async fn standbys(&self) -> Result<Vec<Standby>, StoreError> {
+        let all = slots::standbys(self.store, self.shard.as_str(), self.patience).await?;
+        let waits = |shard: &Shard| slots::is_waited_for(self.shard, shard.as_str());
+        Ok(all.into_iter().filter(|(shard, _)| waits(shard)).map(|(_, standby)| standby).collect())
     }
 }

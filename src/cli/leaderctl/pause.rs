@@ -1,21 +1,73 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
+use super::age::dated;
 use super::operator::Operator;
-use super::rfc3339;
+use super::unknown::Unknown;
+use super::{fail, printed};
 use crate::cli::flags;
 use crate::exit;
-use crate::lease::{Shard, show};
+use crate::lease::{Prefix, Shard, show};
+use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
+use crate::slots;
 use crate::store::{Store, StoreError, within};
 use clap::Args;
+use std::collections::BTreeSet;
+use std::io::{Write, stdout};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The shards that an order is for.
+#[derive(Debug, Args)]
+struct Targets {
+    /// The name of the shard
+    #[arg(value_name = "SHARD", required_unless_present = "prefix", conflicts_with = "prefix",
+          value_parser = clap::value_parser!(Shard))]
+    shard: Option<Shard>,
+
+    /// Each known shard whose name begins with this
+    #[arg(long, value_name = "PREFIX", value_parser = clap::value_parser!(Prefix))]
+    prefix: Option<Prefix>,
+}
+
+impl Targets {
+    /// The shards in order. A pause of all slots belongs to the shard that has them, which may never be led itself.
+    async fn find(&self, store: &dyn Store) -> Result<Vec<Shard>, StoreError> {
+        let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
+        let list = store.list(prefix.as_str()).await?;
+        let parent = |shard: &Shard| slots::parent(shard).map(|(parent, _)| parent);
+        let names = list.into_iter().flat_map(|(shard, _)| [parent(&shard), Some(shard)]).flatten();
+        let names: BTreeSet<Shard> = names.filter(|name| name.as_str().starts_with(prefix.as_str())).collect();
+        Ok(names.into_iter().collect())
+    }
+
+    /// Refuses where the prefix is that of no shard.
+    fn nothing(&self) -> ExitCode {
+        let prefix = self.prefix.as_ref().map(Prefix::as_str).unwrap_or_default();
+        fail(exit::NOT_ACQUIRED, &format!("no shard is known whose name begins with \"{prefix}\""))
+    }
+
+    /// Says how many shards an order was for, after a line about each.
+    fn conclude(&self, done: &str, count: usize, all: usize, json: bool) -> ExitCode {
+        let Some(prefix) = self.prefix.as_ref().filter(|_| !json) else { return ExitCode::SUCCESS };
+        let of = if count == all { String::new() } else { format!(" of {all}") };
+        let shards = if all == 1 { "shard" } else { "shards" };
+        printed(writeln!(stdout(), "{done} {count}{of} {shards} whose names begin with \"{}\"", prefix.as_str()))
+    }
+}
+
+/// An error in the middle of several shards, with what was done before it.
+fn after(done: usize, all: usize, what: &str, mut error: StoreError) -> StoreError {
+    if all > 1 {
+        error.message = format!("{}; {what} {done} of {all} shards", error.message);
+    }
+    error
+}
 
 #[derive(Debug, Args)]
 pub struct PauseFlags {
-    /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
-    shard: Shard,
+    #[command(flatten)]
+    targets: Targets,
 
     /// End the pause after this long [default: when it is resumed]
     #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
@@ -46,9 +98,8 @@ pub struct PauseFlags {
 
 #[derive(Debug, Args)]
 pub struct ResumeFlags {
-    /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
-    shard: Shard,
+    #[command(flatten)]
+    targets: Targets,
 
     /// Remove the orders even if another program wrote them
     #[arg(long)]
@@ -80,7 +131,35 @@ impl PauseFlags {
     /// # Errors
     /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+        let shards = self.targets.find(store).await?;
+        let all = shards.len();
+        // All are paused before any of them is waited for.
+        let (mut paused, mut status) = (Vec::new(), ExitCode::SUCCESS);
+        for shard in &shards {
+            let operator = Operator { store, patience, shard, json: self.json };
+            match self.pause(&operator).await {
+                Ok(None) => paused.push(operator),
+                Ok(Some(refusal)) => status = refusal,
+                Err(error) => return Err(after(paused.len(), all, "paused", error)),
+            }
+        }
+        if shards.is_empty() {
+            return Ok(self.targets.nothing());
+        }
+        let begun = Instant::now();
+        for operator in &paused {
+            let most = self.wait.map(|most| most.map(|most| most.saturating_sub(begun.elapsed())));
+            let told = self.report(operator, most).await.map_err(|error| after(paused.len(), all, "paused", error))?;
+            if told != ExitCode::SUCCESS {
+                status = told;
+            }
+        }
+        let told = self.targets.conclude("paused", paused.len(), all, self.json);
+        Ok(if status == ExitCode::SUCCESS { told } else { status })
+    }
+
+    /// Orders the pause. Some if it was refused.
+    async fn pause(&self, operator: &Operator<'_>) -> Result<Option<ExitCode>, StoreError> {
         let order = orders::pause(self.reason.clone(), self.keep, self.lasts)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
         let mut other: Option<PauseOrder> = None;
@@ -95,40 +174,52 @@ impl PauseFlags {
             })
             .await?;
         if let Some(other) = other.filter(|_| !self.force) {
-            let (by, since) = (&other.by, rfc3339(other.since_millis));
+            let (by, since) = (&other.by, dated(other.since_millis));
             let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            return Ok(
-                operator.refuse(&format!("already paused by {by} since {since}{reason}; use --force to replace it"))
-            );
+            let refusal = format!("already paused by {by} since {since}{reason}; use --force to replace it");
+            return Ok(Some(operator.refuse(&refusal)));
         }
+        Ok(None)
+    }
+
+    /// Says who leads, or waits until nobody does.
+    #[expect(clippy::option_option, reason = "an option with an optional value")]
+    async fn report(&self, operator: &Operator<'_>, wait: Option<Option<Duration>>) -> Result<ExitCode, StoreError> {
+        let Operator { store, patience, shard, .. } = *operator;
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
         let leaders = operator.leaders().await.map_err(paused)?;
+        if leaders.led.is_empty()
+            && let Some(unknown) = Unknown::find(store, shard, patience).await
+        {
+            unknown.say(shard);
+        }
+        if !self.keep {
+            let ordered = Ordered::now(history::PAUSE, self.reason.as_deref(), None);
+            operator.note_in_history(leaders.led.iter().map(|(shard, holder)| (shard, holder.term)), &ordered).await;
+        }
         // Leaders that we cannot see may run beside what the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
-        if self.wait.is_none() && leaders.led.is_empty() {
+        if wait.is_none() && leaders.led.is_empty() {
             let nobody = if hidden.is_empty() { "nobody leads" } else { "nobody leads it as a whole" };
             return operator.done(&format!("paused {until}; {nobody}{hidden}")).await;
         }
         if self.keep {
-            let who = leaders.told(&self.shard, "continues, and nobody follows", "continue, and nobody follows");
+            let who = leaders.told(shard, "continues, and nobody follows", "continue, and nobody follows");
             return operator.done(&format!("paused {until}; {who}{hidden}")).await;
         }
-        let Some(most) = self.wait else {
+        let Some(most) = wait else {
             let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
-            return operator
-                .done(&format!("paused {until}; {}{hidden}", leaders.told(&self.shard, stop.0, stop.1)))
-                .await;
+            return operator.done(&format!("paused {until}; {}{hidden}", leaders.told(shard, stop.0, stop.1))).await;
         };
         if !operator.wait_until_free(most, &leaders.led).await.map_err(paused)? {
-            let who = leaders.told(&self.shard, "has not stopped", "have not all stopped");
+            let who = leaders.told(shard, "has not stopped", "have not all stopped");
             return Ok(operator.not_yet(most, &who));
         }
         match leaders.hidden {
             None => operator.done(&format!("paused {until}; nobody leads")).await,
             Some(error) => {
-                let message =
-                    format!("{}: paused {until}, and the pause stays in force; {}", self.shard, error.message);
+                let message = format!("{shard}: paused {until}, and the pause stays in force; {}", error.message);
                 Err(StoreError { message, ..error })
             }
         }
@@ -139,7 +230,27 @@ impl ResumeFlags {
     /// # Errors
     /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+        let shards = self.targets.find(store).await?;
+        let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);
+        for shard in &shards {
+            let operator = Operator { store, patience, shard, json: self.json };
+            let (was_paused, told) =
+                self.resume(&operator).await.map_err(|error| after(resumed, all, "resumed", error))?;
+            resumed += usize::from(was_paused);
+            if told != ExitCode::SUCCESS {
+                status = told;
+            }
+        }
+        if shards.is_empty() {
+            return Ok(self.targets.nothing());
+        }
+        let told = self.targets.conclude("resumed", resumed, all, self.json);
+        Ok(if status == ExitCode::SUCCESS { told } else { status })
+    }
+
+    /// Whether it was paused, and how that was told.
+    async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), StoreError> {
+        let Operator { store, patience, shard, .. } = *operator;
         let mut ended: Option<PauseOrder> = None;
         let changed = operator
             .change(|orders| {
@@ -150,16 +261,17 @@ impl ResumeFlags {
             .await;
         match changed {
             Err(error) if self.force && error.exit_status() == exit::CONFIGURATION => {
-                within(patience * 4, orders::remove(store, &self.shard)).await?;
-                return operator.done("resumed: removed orders that another program wrote").await;
+                within(patience * 4, orders::remove(store, shard)).await?;
+                return Ok((true, operator.done("resumed: removed orders that another program wrote").await?));
             }
             changed => changed?,
         };
-        match ended {
+        let told = match &ended {
             Some(PauseOrder { by, since_millis, .. }) => {
-                operator.done(&format!("resumed; it was paused by {by} since {}", rfc3339(since_millis))).await
+                format!("resumed; it was paused by {by} since {}", dated(*since_millis))
             }
-            None => operator.done("not paused").await,
-        }
+            None => "not paused".to_owned(),
+        };
+        Ok((ended.is_some(), operator.done(&told).await?))
     }
 }

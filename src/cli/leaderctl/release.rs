@@ -14,6 +14,7 @@ use super::operator::{LOOK_EVERY, Operator};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
+use crate::notes::history::{self, Ordered};
 use crate::observe::terminal;
 use crate::store::{Holder, Release, Report, Store, StoreError, within};
 use crate::text::on_one_line;
@@ -73,6 +74,8 @@ impl ReleaseFlags {
         match within(patience, store.revoke(&self.shard, term)).await? {
             Release::NotHeld => Ok(operator.refuse(&format!("term {term} had already ended"))),
             Release::Released => {
+                let ordered = Ordered::now(history::RELEASE, None, None);
+                operator.note_in_history([(&self.shard, Some(term))], &ordered).await;
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
                 let left = holder.expires_in.map(show).unwrap_or_default();
                 operator.done(&format!(

@@ -47,7 +47,17 @@ impl Slots {
         self.known.iter().map(|(slot, _)| slot)
     }
 
-    /// None if no slot is known to be led.
+    /// The slots that are led, and that these names are the ones to use. None if no slot is known to be led.
+    pub fn led_as(&self) -> Option<String> {
+        let led = listed(self.led().map(|(slot, _)| slot));
+        match self.led().count() {
+            0 => None,
+            1 => Some(format!("{led}: use that name")),
+            _ => Some(format!("{led}: use one of these names")),
+        }
+    }
+
+    /// The same as a sentence.
     pub fn advice(&self) -> Option<String> {
         let led = listed(self.led().map(|(slot, _)| slot));
         match self.led().count() {
@@ -143,12 +153,16 @@ pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
     of == shard.as_str() || slots::parent(shard).is_some_and(|(parent, _)| of == parent.as_str())
 }
 
-/// How many wait for a shard. A candidate that leads by now does not wait, whatever it announced.
-pub fn waiting(standbys: &[(Shard, standbys::Standby)], shard: &Shard, leaders: &HashSet<&Session>) -> usize {
-    let waits = |(of, standby): &&(Shard, standbys::Standby)| {
+/// Those that wait for a shard. A candidate that leads by now does not wait, whatever it announced.
+pub fn waiting<'a>(
+    standbys: &'a [(Shard, standbys::Standby)],
+    shard: &Shard,
+    leaders: &HashSet<&Session>,
+) -> impl Iterator<Item = &'a standbys::Standby> {
+    let waits = move |(of, standby): &&(Shard, standbys::Standby)| {
         is_waited_for(shard, of.as_str()) && !leaders.contains(&standby.session)
     };
-    standbys.iter().filter(waits).count()
+    standbys.iter().filter(waits).map(|(_, standby)| standby)
 }
 
 pub fn sessions<'a>(leaders: impl IntoIterator<Item = &'a Holder>) -> HashSet<&'a Session> {

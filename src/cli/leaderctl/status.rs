@@ -1,10 +1,13 @@
 //! `leaderctl status`: who leads a shard, for people and for programs.
 
+use super::age::dated;
 use super::slots::{self, Kin, Slots};
+use super::unknown::Unknown;
 use super::{inspect, job, printed, rfc3339};
 use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders};
+use crate::notes::standbys::Standby;
 use crate::store::{Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use clap::Args;
@@ -16,20 +19,20 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct StatusFlags {
-    /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
-    shard: Shard,
+    /// The names of the shards
+    #[arg(value_name = "SHARD", required = true, value_parser = clap::value_parser!(Shard))]
+    shards: Vec<Shard>,
 
     /// Show only the job that runs once under this name
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(JobId), allow_hyphen_values = true,
           conflicts_with = "standbys")]
     once: Option<JobId>,
 
-    /// Count standbys even if that costs money
+    /// Name standbys even if that costs money
     #[arg(long)]
     standbys: bool,
 
-    /// Print one JSON object
+    /// Print one JSON object for each shard
     #[arg(long)]
     json: bool,
 }
@@ -45,6 +48,10 @@ pub struct Shown {
     pub kin: Kin,
     /// None if they were not counted.
     pub standbys: Option<usize>,
+    /// The standbys themselves; None if they were not counted, or only that.
+    pub waiting: Option<Vec<Standby>>,
+    /// Why the orders could not be read.
+    pub trouble: Option<String>,
 }
 
 /// What `status --json` and each line of `list --json` prints. Fields are added, never renamed or removed.
@@ -79,6 +86,17 @@ struct Ordered<'a> {
     parent_pause: Option<ParentPause<'a>>,
     handover: Option<Handover<'a>>,
     last_run: Option<LastRun<'a>>,
+    /// None if they were not counted.
+    waiting: Option<Vec<Waiting<'a>>>,
+}
+
+/// A standby that has announced itself.
+#[derive(Debug, Serialize)]
+struct Waiting<'a> {
+    owner: &'a str,
+    host: &'a str,
+    /// RFC 3339.
+    since: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -158,7 +176,8 @@ impl<'a> Pause<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    fn of(orders: &'a Orders, kin: &'a Kin, ledger: Option<&'a Ledger>) -> Self {
+    fn of(orders: &'a Orders, shown: &'a Shown) -> Self {
+        let Shown { kin, ledger, waiting, .. } = shown;
         let pause = orders.pause.as_ref().map(Pause::of);
         let parent_pause = kin.pause.as_ref();
         let parent_pause =
@@ -170,7 +189,16 @@ impl<'a> Ordered<'a> {
             to: handover.to.as_deref(),
         });
         let led_slots = kin.slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect());
-        Self { led_slots, paused: pause.is_some(), pause, parent_pause, handover, last_run: ledger.map(LastRun::of) }
+        let waiting = waiting.as_ref().map(|all| {
+            let one = |Standby { owner, host, since_millis, .. }: &'a Standby| Waiting {
+                owner,
+                host,
+                since: rfc3339(*since_millis),
+            };
+            all.iter().map(one).collect()
+        });
+        let (paused, last_run) = (pause.is_some(), ledger.as_ref().map(LastRun::of));
+        Self { led_slots, paused, pause, parent_pause, handover, last_run, waiting }
     }
 }
 
@@ -178,23 +206,47 @@ impl StatusFlags {
     /// # Errors
     /// As [`Store::inspect`].
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
-        if let Some(job) = &self.once {
-            return job::show(store, timeout, &self.shard, job, self.json).await;
+        let mut last = ExitCode::SUCCESS;
+        for shard in &self.shards {
+            last = match &self.once {
+                Some(job) => job::show(store, timeout, shard, job, self.json).await?,
+                None => self.show_one(store, timeout, shard).await?,
+            };
         }
-        let report = inspect(store, &self.shard, timeout).await?;
-        let orders = within(timeout, orders::read(store, &self.shard)).await?;
-        let ledger = within(timeout, jobs::last(store, &self.shard)).await?;
-        let kin = Kin::of(store, &self.shard, &report, timeout).await?;
-        let standbys = if self.standbys || !store.is_metered() {
-            let all = slots::standbys(store, self.shard.as_str(), timeout).await?;
+        Ok(last)
+    }
+
+    async fn show_one(&self, store: &dyn Store, timeout: Duration, shard: &Shard) -> Result<ExitCode, StoreError> {
+        let report = inspect(store, shard, timeout).await?;
+        let orders = within(timeout, orders::read(store, shard)).await?;
+        let ledger = within(timeout, jobs::last(store, shard)).await?;
+        let kin = Kin::of(store, shard, &report, timeout).await?;
+        let waiting = if self.standbys || !store.is_metered() {
+            let all = slots::standbys(store, shard.as_str(), timeout).await?;
             let leaders = kin.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
-            Some(slots::waiting(&all, &self.shard, &slots::sessions(report.holder.iter().chain(leaders))))
+            let sessions = slots::sessions(report.holder.iter().chain(leaders));
+            Some(slots::waiting(&all, shard, &sessions).cloned().collect::<Vec<_>>())
         } else {
             None
         };
-        let shown = Shown { report, orders: Some(orders), ledger, kin, standbys };
-        let text = if self.json { as_json(&self.shard, &shown) } else { as_text(&self.shard, &shown) };
-        Ok(printed(writeln!(stdout(), "{text}")))
+        let standbys = waiting.as_ref().map(Vec::len);
+        let shown = Shown { report, orders: Some(orders), ledger, kin, standbys, waiting, trouble: None };
+        let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
+        let written = printed(writeln!(stdout(), "{text}"));
+        if !self.json && shown.report == Report::default() {
+            let unknown = Unknown::find(store, shard, timeout).await;
+            // A name that is free is no slip unless it looks like one.
+            if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
+                unknown.say(shard);
+            }
+        }
+        Ok(written)
+    }
+}
+
+impl Shown {
+    fn is_paused(&self) -> bool {
+        self.orders.as_ref().is_some_and(|orders| orders.pause.is_some()) || self.kin.pause.is_some()
     }
 }
 
@@ -214,19 +266,13 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
         expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
         last_term: report.last_term.map(|term| term.0),
         standbys: shown.standbys,
-        orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, &shown.kin, shown.ledger.as_ref())),
+        orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, shown)),
     };
     serde_json::to_string(&status).expect("a status is plain data")
 }
 
 fn as_text(shard: &Shard, shown: &Shown) -> String {
-    let advice = shown.kin.slots.as_ref().and_then(Slots::advice);
-    let mut text = match (&shown.report, advice) {
-        (Report { holder: Some(holder), .. }, _) => format!("{shard}: led by {}", on_one_line(holder.owner.clone())),
-        (Report { .. }, Some(advice)) => format!("{shard}: {advice}"),
-        (Report { last_term: Some(term), .. }, None) => format!("{shard}: free (last term {term})"),
-        (Report { .. }, None) => format!("{shard}: free"),
-    };
+    let mut text = format!("{shard}: {}", state(shown));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = write!(text, "\n  {name:<11}{}", on_one_line(value));
@@ -236,13 +282,16 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
         add("host", holder.host.clone());
         add("pid", holder.pid.map(|pid| pid.to_string()));
         add("term", holder.term.map(|term| term.to_string()));
-        add("since", holder.since_millis.map(rfc3339));
+        add("since", holder.since_millis.map(dated));
         add("renewed", holder.renewed_ago.map(|ago| format!("{} ago", show(ago))));
         add("expires in", holder.expires_in.map(show));
     }
     // That nobody could take over matters if somebody leads.
     let standbys = shown.standbys.filter(|&count| count > 0 || shown.report.holder.is_some());
     add("standbys", standbys.map(|count| count.to_string()));
+    for Standby { owner, host, since_millis, .. } in shown.waiting.iter().flatten() {
+        add("standby", Some(format!("{owner} on {host} since {}", dated(*since_millis))));
+    }
     let orders = shown.orders.as_ref();
     add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
     add("paused", shown.kin.pause.as_ref().map(paused_above));
@@ -251,12 +300,29 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     text
 }
 
+/// The most important word first: paused, led or free.
+fn state(shown: &Shown) -> String {
+    let advice = shown.kin.slots.as_ref().and_then(Slots::led_as);
+    let led = match (&shown.report.holder, advice) {
+        (Some(holder), _) => Some(format!("led by {}", on_one_line(holder.owner.clone()))),
+        (None, advice) => advice.map(|slots| format!("led as {slots}")),
+    };
+    match (shown.is_paused(), led, shown.report.last_term) {
+        (true, Some(led), _) => format!("paused, {led}"),
+        (false, Some(led), _) => led,
+        (paused, None, term) => {
+            let term = term.map(|term| format!(" (last term {term})")).unwrap_or_default();
+            format!("{}{term}", if paused { "paused" } else { "free" })
+        }
+    }
+}
+
 /// By whom, since when, for how long, and why.
 pub fn paused(pause: &orders::PauseOrder) -> String {
     let left = pause.left.map(|left| format!(", for another {}", show_seconds(left))).unwrap_or_default();
     let keep = if pause.keep { ", who leads goes on" } else { "" };
     let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("by {} since {}{left}{keep}{reason}", pause.by, rfc3339(pause.since_millis))
+    format!("by {} since {}{left}{keep}{reason}", pause.by, dated(pause.since_millis))
 }
 
 /// The same, of all slots of a shard.
@@ -268,16 +334,16 @@ pub fn paused_above(above: &slots::ParentPause) -> String {
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
     let runs = run.to_millis.is_none() && report.holder.as_ref().is_some_and(|holder| holder.term == Some(run.term));
-    let period = ledger.due_millis.map(|due| format!("of period {}, ", rfc3339(due))).unwrap_or_default();
-    let to = run.to_millis.map(|to| format!(" to {}", rfc3339(to))).unwrap_or_default();
+    let period = ledger.due_millis.map(|due| format!("of period {}, ", dated(due))).unwrap_or_default();
+    let to = run.to_millis.map(|to| format!(" to {}", dated(to))).unwrap_or_default();
     let end = if runs { "it runs" } else { run.end() };
     let attempts = if ledger.attempts > 1 { format!(" ({} attempts)", ledger.attempts) } else { String::new() };
-    format!("{period}on {} from {}{to}: {end}{attempts}", run.host, rfc3339(run.from_millis))
+    format!("{period}on {} from {}{to}: {end}{attempts}", run.host, dated(run.from_millis))
 }
 
 pub fn handed_over(handover: &orders::HandoverOrder) -> String {
     let to = handover.to.as_deref().unwrap_or("anybody else");
-    format!("of term {} to {to}, by {} since {}", handover.term, handover.by, rfc3339(handover.since_millis))
+    format!("of term {} to {to}, by {} since {}", handover.term, handover.by, dated(handover.since_millis))
 }
 
 #[cfg(test)]

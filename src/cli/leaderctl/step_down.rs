@@ -1,11 +1,17 @@
 //! `leaderctl step-down`: the leader stops COMMAND in order and lets another candidate lead.
+//!
+//! The hazard: an order for a name that nobody has leaves the shard without a leader until its hold is over. So it is
+//! refused where standbys announce themselves and none has that name. And an order that is taken back may have been
+//! read before: nobody can tell from the store, so the leader may step down all the same.
 
 use super::PROGRAM;
 use super::operator::Operator;
 use super::slots::Slots;
 use crate::cli::flags;
 use crate::lease::{Shard, Term};
+use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, HandoverOrder};
+use crate::notes::standbys::Standby;
 use crate::observe::terminal;
 use crate::store::{Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
@@ -22,6 +28,14 @@ pub struct StepDownFlags {
     /// The owner or host that may lead next [default: any other candidate]
     #[arg(long, value_name = "NAME", value_parser = name)]
     to: Option<String>,
+
+    /// Order it even if no standby is known by the name of --to
+    #[arg(long, requires = "to")]
+    force: bool,
+
+    /// Take an order back that has not been carried out
+    #[arg(long, conflicts_with_all = ["to", "hold", "wait", "force"])]
+    cancel: bool,
 
     /// How long the order keeps other candidates back
     #[arg(long = "for", value_name = "DURATION", default_value = "30s", value_parser = flags::duration,
@@ -64,6 +78,9 @@ impl StepDownFlags {
     /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+        if self.cancel {
+            return cancel(&operator).await;
+        }
         let Some(holder) = operator.inspect().await?.holder else {
             let slots = Slots::of(store, &self.shard, patience).await?;
             let more = slots.advice().or(slots.hidden.map(|hidden| hidden.message));
@@ -79,13 +96,17 @@ impl StepDownFlags {
             if is_called(&holder, to) {
                 return Ok(operator.refuse(&format!("{holder} already leads on \"{to}\": name another owner or host")));
             }
-            if !store.is_metered() && !operator.knows_standby(to).await? {
-                terminal::say(format_args!(
-                    "{PROGRAM}: {}: no standby is called \"{}\": the shard may have no leader until --for is over",
-                    self.shard,
-                    on_one_line(to.clone())
-                ));
+            if let Some(refusal) = self.nobody_is_called(&operator, &holder, to).await? {
+                return Ok(operator.refuse(&refusal));
             }
+        } else if !store.is_metered()
+            && let Ok(standbys) = operator.standbys().await
+            && waiting(&standbys, &holder).next().is_none()
+        {
+            terminal::say(format_args!(
+                "{PROGRAM}: {}: no standby has announced itself: the shard may have no leader until --for is over",
+                self.shard
+            ));
         }
         let order = orders::handover(term, Some(session), self.to.clone(), self.hold)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
@@ -102,8 +123,11 @@ impl StepDownFlags {
             .await?;
         if let Some(HandoverOrder { by, to, .. }) = other {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-            return Ok(operator.refuse(&format!("{by} has already ordered {holder} to hand over{to}")));
+            return Ok(operator
+                .refuse(&format!("{by} has already ordered {holder} to hand over{to}; --cancel takes that back")));
         }
+        let by = Ordered::now(history::STEP_DOWN, None, self.to.as_deref());
+        operator.note_in_history([(&self.shard, Some(term))], &by).await;
         let ordered = format!("{holder} steps down when it next renews its lease");
         let Some(most) = self.wait else { return operator.done(&ordered).await };
         let begun = Instant::now();
@@ -118,6 +142,82 @@ impl StepDownFlags {
             None => Ok(operator.not_yet(most, "no other candidate leads")),
         }
     }
+
+    /// Why the order would leave the shard without a leader. None if a standby has that name, or it is forced.
+    async fn nobody_is_called(
+        &self,
+        operator: &Operator<'_>,
+        holder: &Holder,
+        to: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let warn = |what: &str| {
+            terminal::say(format_args!(
+                "{PROGRAM}: {}: {what} is called \"{}\": the shard may have no leader until --for is over",
+                self.shard,
+                on_one_line(to.to_owned())
+            ));
+        };
+        if operator.store.is_metered() {
+            if !self.force {
+                warn("standbys of this store do not announce themselves by default, so nobody knows whether one");
+            }
+            return Ok(None);
+        }
+        let standbys = match operator.standbys().await {
+            // Force is for those, too, who may not look.
+            Err(_) if self.force => return Ok(None),
+            standbys => standbys?,
+        };
+        let waiting: Vec<_> = waiting(&standbys, holder).collect();
+        if waiting.iter().any(|standby| standby.owner == to || standby.host == to) {
+            return Ok(None);
+        }
+        if self.force {
+            warn("no standby");
+            return Ok(None);
+        }
+        let there_are = if waiting.is_empty() {
+            "no standby has announced itself".to_owned()
+        } else {
+            let names = waiting.iter().map(|Standby { owner, host, .. }| format!("{owner} on {host}"));
+            format!("there are {}", names.collect::<Vec<_>>().join(", "))
+        };
+        let refusal = format!("no standby is called \"{to}\": {there_are}; --force orders it all the same");
+        Ok(Some(on_one_line(refusal)))
+    }
+}
+
+/// The standbys. A leader may have announced itself a moment before it led.
+fn waiting<'a>(standbys: &'a [Standby], holder: &'a Holder) -> impl Iterator<Item = &'a Standby> {
+    standbys.iter().filter(|standby| Some(&standby.session) != holder.session.as_ref())
+}
+
+/// Takes back the order to step down.
+async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, StoreError> {
+    let mut cancelled: Option<HandoverOrder> = None;
+    operator
+        .change(|orders| {
+            // On a retry after a lost answer, the order is already gone.
+            cancelled = orders.handover.take().or(cancelled.take());
+            true
+        })
+        .await?;
+    let Some(HandoverOrder { by, to, term, .. }) = cancelled else {
+        let slots = Slots::of(operator.store, operator.shard, operator.patience).await?;
+        let slots = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+        return operator.done(&format!("nobody has ordered it to step down{slots}")).await;
+    };
+    let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
+    let what = format!("cancelled the order of {by} to hand over{to}");
+    let report = operator.inspect().await.map_err(|error| operator.although(&what, error))?;
+    let now = match report.holder {
+        Some(holder) if holder.term == Some(term) => {
+            format!("{holder} leads, and steps down if it has read it already")
+        }
+        Some(holder) => format!("{holder} leads: term {term} had already ended"),
+        None => format!("term {term} had already ended, and any candidate may lead"),
+    };
+    operator.done(&format!("{what}; {now}")).await
 }
 
 /// The leader of a later term. If `to` is some, only a leader with that name.

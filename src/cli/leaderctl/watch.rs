@@ -1,4 +1,4 @@
-//! `leaderctl watch`: a line for each change of a shard's leader, as it happens.
+//! `leaderctl watch`: a line for each change of a shard's leader, and for each pause, as it happens.
 //!
 //! The hazard: a notification of the store may be lost, and nobody reports a crash. So each shard is also checked every
 //! few seconds. An outage of the store is reported once, and the checks continue.
@@ -6,9 +6,10 @@
 //! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
 //! all.
 
+use super::noted::{Notes, paused};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
-use crate::lease::Shard;
+use crate::lease::{Session, Shard};
 use crate::observe::terminal;
 use crate::store::{Delivery, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
@@ -32,6 +33,10 @@ pub struct WatchFlags {
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shards: Vec<Shard>,
 
+    /// Show pauses even if that costs money
+    #[arg(long)]
+    orders: bool,
+
     /// Print each change as one JSON object
     #[arg(long)]
     json: bool,
@@ -42,83 +47,75 @@ pub struct WatchFlags {
 /// # Errors
 /// If a first check fails.
 pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<(), StoreError> {
+    let watch = Watch { store, json: flags.json, orders: flags.orders, patience };
     if flags.shards.is_empty() {
-        return watch_all(&*store, flags.json).await;
+        return watch.all().await;
     }
+    let watch = Arc::new(watch);
     let mut watches = JoinSet::new();
     for shard in &flags.shards {
-        let first = inspect(&*store, shard, patience).await?;
-        let watch = Watch { store: Arc::clone(&store), shard: shard.clone(), json: flags.json, patience };
-        watches.spawn(watch.follow(first));
+        let first = watch.look(shard).await?;
+        watches.spawn(Arc::clone(&watch).follow(shard.clone(), first));
     }
     while watches.join_next().await.is_some_and(|read| matches!(read, Ok(true))) {}
     Ok(())
 }
 
-async fn watch_all(store: &dyn Store, json: bool) -> Result<(), StoreError> {
-    let mut known = BTreeMap::new();
-    let mut list = store.list("").await?;
-    let mut away = false;
-    loop {
-        let mut now: BTreeMap<Shard, Report> = list.into_iter().collect();
-        // The store does not list it any more, so nobody leads it.
-        for shard in known.keys() {
-            now.entry(Shard::clone(shard)).or_default();
-        }
-        for (shard, report) in &now {
-            let same = known.get(shard).is_some_and(|known| identity(known) == identity(report));
-            if !same && !tell(shard, report, json) {
-                return Ok(());
-            }
-        }
-        known = now;
-        list = loop {
-            sleep(LOOK_EVERY).await;
-            match store.list("").await {
-                Ok(list) => break list,
-                Err(error) if !away => {
-                    away = true;
-                    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
-                }
-                Err(_) => {}
-            }
-        };
-        away = false;
-    }
-}
-
 struct Watch {
     store: Arc<dyn Store>,
-    shard: Shard,
     json: bool,
+    orders: bool,
     patience: Duration,
 }
 
 impl Watch {
+    async fn all(&self) -> Result<(), StoreError> {
+        let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
+        let mut list = self.list().await?;
+        let mut away = false;
+        loop {
+            let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
+            // The store does not list it any more, so nobody leads it.
+            for shard in known.keys() {
+                now.entry(shard.clone()).or_default();
+            }
+            for (shard, shown) in &now {
+                if !self.tell(shard, known.get(shard), shown) {
+                    return Ok(());
+                }
+            }
+            known = now;
+            list = loop {
+                sleep(LOOK_EVERY).await;
+                match self.list().await {
+                    Ok(list) => break list,
+                    Err(error) if !away => {
+                        away = true;
+                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                    }
+                    Err(_) => {}
+                }
+            };
+            away = false;
+        }
+    }
+
     /// Returns false when nobody reads the output any more.
-    async fn follow(self, first: Report) -> bool {
+    async fn follow(self: Arc<Self>, shard: Shard, first: Shown) -> bool {
         let mut known = first;
         let mut away = false;
-        if !tell(&self.shard, &known, self.json) {
+        if !self.tell(&shard, None, &known) {
             return false;
         }
         loop {
-            sleep(LOOKS_APART).await;
-            if self.store.delivery() == Delivery::Push {
-                // Whatever the result, a check follows.
-                let _ = timeout(LOOK_EVERY, self.store.changed(&self.shard)).await;
-            } else {
-                sleep(LOOK_EVERY).await;
-            }
-            match inspect(&*self.store, &self.shard, self.patience).await {
-                Ok(report) => {
+            until_it_may_have_changed(&*self.store, &shard).await;
+            match self.look(&shard).await {
+                Ok(shown) => {
                     away = false;
-                    if identity(&report) != identity(&known) {
-                        known = report;
-                        if !tell(&self.shard, &known, self.json) {
-                            return false;
-                        }
+                    if !self.tell(&shard, Some(&known), &shown) {
+                        return false;
                     }
+                    known = shown;
                 }
                 Err(error) if !away => {
                     away = true;
@@ -129,27 +126,90 @@ impl Watch {
             }
         }
     }
+
+    async fn look(&self, shard: &Shard) -> Result<Shown, StoreError> {
+        let report = inspect(&*self.store, shard, self.patience).await?;
+        let one = self.with_notes(vec![(shard.clone(), report)]).await?;
+        Ok(one.into_iter().map(|(_, shown)| shown).next().unwrap_or_default())
+    }
+
+    async fn list(&self) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        self.with_notes(self.store.list("").await?).await
+    }
+
+    async fn with_notes(&self, list: Vec<(Shard, Report)>) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let notes = Notes::of(&*self.store, &list, self.orders, self.patience).await?;
+        let shown = |(shard, report): (Shard, Report)| {
+            let mut shown = Shown { report, ..Shown::default() };
+            if let Some(notes) = &notes {
+                notes.add_to(&shard, &mut shown);
+            }
+            (shard, shown)
+        };
+        Ok(list.into_iter().map(shown).collect())
+    }
+
+    /// Prints what has changed since `known`; all that matters if that is None. False if nobody reads the output any
+    /// more.
+    fn tell(&self, shard: &Shard, known: Option<&Shown>, shown: &Shown) -> bool {
+        let led = known.is_none_or(|known| identity(&known.report) != identity(&shown.report));
+        // What could not be read has not ended.
+        let pause = match known {
+            None => pause(shown).is_some(),
+            Some(known) => is_read(shown) && is_read(known) && pause_id(known) != pause_id(shown),
+        };
+        if !led && !pause {
+            return true;
+        }
+        let mut out = stdout().lock();
+        let now = rfc3339(wall_clock_millis());
+        let written = if self.json {
+            writeln!(out, "{}", as_json(shard, shown))
+        } else {
+            let leader = match &shown.report.holder {
+                Some(holder) => format!("led by {}", on_one_line(holder.to_string())),
+                None => "free".to_owned(),
+            };
+            let pause_is = self::pause(shown).unwrap_or_else(|| "not paused any more".to_owned());
+            [(led, leader), (pause, on_one_line(pause_is))]
+                .into_iter()
+                .filter(|(told, _)| *told)
+                .try_for_each(|(_, what)| writeln!(out, "{now} {shard}: {what}"))
+        };
+        written.and_then(|()| out.flush()).is_ok()
+    }
 }
 
-/// False if nobody reads the output any more.
-fn tell(shard: &Shard, report: &Report, json: bool) -> bool {
-    let mut out = stdout().lock();
-    let written = if json {
-        let shown = Shown { report: report.clone(), ..Shown::default() };
-        writeln!(out, "{}", as_json(shard, &shown))
+fn is_read(shown: &Shown) -> bool {
+    shown.orders.is_some()
+}
+
+/// The pause in force, of the shard or of all slots of one.
+fn pause_id(Shown { orders, kin, .. }: &Shown) -> Option<&Session> {
+    let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
+    own.or(kin.pause.as_ref().map(|above| &above.pause)).map(|pause| &pause.id)
+}
+
+fn pause(Shown { orders, kin, .. }: &Shown) -> Option<String> {
+    let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
+    let above = || kin.pause.as_ref().map(|it| format!("paused with all slots of {} {}", it.parent, paused(&it.pause)));
+    own.map(|own| format!("paused {}", paused(own))).or_else(above)
+}
+
+/// Returns when it is time to check the shard again.
+pub async fn until_it_may_have_changed(store: &dyn Store, shard: &Shard) {
+    sleep(LOOKS_APART).await;
+    if store.delivery() == Delivery::Push {
+        // Whatever the result, a check follows.
+        let _ = timeout(LOOK_EVERY, store.changed(shard)).await;
     } else {
-        let what = match &report.holder {
-            Some(holder) => format!("led by {}", on_one_line(holder.to_string())),
-            None => "free".to_owned(),
-        };
-        writeln!(out, "{} {shard}: {what}", rfc3339(wall_clock_millis()))
-    };
-    written.and_then(|()| out.flush()).is_ok()
+        sleep(LOOK_EVERY).await;
+    }
 }
 
 /// What distinguishes two leaderships. A record may show its term a little later than its owner.
 fn identity(report: &Report) -> Option<(&str, Option<&str>, Option<u64>)> {
     report.holder.as_ref().map(|Holder { owner, session, since_millis, .. }| {
-        (owner.as_str(), session.as_ref().map(crate::lease::Session::as_str), *since_millis)
+        (owner.as_str(), session.as_ref().map(Session::as_str), *since_millis)
     })
 }

@@ -1,0 +1,60 @@
+//! How long ago something was, beside its time.
+//!
+//! The hazard: most times were written by the clock of another host. So an age is coarse, and a time that this host's
+//! clock has not reached yet is said to be ahead of it.
+
+use super::rfc3339;
+use crate::time::wall_clock_millis;
+use std::time::Duration;
+
+/// `2026-11-22T03:36:26.737Z (3m ago)`.
+pub fn dated(millis: u64) -> String {
+    format!("{} ({})", rfc3339(millis), ago(millis))
+}
+
+/// `3m ago`.
+pub fn ago(millis: u64) -> String {
+    between(millis, wall_clock_millis())
+}
+
+fn between(millis: u64, now: u64) -> String {
+    match now.checked_sub(millis) {
+        Some(age) => format!("{} ago", coarse(Duration::from_millis(age))),
+        None => format!("in {}", coarse(Duration::from_millis(millis - now))),
+    }
+}
+
+/// One word: whole seconds, minutes, hours or days.
+pub fn coarse(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_has_one_unit_and_a_time_to_come_is_ahead() {
+        const MINUTE: u64 = 60_000;
+        let now = 1_000_000 * MINUTE;
+        for (before, age) in [
+            (0, "0s ago"),
+            (999, "0s ago"),
+            (119_999, "119s ago"),
+            (3 * MINUTE, "3m ago"),
+            (119 * MINUTE, "119m ago"),
+            (47 * 60 * MINUTE, "47h ago"),
+            (50 * 60 * MINUTE, "2d ago"),
+        ] {
+            assert_eq!(between(now - before, now), age);
+        }
+        assert_eq!(between(now + 3 * MINUTE, now), "in 3m");
+        assert_eq!(between(u64::MAX, 0), "in 213503982334d");
+    }
+}

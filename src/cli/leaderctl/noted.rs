@@ -1,0 +1,117 @@
+//! What the notes of many shards say: who paused them, and how their jobs went.
+//!
+//! The hazard: a store lists leases in one request or a few, but a note is read on its own, so this costs two requests
+//! for each shard. Where requests cost money, and where there are very many shards, nobody gets that unasked. And one
+//! note that cannot be read must not hide all shards: what is wrong with it stands in its place.
+
+use super::slots::{Kin, ParentPause};
+use super::status::Shown;
+use crate::lease::{Shard, show_seconds};
+use crate::notes::jobs::{self, Ledger};
+use crate::notes::orders::{self, Orders, PauseOrder};
+use crate::slots;
+use crate::store::{ErrorKind, Report, Store, StoreError, parallel, within};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::age::ago;
+
+/// The most shards whose notes are read without being asked for.
+const MOST: usize = 1000;
+
+/// The orders and the last run of one shard, or why they cannot be read.
+type Noted = Result<(Orders, Option<Ledger>), StoreError>;
+
+/// The notes of many shards, and of the shards that they are slots of.
+#[derive(Debug)]
+pub struct Notes {
+    read: BTreeMap<Shard, Noted>,
+}
+
+impl Notes {
+    /// None if they are not to be read unasked.
+    ///
+    /// # Errors
+    /// If the store cannot be reached.
+    pub async fn of(
+        store: &dyn Store,
+        list: &[(Shard, Report)],
+        asked: bool,
+        patience: Duration,
+    ) -> Result<Option<Self>, StoreError> {
+        if !asked && (store.is_metered() || list.len() > MOST) {
+            return Ok(None);
+        }
+        let parent = |shard: &Shard| slots::parent(shard).map(|(parent, _)| parent);
+        let names: BTreeSet<Shard> =
+            list.iter().flat_map(|(shard, _)| [Some(shard.clone()), parent(shard)]).flatten().collect();
+        let names: Vec<Shard> = names.into_iter().collect();
+        let mut read = BTreeMap::new();
+        for some in names.chunks(store.lanes()) {
+            let reads = some.iter().map(|shard| async move {
+                let orders = within(patience, orders::read(store, shard)).await;
+                match orders {
+                    Ok(orders) => Ok((orders, within(patience, jobs::last(store, shard)).await?)),
+                    Err(error) => Err(error),
+                }
+            });
+            for (shard, noted) in some.iter().zip(parallel::all(reads).await) {
+                match noted {
+                    Err(error) if !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                        return Err(error);
+                    }
+                    noted => drop(read.insert(shard.clone(), noted)),
+                }
+            }
+        }
+        Ok(Some(Self { read }))
+    }
+
+    /// Adds what is known to what is shown of `shard`.
+    pub fn add_to(&self, shard: &Shard, shown: &mut Shown) {
+        let above = slots::parent(shard).and_then(|(parent, _)| match self.read.get(&parent) {
+            Some(Ok((orders, _))) => orders.pause.clone().map(|pause| ParentPause { parent, pause }),
+            _ => None,
+        });
+        match self.read.get(shard) {
+            Some(Ok((orders, ledger))) => {
+                shown.orders = Some(orders.clone());
+                shown.ledger.clone_from(ledger);
+                shown.kin = Kin { slots: None, pause: above };
+            }
+            Some(Err(error)) => shown.trouble = Some(error.message.clone()),
+            None => {}
+        }
+    }
+}
+
+/// What matters beside who leads, on one line: pauses, a handover, the last run. Empty if there is nothing.
+pub fn note(shown: &Shown) -> String {
+    let orders = shown.orders.as_ref();
+    let own = orders.and_then(|orders| orders.pause.as_ref()).map(|pause| format!("paused {}", paused(pause)));
+    let above = shown.kin.pause.as_ref();
+    let above = above.map(|above| format!("paused with all slots of {} {}", above.parent, paused(&above.pause)));
+    let handover = orders.and_then(|orders| orders.handover.as_ref()).map(|handover| {
+        let to = handover.to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
+        format!("step-down{to} ordered by {} {}", handover.by, ago(handover.since_millis))
+    });
+    let run = shown.ledger.as_ref().map(|ledger| {
+        let run = ledger.counting();
+        let runs = shown.report.holder.as_ref().is_some_and(|holder| holder.term == Some(run.term));
+        match run.to_millis {
+            Some(to) => format!("last run {} on {}: {}", ago(to), run.host, run.end()),
+            None if runs => format!("runs on {} since {}", run.host, ago(run.from_millis)),
+            None => format!("last run began {} on {}: {}", ago(run.from_millis), run.host, run.end()),
+        }
+    });
+    let all = [own, above, handover, run, shown.trouble.clone()];
+    crate::text::on_one_line(all.into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+/// Who paused it, when, for how long and why.
+pub fn paused(PauseOrder { by, since_millis, reason, keep, left, .. }: &PauseOrder) -> String {
+    let until = left.map_or("until it is resumed".to_owned(), |left| format!("for another {}", show_seconds(left)));
+    let keep = if *keep { ", the leader goes on" } else { "" };
+    let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("by {by} {}, {until}{keep}{reason}", ago(*since_millis))
+}

@@ -1,0 +1,78 @@
+//! A name that nobody has ever led, which may be a slip of the operator.
+//!
+//! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod` runs on. So
+//! the nearest known name is told. Nothing is decided by it: what cannot be found out is left unsaid.
+
+use super::slots::{self, Slots};
+use super::{PROGRAM, inspect};
+use crate::lease::Shard;
+use crate::observe::terminal;
+use crate::store::{Report, Store, within};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How alike two names are, from 0 to 1, when one may be meant by the other.
+const NEAR: f64 = 0.85;
+
+/// A name of which the store knows nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unknown {
+    pub nearest: Option<Shard>,
+}
+
+impl Unknown {
+    /// None if the shard, or a slot of it, was ever led, if a standby waits for it, and if that is not known.
+    pub async fn find(store: &dyn Store, shard: &Shard, patience: Duration) -> Option<Self> {
+        if inspect(store, shard, patience).await.ok()? != Report::default() {
+            return None;
+        }
+        let slots = Slots::of(store, shard, patience).await.ok()?;
+        if slots.hidden.is_some() || slots.names().next().is_some() {
+            return None;
+        }
+        if store.is_metered() {
+            return Some(Self { nearest: None });
+        }
+        let standbys = slots::standbys(store, shard.as_str(), patience).await.ok()?;
+        if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
+            return None;
+        }
+        let list = within(patience * 4, store.list("")).await.ok()?;
+        Self::among(shard, list.iter().map(|(known, _)| known))
+    }
+
+    fn among<'a>(shard: &Shard, known: impl Iterator<Item = &'a Shard>) -> Option<Self> {
+        let parent = |known: &Shard| crate::slots::parent(known).map(|(parent, _)| parent);
+        let names: BTreeSet<Shard> = known.flat_map(|known| [Some(known.clone()), parent(known)]).flatten().collect();
+        // The first leader of a slot is nothing new where others of its shard were led.
+        if names.contains(shard) || parent(shard).is_some_and(|parent| names.contains(&parent)) {
+            return None;
+        }
+        let near = |known: &Shard| strsim::jaro_winkler(shard.as_str(), known.as_str());
+        let nearest = names.iter().max_by(|one, other| near(one).total_cmp(&near(other)));
+        Some(Self { nearest: nearest.filter(|known| near(known) > NEAR).cloned() })
+    }
+
+    pub fn say(&self, shard: &Shard) {
+        let meant = self.nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        terminal::say(format_args!("{PROGRAM}: no such shard so far: {shard}{meant}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_nobody_led_is_told_with_the_nearest_one() {
+        let known: Vec<Shard> = ["nc-prod", "db/1", "db/2", "z"].map(|name| name.parse().unwrap()).into();
+        let among = |name: &str| Unknown::among(&name.parse().unwrap(), known.iter());
+        let near = |name: &str| Some(Unknown { nearest: Some(name.parse().unwrap()) });
+        assert_eq!(among("nc-prd"), near("nc-prod"));
+        assert_eq!(among("nc-pord"), near("nc-prod"));
+        assert_eq!(among("quite/another"), Some(Unknown { nearest: None }));
+        for name in ["nc-prod", "db", "db/2", "db/3"] {
+            assert_eq!(among(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `leaderctl wait`: returns when a shard is led, or when nobody leads it.
+//!
+//! The hazard: the answer is old when it arrives, and a shard that is led for a moment between two checks was free at
+//! both. So this is for scripts that go on when something has begun; what must not overlap needs the lease. A
+//! notification may be lost, too: as `watch` does, this also checks every few seconds.
+
+use super::operator::Operator;
+use super::slots::Slots;
+use super::watch::until_it_may_have_changed;
+use super::{PROGRAM, inspect};
+use crate::cli::flags;
+use crate::exit;
+use crate::lease::{Shard, show};
+use crate::observe::terminal;
+use crate::store::{Holder, Store, StoreError};
+use crate::text::on_one_line;
+use clap::Args;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::timeout;
+
+#[derive(Debug, Args)]
+pub struct WaitFlags {
+    /// The name of the shard
+    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    shard: Shard,
+
+    /// Return when it is led, or a slot of it is [default]
+    #[arg(long, conflicts_with = "free")]
+    led: bool,
+
+    /// Return when nobody leads it, nor any slot of it
+    #[arg(long)]
+    free: bool,
+
+    /// Exit with 75 after this long [default: wait without end]
+    #[arg(long = "timeout", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
+    most: Option<Duration>,
+
+    /// Print the shard's state afterwards as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl WaitFlags {
+    /// # Errors
+    /// If the first check fails, or a later one for another reason than an outage.
+    pub async fn wait(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+        let mut watched = Watched { store, shard: &self.shard, patience, slots: None };
+        let mut seen = watched.look(self.free).await?;
+        let holds = |seen: &[(Shard, Holder)]| seen.is_empty() == self.free;
+        let waiting = async {
+            while !holds(&seen) {
+                let next = seen.first().map_or(&self.shard, |(shard, _)| shard);
+                until_it_may_have_changed(store, next).await;
+                seen = watched.look_again(self.free).await?;
+            }
+            Ok::<_, StoreError>(())
+        };
+        let in_time = match self.most {
+            Some(most) => timeout(most, waiting).await.ok().transpose()?.is_some(),
+            None => waiting.await.map(|()| true)?,
+        };
+        let now = match seen.first() {
+            None => "nobody leads".to_owned(),
+            Some((shard, holder)) if *shard == self.shard => format!("led by {holder}"),
+            Some((slot, holder)) => format!("led by {holder} of {slot}"),
+        };
+        if in_time {
+            return operator.done(&now).await;
+        }
+        Ok(operator.refuse(&on_one_line(format!("still {now} after {}", self.most.map(show).unwrap_or_default()))))
+    }
+}
+
+struct Watched<'a> {
+    store: &'a dyn Store,
+    shard: &'a Shard,
+    patience: Duration,
+    /// Where each request costs money, only the slots are checked that the first check found.
+    slots: Option<Vec<Shard>>,
+}
+
+impl Watched<'_> {
+    /// Who leads the shard, or its slots. Slots that cannot be seen are an error if nobody may lead.
+    async fn look(&mut self, wants_nobody: bool) -> Result<Vec<(Shard, Holder)>, StoreError> {
+        let Self { store, shard, patience, .. } = *self;
+        if let Some(holder) = inspect(store, shard, patience).await?.holder {
+            return Ok(vec![(shard.clone(), holder)]);
+        }
+        let mut led = Vec::new();
+        if let Some(slots) = &self.slots {
+            for slot in slots {
+                let holder = inspect(store, slot, patience).await?.holder;
+                led.extend(holder.map(|holder| (slot.clone(), holder)));
+            }
+            return Ok(led);
+        }
+        let slots = Slots::of(store, shard, patience).await?;
+        if store.is_metered() {
+            self.slots = Some(slots.names().cloned().collect());
+        }
+        led.extend(slots.led().map(|(slot, holder)| (slot.clone(), holder.clone())));
+        match slots.hidden {
+            Some(hidden) if wants_nobody && led.is_empty() => Err(hidden),
+            _ => Ok(led),
+        }
+    }
+
+    /// The same, until the store answers. An outage is reported once.
+    async fn look_again(&mut self, wants_nobody: bool) -> Result<Vec<(Shard, Holder)>, StoreError> {
+        let mut away = false;
+        loop {
+            match self.look(wants_nobody).await {
+                Err(error) if error.exit_status() == exit::UNAVAILABLE => {
+                    if !away {
+                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                    }
+                    away = true;
+                    tokio::time::sleep(super::operator::LOOK_EVERY).await;
+                }
+                seen => return seen,
+            }
+        }
+    }
+}
