@@ -1,13 +1,18 @@
 //! TLS for the stores that open their own sockets: rustls on ring, with one configuration for all of them.
 //!
 //! The hazard: a client that cannot check a server's certificate must not continue without the check. Nothing here
-//! turns a check off; a missing file or an empty set of authorities is an error that names it.
+//! turns a check off; a missing file or an empty set of authorities is an error that names it. A server's self-signed
+//! certificate says of itself that it is an authority, and rustls takes that for no server's. libpq takes it if the user
+//! named that very certificate, and so does this.
 
 use super::StoreError;
 use super::url::TlsFiles;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,12 +30,76 @@ pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| StoreError::misconfigured(format!("TLS cannot be set up: {error}")))?;
-    let builder = builder.with_root_certificates(roots(files.ca.as_deref())?);
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Verifier::new(files)?));
     match identity(files)? {
         None => Ok(builder.with_no_client_auth()),
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
             StoreError::misconfigured(format!("the certificate and the key for TLS do not fit each other: {error}"))
         }),
+    }
+}
+
+/// Checks a server's certificate as rustls does, and accepts one that the user named, though it is self-signed.
+#[derive(Debug)]
+pub struct Verifier {
+    webpki: Arc<WebPkiServerVerifier>,
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    /// # Errors
+    /// As [`client_config`].
+    pub fn new(files: &TlsFiles) -> Result<Self, StoreError> {
+        let named = files.ca.as_deref().map(certificates).transpose()?.unwrap_or_default();
+        let (roots, provider) = (roots(files.ca.as_deref())?, rustls::crypto::ring::default_provider());
+        let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider)).build();
+        let webpki = webpki.map_err(|error| StoreError::misconfigured(format!("TLS cannot be set up: {error}")))?;
+        Ok(Self { webpki, named })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    /// The name is checked last.
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match self.webpki.verify_server_cert(end_entity, intermediates, name, ocsp_response, now) {
+            // By then its dates have been checked.
+            Err(Error::InvalidCertificate(CertificateError::Other(error)))
+                if error.0.to_string() == "CaUsedAsEndEntity" && self.named.contains(end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            answer => answer,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.webpki.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.webpki.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.webpki.supported_verify_schemes()
     }
 }
 

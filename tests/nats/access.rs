@@ -289,6 +289,22 @@ async fn over_tls_the_server_is_checked_by_the_named_authority() {
 }
 
 #[tokio::test]
+async fn a_self_signed_certificate_that_is_named_is_trusted() {
+    let data = TempDir::new().unwrap();
+    certificates(data.path());
+    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"];
+    let own = ["-keyout", "own.key", "-out", "own.pem", "-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1"];
+    openssl(data.path(), &[&new[..], &own].concat());
+    let lines = "jetstream: enabled\ntls { timeout: 60, cert_file: 'DATA/own.pem', key_file: 'DATA/own.key' }";
+    let mut server = Server::prepared(data, lines, "");
+    server.options = format!("?ca={}", server.path("own.pem").display());
+    works(&server).await;
+    server.options = format!("?ca={}", server.path("ca.pem").display());
+    let error = error_of(&server.own_url()).await;
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("TLS with"), "{error}");
+}
+
+#[tokio::test]
 async fn a_client_certificate_is_shown_where_it_is_wanted() {
     let mut server = with_tls(", ca_file: 'DATA/ca.pem', verify: true");
     let at = |name: &str| server.path(name).display().to_string();

@@ -67,6 +67,34 @@ fn is_encrypted(server: &Server) -> bool {
 }
 
 #[tokio::test]
+async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
+    let papers = Papers::issue();
+    papers.openssl(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=server \
+         -addext subjectAltName=IP:127.0.0.1 -keyout server.key -out server.crt",
+    );
+    let server = papers.server("local all all trust\nhost all all all trust\n");
+    let url =
+        |mode: &str, ca: &str| server.url_with(&format!("sslmode={mode}&sslrootcert={}", papers.file(ca).display()));
+    let by_name = |url: String| url.replace("@127.0.0.1", "@localhost");
+    for url in
+        [url("verify-full", "server.crt"), url("verify-ca", "server.crt"), by_name(url("verify-ca", "server.crt"))]
+    {
+        let store = open(&url).await;
+        store.prepare().await.unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert!(is_encrypted(&server), "{url}");
+    }
+    for (url, word) in [
+        (by_name(url("verify-full", "server.crt")), "another name"),
+        (url("verify-full", "ca.crt"), "cannot be trusted"),
+        (url("verify-ca", "ca.crt"), "cannot be trusted"),
+    ] {
+        let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(word), "{url}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn each_mode_checks_what_it_says() {
     let papers = Papers::issue();
     let server = papers.server("local all all trust\nhost all all all trust\n");

@@ -171,6 +171,17 @@ impl Papers {
         Self(directory)
     }
 
+    /// The same, but nobody has signed the server's certificate but its own key.
+    fn self_signed() -> Self {
+        let papers = Self::new();
+        let mut command = Command::new("openssl");
+        command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+        command.args(["-days", "2", "-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1"]);
+        command.args(["-keyout", "server.key", "-out", "server.pem"]).current_dir(papers.0.path());
+        assert!(command.stderr(Stdio::null()).status().unwrap().success());
+        papers
+    }
+
     fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
@@ -231,6 +242,21 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
     assert_eq!(told.kind, ErrorKind::Misconfigured);
     assert!(told.message.starts_with("/nowhere/ca.pem cannot be used for TLS"), "{told}");
     assert!(Path::new(&ca).exists());
+}
+
+#[tokio::test]
+async fn tls_trusts_a_self_signed_certificate_that_is_named_for_the_name_in_it() {
+    let papers = Papers::self_signed();
+    let (_server, port) = papers.server(false);
+    let (named, ca) = (papers.path("server.pem"), papers.path("ca.pem"));
+    works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={named}")).await;
+    for url in [
+        format!("rediss://:hunter2@localhost:{port}?ca={named}"),
+        format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}"),
+    ] {
+        let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("is not trusted"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -76,11 +76,8 @@ impl Connections {
     /// # Errors
     /// Misconfigured, if a file that the address names cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        // The library makes its TLS configuration from the same files, with the provider of the process.
+        // If only the server wants TLS, the library makes the configuration, with the provider of the process.
         tls::install_provider();
-        if address.demand_tls {
-            tls::client_config(&address.files)?;
-        }
         let connections = Self {
             address: address.clone(),
             bound: kept::bound(request_timeout),

@@ -4,7 +4,7 @@
 //! file must not block it.
 
 use super::address::{Address, Login};
-use crate::store::StoreError;
+use crate::store::{StoreError, tls};
 use async_nats::ConnectOptions;
 use std::fs::File;
 use std::io::Read;
@@ -41,12 +41,8 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
         // The lowest limit that it accepts (zero means no limit). When it is used up, the connection ends for good.
         .max_reconnects(1)
         .reconnect_delay_callback(|_| Duration::ZERO);
-    let files = &address.files;
-    if let Some(ca) = &files.ca {
-        options = options.add_root_certificates(ca.clone());
-    }
-    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
-        options = options.add_client_certificate(cert.clone(), key.clone());
+    if address.demand_tls {
+        options = options.tls_client_config(tls::client_config(&address.files)?);
     }
     if let Some(inbox) = &address.inbox {
         options = options.custom_inbox_prefix(inbox);

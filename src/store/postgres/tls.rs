@@ -8,7 +8,6 @@
 use super::address::TlsMode;
 use crate::store::url::TlsFiles;
 use crate::store::{StoreError, tls};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -24,9 +23,9 @@ pub fn connector(mode: TlsMode, files: &TlsFiles) -> Result<Option<MakeRustlsCon
     let check = match mode {
         TlsMode::Disable => return Ok(None),
         TlsMode::VerifyFull => return tls::client_config(files).map(MakeRustlsConnect::new).map(Some),
-        TlsMode::VerifyCa => Check::Chain(chain_verifier(files)?),
+        TlsMode::VerifyCa => Check::Chain(tls::Verifier::new(files)?),
         // As in libpq: if the user names an authority, it is used.
-        TlsMode::Prefer | TlsMode::Require if files.ca.is_some() => Check::Chain(chain_verifier(files)?),
+        TlsMode::Prefer | TlsMode::Require if files.ca.is_some() => Check::Chain(tls::Verifier::new(files)?),
         TlsMode::Prefer | TlsMode::Require => Check::Nothing,
     };
     let provider = Arc::new(ring::default_provider());
@@ -43,17 +42,11 @@ pub fn connector(mode: TlsMode, files: &TlsFiles) -> Result<Option<MakeRustlsCon
     Ok(Some(MakeRustlsConnect::new(config)))
 }
 
-fn chain_verifier(files: &TlsFiles) -> Result<Arc<WebPkiServerVerifier>, StoreError> {
-    let roots = Arc::new(tls::roots(files.ca.as_deref())?);
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::new(ring::default_provider())).build();
-    verifier.map_err(|error| StoreError::misconfigured(format!("TLS cannot be set up: {error}")))
-}
-
 #[derive(Debug)]
 enum Check {
     Nothing,
     /// Everything except the name.
-    Chain(Arc<WebPkiServerVerifier>),
+    Chain(tls::Verifier),
 }
 
 #[derive(Debug)]
