@@ -99,15 +99,10 @@ impl StepDownFlags {
             if let Some(refusal) = self.nobody_is_called(&operator, &holder, to).await? {
                 return Ok(operator.refuse(&refusal));
             }
-        } else if !store.is_metered()
-            && let Ok(standbys) = operator.standbys().await
-            && waiting(&standbys, &holder).next().is_none()
-        {
-            terminal::say(format_args!(
-                "{PROGRAM}: {}: no standby has announced itself: the shard may have no leader until --for is over",
-                self.shard
-            ));
         }
+        let is_alone = self.to.is_none()
+            && !store.is_metered()
+            && operator.standbys().await.is_ok_and(|standbys| waiting(&standbys, &holder).next().is_none());
         let order = orders::handover(term, Some(session), self.to.clone(), self.hold)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
         let mut other: Option<HandoverOrder> = None;
@@ -125,6 +120,12 @@ impl StepDownFlags {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
             return Ok(operator
                 .refuse(&format!("{by} has already ordered {holder} to hand over{to}; --cancel takes that back")));
+        }
+        if is_alone {
+            terminal::say(format_args!(
+                "{PROGRAM}: {}: no standby has announced itself: the shard may have no leader until --for is over",
+                self.shard
+            ));
         }
         let by = Ordered::now(history::STEP_DOWN, None, self.to.as_deref());
         operator.note_in_history([(&self.shard, Some(term))], &by).await;
