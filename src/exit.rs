@@ -15,7 +15,7 @@ pub const NOT_ACQUIRED: u8 = 75;
 pub const NO_PERMISSION: u8 = 77;
 /// Wrong configuration: no such table, a wrong schema, a record that cannot be read.
 pub const CONFIGURATION: u8 = 78;
-/// The leadership was lost, with `--on-loss=exit`; or the term to verify does not lead.
+/// The leadership was lost, with `--after-loss=exit`; or the term to verify does not lead.
 pub const LOST: u8 = 79;
 /// COMMAND ran for longer than `--max-run`.
 pub const OVERRAN: u8 = 124;

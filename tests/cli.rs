@@ -94,7 +94,7 @@ fn wrong_flags_are_usage_errors() {
         (&["--grace", "18446744073709551615"], "write a duration"),
         (&["--owner", ""], "printable"),
         (&["--owner", "a\nb"], "printable"),
-        (&["--on-loss", "panic"], "possible values: standby, exit"),
+        (&["--after-loss", "panic"], "possible values: standby, exit"),
         (&["--log-format", "xml"], "possible values: text, json"),
         (&["-c", "true"], "-c STRING and COMMAND exclude each other"),
     ] {
@@ -109,7 +109,7 @@ fn wrong_settings_in_the_environment_are_usage_errors() {
         ("LEADERRUN_LEASE", "long", "invalid value 'long' for LEADERRUN_LEASE: write a duration"),
         ("LEADERRUN_CONFLICT_EXIT_CODE", "999", "for LEADERRUN_CONFLICT_EXIT_CODE: write an exit status"),
         ("LEADERRUN_STORE", "", "LEADERRUN_STORE is empty"),
-        ("LEADERRUN_ON_LOSS", "dance", "for LEADERRUN_ON_LOSS [possible values"),
+        ("LEADERRUN_AFTER_LOSS", "dance", "for LEADERRUN_AFTER_LOSS [possible values"),
     ] {
         run_with(&[], "shard", |command| {
             command.env(name, value);
@@ -138,6 +138,16 @@ fn options_that_exclude_each_other_are_named_as_they_were_given() {
         })
         .refused(64, words);
     }
+}
+
+#[test]
+fn an_option_that_has_another_name_now_is_warned_of() {
+    let scratch = TempDir::new().unwrap();
+    let output =
+        leaderrun().args(["--store", &local(&scratch), "--on-loss", "exit", "shard", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let warned = said.contains("--on-loss (LEADERRUN_ON_LOSS) is called --after-loss now");
+    assert!(output.status.success() && warned, "{said}");
 }
 
 #[test]

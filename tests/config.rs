@@ -164,7 +164,7 @@ fn durations_are_texts_or_numbers_of_seconds() {
 #[test]
 fn each_kind_of_value_does_what_its_option_does() {
     let place = Place::new();
-    let text = "signal = 15\nretry = 1\nannounce = 'never'\non-loss = 'exit'\nowner = 'one'\nwait = 5";
+    let text = "signal = 15\nretry = 1\nannounce = 'never'\nafter-loss = 'exit'\nowner = 'one'\nwait = 5";
     assert!(stdout(&place.run(text, &["a", "env"])).contains("LEADERRUN_OWNER=one\n"));
     assert_eq!(stdout(&place.run("command = 'echo I lead'", &["a"])), "I lead\n");
     assert!(stdout(&place.run("explain = true", &["a", "false"])).starts_with("shard "));
@@ -349,7 +349,7 @@ fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
         ("owner = 5", "owner: write a text in quotes"),
         ("owner = \"a\\nb\"", "owner: write 1 to 256 printable bytes"),
         ("announce = 'hunter2'", "announce: possible values: auto, always, never"),
-        ("on-loss = 5", "on-loss: write a text in quotes"),
+        ("after-loss = 5", "after-loss: write a text in quotes"),
         ("command = \"a\\u0000\"", "command: contains a NUL"),
         ("store-file = ''", "store-file: is empty"),
         ("store-file = 'hunter2'", "line 2: store and store-file exclude each other"),

@@ -335,7 +335,7 @@ fn a_tree_that_forks_without_end_dies_by_the_candidates_hand_alone() {
     fs::write(&chain, "while (1) { fork and exit }").unwrap();
     let script =
         format!("for n in 1 2 3; do setsid -f perl {}; done; echo up > $FILE; exec sleep 1000", chain.display());
-    let mut run = Script::start(&["--on-loss", "exit"], &script);
+    let mut run = Script::start(&["--after-loss", "exit"], &script);
     run.wait_for("up");
     wait_until("it forks", || !processes_naming(&chain).is_empty());
     let backstop = Pid::from_raw(children_of(run.child.id().cast_signed())[0]);

@@ -76,6 +76,7 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     find(&job.words[0]).map_err(|error| not_started(&job.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
+    flags.renamed().into_iter().for_each(|renamed| tracing::warn!("{renamed}"));
     point_out_doubts(&job);
     let containment = settle(containment, &flags)?;
     run(&flags, job, containment)

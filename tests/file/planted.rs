@@ -116,7 +116,7 @@ fn beside_a_leader_it_keeps_nobody_from_leaving() {
 #[test]
 fn in_place_of_the_lock_of_a_leader_it_ends_the_leadership() {
     let mut place = Place::new();
-    place.start("one", &["--on-loss", "exit"]);
+    place.start("one", &["--after-loss", "exit"]);
     place.fleet.leader();
     for name in ["shard.lock", "shard.json"] {
         let path = place.directory().join(name);

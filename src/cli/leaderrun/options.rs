@@ -37,7 +37,7 @@ use std::time::Duration;
     version,
     override_usage = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]\n       leaderrun [OPTIONS] -c STRING SHARD",
     after_help = "Write durations as 15s, 1m30s or 500ms; a bare number means seconds.\n\
-                  Each option can also be set by a variable, such as LEADERRUN_ON_LOSS, or in the configuration file.\n\
+                  Each option can also be set by a variable, such as LEADERRUN_AFTER_LOSS, or in the configuration file.\n\
                   See leaderrun(1) and leaderrun(7)."
 )]
 pub struct Flags {
@@ -94,9 +94,13 @@ pub(super) struct Waiting {
           default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
     pub(super) conflict_exit_code: u8,
 
-    /// When leadership is lost: standby or exit
-    #[arg(long, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true, default_value_t = AfterLoss::Standby)]
-    on_loss: AfterLoss,
+    /// When leadership is lost: standby or exit [default: standby]
+    #[arg(long, value_name = "WHAT", env = "LEADERRUN_AFTER_LOSS", value_enum, hide_possible_values = true)]
+    after_loss: Option<AfterLoss>,
+
+    /// The name of --after-loss in version 0.1
+    #[arg(long, hide = true, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true)]
+    on_loss: Option<AfterLoss>,
 }
 
 #[derive(Debug, Args)]
@@ -453,10 +457,15 @@ impl Flags {
     }
 
     pub(super) fn on_loss(&self) -> OnLoss {
-        match self.waiting.on_loss {
-            AfterLoss::Standby => OnLoss::Standby,
-            AfterLoss::Exit => OnLoss::Exit,
+        match self.waiting.after_loss.or(self.waiting.on_loss) {
+            Some(AfterLoss::Standby) | None => OnLoss::Standby,
+            Some(AfterLoss::Exit) => OnLoss::Exit,
         }
+    }
+
+    /// A line about each option that has another name now.
+    pub(super) fn renamed(&self) -> Option<&'static str> {
+        self.waiting.on_loss.map(|_| "--on-loss (LEADERRUN_ON_LOSS) is called --after-loss now, and will go")
     }
 
     pub(super) fn patience(&self) -> Patience {
