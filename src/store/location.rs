@@ -154,11 +154,8 @@ fn is_scheme(scheme: &str) -> bool {
 
 /// What a path, or a host with a server's usual port, stands for.
 fn meant_by_a_path_or_address(url: &str) -> Option<String> {
-    if url.chars().any(char::is_control) || text::looks_secret(url) {
-        return None;
-    }
     if url.starts_with('/') {
-        return Some(format!("file:{url}"));
+        return is_plain(url).then(|| format!("file:{url}"));
     }
     let (host, port) = url.rsplit_once(':')?;
     let (scheme, path) = match port {
@@ -168,8 +165,16 @@ fn meant_by_a_path_or_address(url: &str) -> Option<String> {
         "2379" => ("etcd", "/PREFIX"),
         _ => return None,
     };
-    let plain = |c: char| c.is_ascii_alphanumeric() || ".-[]:".contains(c);
-    (!host.is_empty() && host.chars().all(plain)).then(|| format!("{scheme}://{host}:{port}{path}"))
+    // RFC 3986, section 3.2.2: only an address in brackets has colons.
+    let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c));
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = address.map_or(plain(host), |address| address.parse::<std::net::Ipv6Addr>().is_ok());
+    (!host.is_empty() && is_host).then(|| format!("{scheme}://{host}:{port}{path}"))
+}
+
+/// Whether a path may be shown: a URL with a password, written in its place, has an `@` at least.
+fn is_plain(path: &str) -> bool {
+    path.chars().all(|c| c.is_alphanumeric() || "/._-+ ".contains(c))
 }
 
 /// The known scheme that the user probably meant.
@@ -199,8 +204,9 @@ fn file(rest: &str) -> Result<Location, String> {
     }
     // Cron, systemd and shells run the same line in different directories: each would have leases of its own.
     if !path.starts_with('/') {
-        let absolute = std::path::absolute(path).map(|path| format!(": write file:{}", path.display()));
-        return Err(format!("file:{path} depends on the working directory{}", absolute.unwrap_or_default()));
+        let absolute = std::path::absolute(path).ok().filter(|_| is_plain(path));
+        let directory = absolute.map_or("/DIR".to_owned(), |path| path.display().to_string());
+        return Err(format!("the directory of file: depends on the working directory: write file:{directory}"));
     }
     Ok(Location::File { directory: PathBuf::from(path) })
 }
@@ -253,11 +259,12 @@ mod tests {
             ("/tmp/x", "file:/tmp/x"),
             ("127.0.0.1:6379", "redis://127.0.0.1:6379"),
             ("db.example:5432", "postgres://db.example:5432/DATABASE"),
+            ("[::1]:2379", "etcd://[::1]:2379/PREFIX"),
         ] {
             let error = Location::from_url(url).unwrap_err();
             assert_eq!(error, format!("the store URL has no scheme: did you mean {meant}?"));
         }
-        for url in ["127.0.0.1:9999", "app:secret@db:6379", "app:6379/x:6379"] {
+        for url in ["127.0.0.1:9999", "app:secret@db:6379", "app:6379/x:6379", "//app:secret@db", "app:secret:6379"] {
             assert!(!Location::from_url(url).unwrap_err().contains("did you mean"), "{url}");
         }
     }
@@ -265,7 +272,9 @@ mod tests {
     #[test]
     fn a_directory_does_not_depend_on_where_the_program_runs() {
         let error = Location::from_url("file:a/b").unwrap_err();
-        assert!(error.contains("working directory") && error.contains("write file:/"), "{error}");
+        assert!(error.contains("working directory: write file:/") && error.ends_with("/a/b"), "{error}");
+        let error = Location::from_url("file:app:secret@db").unwrap_err();
+        assert!(error.ends_with("write file:/DIR"), "{error}");
     }
 
     #[cfg(feature = "dynamodb")]
