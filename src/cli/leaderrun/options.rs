@@ -99,7 +99,7 @@ pub(super) struct Waiting {
     after_loss: Option<AfterLoss>,
 
     /// The name of --after-loss in version 0.1
-    #[arg(long, hide = true, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum, hide_possible_values = true)]
+    #[arg(long, hide = true, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum)]
     on_loss: Option<AfterLoss>,
 }
 
