@@ -11,3 +11,4 @@ mod mistakes;
 pub mod slots;
 mod start;
 mod variables;
+mod version;

@@ -19,6 +19,7 @@
 
 mod action;
 mod event;
+mod health;
 mod hooks;
 mod job_gate;
 mod leading;
@@ -38,6 +39,7 @@ mod view;
 pub use crate::exit::StartError;
 pub use action::{Action, Dismissal, Ran, Stop, StopReason};
 pub use event::{Booking, CommandEnd, Directives, Event, Handover, Pause, Skipped, TreeEvent};
+pub use health::{CheckEnd, Unhealthy};
 pub use hooks::HookEnd;
 pub use notice::Notice;
 pub use outcome::{Ended, Loss, Outcome};
@@ -90,6 +92,8 @@ struct Core {
     counting: Counting,
     /// How many times in a row the hook before COMMAND has failed.
     unready: u32,
+    /// How many leaderships in a row ended because COMMAND was unhealthy.
+    unhealthy: u32,
     waiting: Waiting,
     trouble: Option<Trouble>,
     standby_tasks: StandbyTasks,
@@ -109,6 +113,7 @@ impl Election {
             standing_back: None,
             counting: Counting::Allowed,
             unready: 0,
+            unhealthy: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, hold: None },
             trouble: None,
             standby_tasks: StandbyTasks::AWAY,
@@ -237,7 +242,7 @@ impl Core {
                 leading::doubted(now, state);
                 None
             }
-            Event::Renewed { sent, answer } => self.renewed(now, state, sent, answer, actions),
+            Event::Renewed { sent, answer, orders } => self.renewed(now, state, sent, answer, orders, actions),
             Event::Released { answer } => self.released(now, state, answer, actions),
             Event::Ordered { answer } => self.ordered(now, state, answer, actions),
             Event::Booked { term, answer } => self.booked(now, state, term, answer, actions),

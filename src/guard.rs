@@ -31,6 +31,7 @@ mod backstop;
 pub mod cgroup;
 pub mod contain;
 mod foreground;
+pub mod health;
 pub mod hooks;
 mod init;
 pub mod orphan_release;
@@ -49,6 +50,7 @@ use crate::sys::{self, Birth, ChildState, KillTimer, Namespaces, Scheduling, Sin
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use cgroup::Leaf;
 use foreground::Foreground;
+use health::Checker;
 use hooks::{Hook, Reason, Runner};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -57,6 +59,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::TimerFd;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
+use policy::checks::{Due, Failed};
 use policy::{Effect, Input, Order, Policy};
 use std::ffi::OsString;
 use std::io;
@@ -107,6 +110,7 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         command_line: spec.command,
         start: Start { single_thread, mask, scheduling: spec.scheduling },
         runner: Runner::new(spec.hooks),
+        checker: spec.health.map(Checker::new),
         just_ended: false,
         hook_ended: None,
         killing: false,
@@ -147,8 +151,9 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
             continue;
         }
         guard.take(Input::Tick);
+        guard.look_after_health();
         // A tree that is being killed may fork as fast as it dies, so look at it again at once.
-        let wake_at = if guard.killing { guard.kill() } else { guard.policy.wake_at() };
+        let wake_at = if guard.killing { guard.kill() } else { guard.wake_at() };
         let inits_line = guard.inits_line().map(AsFd::as_fd);
         watch.wait(guard.line.as_ref(), inits_line, guard.tree.events(), wake_at)?;
     }
@@ -202,6 +207,8 @@ struct Guard {
     command_line: Vec<Vec<u8>>,
     start: Start,
     runner: Runner,
+    /// Some if COMMAND's health is checked.
+    checker: Option<Checker>,
     /// COMMAND was reaped, and the policy does not know yet.
     just_ended: bool,
     /// Some from the end of a hook until the policy knows.
@@ -232,6 +239,9 @@ impl Guard {
             Ok((child, inits_line)) => {
                 self.started(child, inits_line);
                 self.take(Input::CommandStarted);
+                if let Some(checker) = &mut self.checker {
+                    checker.checks.command_started(BootInstant::now());
+                }
             }
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
                 self.report(&wire::Report::DeadlineReached);
@@ -293,6 +303,50 @@ impl Guard {
         }
     }
 
+    fn wake_at(&self) -> BootInstant {
+        let check = self.checker.as_ref().map_or(BootInstant::NEVER, Checker::wake_at);
+        self.policy.wake_at().min(check)
+    }
+
+    /// Checks COMMAND's health if that is due. Called after the policy has acted, so that no stop waits for a check.
+    fn look_after_health(&mut self) {
+        let Some(checker) = &mut self.checker else { return };
+        if !self.policy.is_running() {
+            if checker.checks.stop() {
+                checker.kill_below(&mut self.tree);
+            }
+            return;
+        }
+        match checker.checks.pass_time(BootInstant::now()) {
+            Some(Due::Start) => {
+                let birth = self.start.birth(&self.tree, None, self.policy.start_by());
+                match checker.start(birth) {
+                    Ok(()) => self.tree.grew(),
+                    Err(end) => self.check_ended(end),
+                }
+            }
+            Some(Due::Kill(failed)) => {
+                checker.kill_below(&mut self.tree);
+                self.report_check(failed);
+            }
+            None => {}
+        }
+    }
+
+    fn check_ended(&mut self, end: HookEnd) {
+        let Some(checker) = &mut self.checker else { return };
+        if let Some(failed) = checker.checks.ended(BootInstant::now(), end) {
+            self.report_check(failed);
+        }
+    }
+
+    fn report_check(&self, failed: Failed) {
+        self.report(&match failed {
+            Failed::Again(unhealthy) => wire::Report::CheckFailed(unhealthy),
+            Failed::Unhealthy(unhealthy) => wire::Report::Unhealthy(unhealthy),
+        });
+    }
+
     /// True when the policy knows of everything that ended.
     fn has_settled(&self) -> bool {
         !self.just_ended && self.hook_ended.is_none()
@@ -301,6 +355,7 @@ impl Guard {
     /// Kills every process that can be found, and records when that was first done. Returns when to look again.
     fn kill(&mut self) -> BootInstant {
         let _ = self.runner.kill();
+        self.checker.iter().for_each(Checker::kill);
         let next = self.tree.kill();
         if let Some(Kill { signalled: signalled @ None, .. }) = &mut self.kill {
             *signalled = Some(BootInstant::now());
@@ -431,11 +486,9 @@ impl Guard {
         } else if self.command == Some(pid) {
             self.command_ended(end);
         } else if let Some(hook) = self.runner.reaped(pid) {
-            let end = match end {
-                CommandEnd::Exited(status) => HookEnd::Exited(status),
-                CommandEnd::Signalled(signal) => HookEnd::Signalled(signal),
-            };
-            self.hook_over(hook, end);
+            self.hook_over(hook, hook_end(end));
+        } else if self.checker.as_mut().is_some_and(|checker| checker.reaped(pid)) {
+            self.check_ended(hook_end(end));
         }
     }
 
@@ -494,6 +547,13 @@ impl Guard {
         if let Some(line) = &self.line {
             line.report(report);
         }
+    }
+}
+
+fn hook_end(end: CommandEnd) -> HookEnd {
+    match end {
+        CommandEnd::Exited(status) => HookEnd::Exited(status),
+        CommandEnd::Signalled(signal) => HookEnd::Signalled(signal),
     }
 }
 

@@ -182,7 +182,8 @@ pub struct Candidate {
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
-pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+/// Together with the two above, a leader outlives a store that is away for a third of the lease, whenever that begins.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
 /// How long the kernel may take to schedule the guard, deliver SIGKILL and reap the tree. Half of it is for the guard,
 /// the other half for the processes that act if the guard does not.
@@ -279,14 +280,14 @@ pub struct Timing {
 }
 
 impl TimingRequest {
-    /// The defaults for a lease of this duration: in a short one, renewals and the grace have a third each.
+    /// The defaults for a lease of this duration: in a short one, the time between renewals is a third of it and the
+    /// grace a fifth.
     #[must_use]
     pub fn of_lease(lease: Duration) -> Self {
-        let third = lease / 3;
         Self {
             lease,
-            renew_interval: DEFAULT_RENEW.min(third),
-            stop_grace: DEFAULT_GRACE.min(third),
+            renew_interval: DEFAULT_RENEW.min(lease / 3),
+            stop_grace: DEFAULT_GRACE.min(lease / 5),
             ..Self::default()
         }
     }
@@ -459,12 +460,22 @@ mod tests {
     }
 
     #[test]
+    fn a_leader_outlives_a_store_that_is_away_for_a_third_of_the_lease() {
+        for lease in [seconds(6), seconds(15), seconds(60)] {
+            let timing = Timing::new(TimingRequest::of_lease(lease)).expect("it fits");
+            let sent = BootInstant::from_nanos(0);
+            let back = sent.plus(timing.renew_interval + lease / 3);
+            assert!(timing.deadline(sent.plus(lease)).term_at > back.plus(Duration::from_millis(100)), "{timing:?}");
+        }
+    }
+
+    #[test]
     fn what_was_not_given_fits_into_a_short_lease() {
         for lease in [seconds(3), seconds(5), seconds(10), seconds(15), seconds(300)] {
             let timing = Timing::new(TimingRequest::of_lease(lease)).expect("it fits");
             assert_eq!(
                 (timing.renew_interval, timing.stop_grace),
-                (seconds(5).min(lease / 3), seconds(5).min(lease / 3))
+                (seconds(5).min(lease / 3), seconds(3).min(lease / 5))
             );
         }
         assert!(Timing::new(TimingRequest::of_lease(seconds(1))).unwrap_err().contains("raise --lease"));
@@ -479,16 +490,16 @@ mod tests {
 
     #[test]
     fn hooks_without_room_are_refused_with_their_timeouts_in_the_sum() {
-        let hooks = HookTimes { losing: seconds(5), ..HookTimes::default() };
+        let hooks = HookTimes { losing: seconds(7), ..HookTimes::default() };
         let refusal = Timing::new(TimingRequest { hooks, ..TimingRequest::default() }).unwrap_err();
         assert!(
-            refusal.contains("+ on-losing 5s + grace 5s + margin") && refusal.contains("--hook-timeout"),
+            refusal.contains("+ on-losing 7s + grace 3s + margin") && refusal.contains("--hook-timeout"),
             "{refusal}"
         );
         let hooks = HookTimes { lead: seconds(9), losing: seconds(2), lost: seconds(2) };
         let timing = Timing::new(TimingRequest { hooks, lease: seconds(20), ..TimingRequest::default() }).unwrap();
         let deadline = timing.deadline(BootInstant::from_nanos(0).plus(seconds(100)));
-        assert_eq!(deadline.kill_at.since(deadline.term_at), seconds(9));
+        assert_eq!(deadline.kill_at.since(deadline.term_at), seconds(7));
     }
 
     #[test]

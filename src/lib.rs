@@ -21,8 +21,16 @@
 //! # runtime.block_on(example(scratch.path().to_str().unwrap())).unwrap();
 //! ```
 //!
-//! `examples/` has a background job, a migration at start-up, a health endpoint and a scheduled job. The features
-//! `dynamodb`, `redis`, `postgres`, `nats` and `etcd` choose the stores; `file:` is always there. Linux only.
+//! `examples/` has a background job, a migration at start-up, a health endpoint and a scheduled job. Linux only.
+//!
+//! # Features
+//!
+//! `dynamodb`, `redis`, `postgres`, `nats` and `etcd` are the stores of these names, and all of them are on by default.
+//! `file:` is always there. A program that knows its store needs only that one:
+//!
+//! ```sh
+//! cargo add leaderrun --no-default-features --features redis
+//! ```
 //!
 //! # What is promised
 //!

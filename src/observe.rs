@@ -4,6 +4,7 @@
 pub mod http;
 pub mod log;
 pub mod metrics;
+pub mod metrics_file;
 pub mod query_socket;
 pub mod status_line;
 mod stderr;

@@ -18,9 +18,10 @@ mod holds;
 
 use crate::election::Directives;
 use crate::lease::{Candidate, Shard, Term};
-use crate::notes::orders;
+use crate::notes::orders::{self, Orders};
 use crate::store::{
-    Claim, ErrorKind, Holder, Leases, Location, Observation, Release, Renewal, Report, Store, StoreError, parallel,
+    Claim, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report, Store,
+    StoreError, parallel,
 };
 use crate::time::BootInstant;
 use holds::{Gate, Holds};
@@ -98,6 +99,14 @@ pub fn check(location: &Location, slots: u32) -> Result<(), String> {
         #[cfg(feature = "postgres")]
         Location::Postgres(address) if address.advisory_lock.is_some() && slots > 1 => {
             Err(format!("--slots {slots} does not work with advisory_lock=, which allows one leader"))
+        }
+        #[cfg(feature = "nats")]
+        Location::Nats(address) if address.lock_key.is_some() && slots > 1 => {
+            Err(format!("--slots {slots} does not work with key=, which allows one leader"))
+        }
+        #[cfg(feature = "redis")]
+        Location::Redis(address) if address.shares_a_lock() && slots > 1 => {
+            Err(format!("--slots {slots} does not work with lock_key=, which allows one leader"))
         }
         _ => {
             let _ = slots;
@@ -235,6 +244,28 @@ impl Campaign {
             Some(slots) => slots.directives(candidate).await,
             None => Ok(orders::read(&*self.store, &candidate.shard).await?.directives(candidate)),
         }
+    }
+
+    /// Renews the lease. Returns also the directives, if the orders came with the answer.
+    ///
+    /// # Errors
+    /// As [`Leases::renew`]. Orders that cannot be read are no error: they did not come.
+    pub async fn renew(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+    ) -> Result<(Renewal, Option<Directives>), StoreError> {
+        if let Some(slots) = &self.slots {
+            return slots.renew_with_directives(candidate, term, sequence).await;
+        }
+        let shards = std::slice::from_ref(&candidate.shard);
+        let Renewed { renewal, orders } = self.store.renew_and_read(candidate, term, sequence, shards).await?;
+        let read = |notes: Vec<Option<Note>>| {
+            let [note] = notes.try_into().ok()?;
+            Orders::read(note.as_ref(), &candidate.shard).ok()
+        };
+        Ok((renewal, orders.and_then(read).map(|orders| orders.directives(candidate))))
     }
 
     /// The slot in which the candidate leads. None without slots, or while it does not lead.
@@ -438,9 +469,16 @@ impl Leases for Slots {
         failure.map_or_else(|| Ok(Observation::Held(in_the_way.holder_to_report())), Err)
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        let Some(claimed) = self.state().claimed else { return Ok(Renewal::Lost(None)) };
-        let renewed = self.inner.renew(&self.in_slot(claimed.slot, candidate), term, sequence).await;
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let Some(claimed) = self.state().claimed else { return Ok(Renewed::alone(Renewal::Lost(None))) };
+        let candidate_there = self.in_slot(claimed.slot, candidate);
+        let renewed = self.inner.renew_and_read(&candidate_there, term, sequence, shards).await;
         // A slot that was won during the claim is known only now.
         self.release_other_slots(claimed.slot, candidate).await;
         renewed

@@ -39,7 +39,7 @@ pub mod tls;
 pub mod url;
 
 pub use error::{ErrorKind, StoreError};
-pub use location::{Location, SCHEMES};
+pub use location::{BUILT_IN, Location, SCHEMES};
 pub use notes::{Note, Notes, Page};
 pub(crate) use round_trip::within;
 
@@ -56,10 +56,23 @@ pub trait Leases: Send + Sync {
     /// Shows whether a claim is worth making. Never writes. May be a little behind.
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError>;
 
-    /// Extends the lease to its whole duration, counted from the instant before this call.
+    /// Extends the lease to its whole duration, counted from the instant before this call, and reads the operators'
+    /// orders of `shards` in the same request, where the store can. The orders decide nothing about the renewal: a note
+    /// that cannot be read leaves [`Renewed::orders`] empty, and does no harm to the lease.
     ///
     /// `sequence` rises with every renewal of a leadership. A renewal that a later one has overtaken changes nothing.
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError>;
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError>;
+
+    /// Renews without reading orders.
+    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+        self.renew_and_read(candidate, term, sequence, &[]).await.map(|renewed| renewed.renewal)
+    }
 
     /// Gives the lease back if the candidate's session holds it. The tree must be dead.
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError>;
@@ -92,6 +105,9 @@ pub trait Leases: Send + Sync {
     }
 }
 
+/// What is done with a page of a list.
+pub type EachPage<'a> = dyn FnMut(Vec<(Shard, Report)>) + Send + 'a;
+
 /// What operators need from a store.
 ///
 /// To cancel any of these methods (to drop its future) may leave the request applied, just as a lost answer does.
@@ -104,7 +120,15 @@ pub trait Administration: Send + Sync {
     /// order, with the report of [`Administration::inspect`]. Never writes. It may take many requests, each with a
     /// bound of its own, so the list may show two shards as they were at two instants. A record that another program
     /// wrote in a shard's place is listed as a holder, because it keeps every candidate from leading.
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        let mut list = Vec::new();
+        self.list_in_pages(prefix, &mut |page| list.extend(page)).await?;
+        Ok(list)
+    }
+
+    /// As [`Administration::list`], in pages: calls `each` with the shards of one as soon as they are known. Where the
+    /// order is known only at the end, there is one page.
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError>;
 
     /// Ends the lease of `term`, whichever session holds it, as if an operator had deleted its record by hand. Its
     /// holder learns that the lease is lost. The next candidate to be granted the lease must not start before the tree
@@ -126,6 +150,13 @@ pub trait Administration: Send + Sync {
     /// Makes what the store needs (a table, a bucket, a directory). Does no harm if it exists. Returns what it did, a
     /// line for each step.
     async fn prepare(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Records that no candidate has used the prepared store, so that its first leader need not wait for a lease that
+    /// it may have lost. Only for an operator who knows, and a store without a record of any shard: beside a leader
+    /// that the store has forgotten, a second one would start.
+    async fn vouch(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Tries everything that an election needs, and returns a [`Finding`] for each.
     async fn check(&self) -> Result<Vec<Finding>, StoreError>;
@@ -182,6 +213,18 @@ pub struct Grant {
     /// without a release. By this instant that tree is dead. The wait is counted from the answer, never from the
     /// request, because its holder may have renewed in between.
     pub start_after: Option<BootInstant>,
+    /// The cause of that wait.
+    pub doubt: Doubt,
+}
+
+/// Why a tree may run that the store knows nothing of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Doubt {
+    /// The store knows of no leader of this shard, and has not remembered for a whole lease.
+    FirstUse,
+    /// It may have forgotten a lease, or the record vanished without a release.
+    #[default]
+    Forgotten,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,6 +240,24 @@ pub enum Renewal {
     Overtaken,
     /// Definite: another session holds the lease (`Some`), or the record is gone.
     Lost(Option<Holder>),
+}
+
+/// The answer of [`Leases::renew_and_read`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    pub renewal: Renewal,
+    /// The notes on [`Page::Orders`] of the shards, in their order: as [`Notes::read`] would have shown them at some
+    /// instant after the call. None if they did not come with the answer; then [`Notes::read`] shows them, or says what
+    /// is wrong with them.
+    pub orders: Option<Vec<Option<Note>>>,
+}
+
+impl Renewed {
+    /// A renewal whose answer brought no orders.
+    #[must_use]
+    pub fn alone(renewal: Renewal) -> Self {
+        Self { renewal, orders: None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -221,6 +282,8 @@ pub struct Holder {
     /// Time since the lease was granted or last renewed, from [`Administration::inspect`] and [`Administration::list`].
     /// None where leases do not expire, and where the record does not say.
     pub renewed_ago: Option<Duration>,
+    /// Some if this stands for a leader that the store does not know of.
+    pub doubt: Option<Doubt>,
 }
 
 impl fmt::Display for Holder {

@@ -7,7 +7,8 @@
 mod start;
 
 pub use start::{
-    Birth, NO_PROCESS, Namespaces, Scheduling, SingleThread, exit_at_once, refused, set_nice, start_command, start_hook,
+    Birth, NO_PROCESS, Namespaces, Scheduling, SingleThread, exit_at_once, refused, set_nice, start_check,
+    start_command, start_hook,
 };
 
 use nix::errno::Errno;
@@ -132,6 +133,23 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open(2) takes two integers and returns a descriptor that nothing else owns, or -1.
     let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let number = RawFd::try_from(number).expect("a descriptor or -1");
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// A new file in memory, which has no name in the file system. The system call itself: glibc has a function for it only
+/// since 2.27, and the programs run on older ones.
+///
+/// # Errors
+/// The kernel's.
+pub fn memory_file(name: &CStr, close_on_exec: bool) -> io::Result<OwnedFd> {
+    let flags = if close_on_exec { libc::MFD_CLOEXEC } else { 0 };
+    // SAFETY: memfd_create(2) reads a string that ends with NUL, and returns a descriptor that nothing else owns, or -1.
+    let number = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
     let number = RawFd::try_from(number).expect("a descriptor or -1");
     if number < 0 {
         return Err(io::Error::last_os_error());

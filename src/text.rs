@@ -12,6 +12,8 @@ pub const HIDDEN: &str = "(not shown: it holds a password)";
 
 /// What precedes a secret, in a query or elsewhere.
 const NAMES: [&str; 8] = ["password=", "passwd=", "passphrase=", "passcode=", "pwd=", "secret=", "token=", "api_key="];
+/// By Jaro and Winkler, from 0 to 1. Below it, names have little in common but their beginning.
+const NEAR: f64 = 0.85;
 /// How many layers of percent-encoding are read.
 const DEPTH: usize = 3;
 
@@ -52,6 +54,14 @@ pub fn quoted(text: &str) -> String {
 pub fn shown(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '?' } else { c };
     if looks_secret(text) { HIDDEN.to_owned() } else { text.chars().map(printable).collect() }
+}
+
+/// The name among `known` that was probably meant by `name`, which is mistyped.
+#[must_use]
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = |known: &str| strsim::jaro_winkler(name, known);
+    let nearest = known.into_iter().max_by(|one, other| near(one).total_cmp(&near(other)));
+    nearest.filter(|known| near(known) > NEAR)
 }
 
 /// Replaces line breaks and other characters that a terminal would obey, which a record may contain.

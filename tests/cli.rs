@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::denied::{User, assert_changes_nothing, assert_leads_nothing};
-use support::fleet::{leaderctl, leaderrun};
+use support::fleet::{copy_program, leaderctl, leaderrun};
 use tempfile::TempDir;
 
 /// What a run came to: its status, its line on standard error, and whether COMMAND was started.
@@ -87,7 +87,7 @@ fn wrong_flags_are_usage_errors() {
         (&["--retry", "3h"], "--retry 3h"),
         (&["--margin", "0"], "--margin 0s"),
         (&["--request-timeout", "0"], "--request-timeout 0s lets no request be answered"),
-        (&["--request-timeout", "5s"], "lower --renew, --grace or --request-timeout"),
+        (&["--request-timeout", "7s"], "lower --renew, --grace or --request-timeout"),
         (&["--margin", "10s"], "lower --renew, --grace or --margin"),
         (&["--lease", "6s", "--renew", "5s", "--grace", "5s"], "leaves no room in a lease of 6s"),
         (&["--grace", "9999999999999999"], "leaves no room"),
@@ -479,12 +479,6 @@ fn a_directory_that_cannot_be_made_is_named() {
     run(&["--store", &below], "shard").refused(78, "not a directory: name another directory");
 }
 
-/// By another process: of what we write ourselves, a child that another test starts meanwhile has the descriptor until
-/// it is another program, and nothing runs that somebody may write.
-fn copy_program(program: impl AsRef<Path>, to: &Path) {
-    assert!(Command::new("cp").arg(program.as_ref()).arg(to).status().unwrap().success());
-}
-
 #[test]
 fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     // Root may write anywhere, so the program runs as nobody; for that it has to lie where nobody can reach it.
@@ -706,7 +700,10 @@ fn the_default_owner_is_short_and_the_session_is_not() {
     let scratch = TempDir::new().unwrap();
     let store = local(&scratch);
     let leader = Leader::of(&store);
-    let record = fs::read_to_string(scratch.path().join("shard.json")).unwrap();
+    // Its lock shows that it leads a moment before its record is there.
+    let record = scratch.path().join("shard.json");
+    support::fleet::wait_until("it has a record", || record.exists());
+    let record = fs::read_to_string(record).unwrap();
     let record: serde_json::Value = serde_json::from_str(&record).unwrap();
     let (owner, session) = (record["owner"].as_str().unwrap(), record["session"].as_str().unwrap());
     let (place, hex) = owner.rsplit_once('-').unwrap();
@@ -856,6 +853,37 @@ fn a_variable_that_is_not_known_is_told_with_the_one_that_was_meant() {
 }
 
 #[test]
+fn what_command_and_its_hooks_are_told_is_known_to_programs_that_they_start() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let ctl = format!("'{}' --store '{store}' status x", env!("CARGO_BIN_EXE_leaderctl"));
+    for flags in
+        [&["--every", "366d"][..], &["--once", "job"], &["--slots", "2"], &["--on-lead", &ctl, "--on-lost", &ctl]]
+    {
+        let output = leaderrun().args(["-q", "--store", &store]).args(flags).args(["s", "-c", &ctl]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{flags:?}: {said}");
+    }
+}
+
+#[test]
+fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
+    for (command, program) in [(leaderrun(), "leaderrun"), (leaderctl(), "leaderctl")] {
+        for flag in ["-V", "--version"] {
+            let mut command = Command::new(command.get_program());
+            let text = String::from_utf8(command.arg(flag).output().unwrap().stdout).unwrap();
+            let mut lines = text.lines();
+            let first = lines.next().unwrap();
+            assert!(first.starts_with(&format!("{program} {}", env!("CARGO_PKG_VERSION"))), "{text}");
+            let stores = lines.next().and_then(|line| line.strip_prefix("stores: ")).unwrap();
+            let has = |store| stores.split(", ").any(|known| known == store);
+            assert!(has("file") && has("redis") == cfg!(feature = "redis"), "{text}");
+            assert!(lines.next().unwrap().starts_with("kill methods on this host: tree"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn the_timing_is_explained() {
     let output = leaderrun()
         .args(["--store", "dynamodb://locks", "--lease", "60s", "--renew", "10s", "--explain", "shard"])
@@ -863,7 +891,7 @@ fn the_timing_is_explained() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0));
-    for line in ["lease                1m", "stop signal          53s 800ms", "SIGKILL              58s 800ms"] {
+    for line in ["lease                1m", "stop signal          55s 800ms", "SIGKILL              58s 800ms"] {
         assert!(text.contains(line), "{text}");
     }
 }
@@ -1209,5 +1237,27 @@ mod dynamodb {
         };
         run_with(&["--store", "dynamodb://locks"], "shard", nothing).refused(78, "region");
         run_with(&["--store", "dynamodb://locks?region=eu-west-1"], "shard", nothing).refused(78, "credentials");
+    }
+
+    #[test]
+    fn a_profile_that_does_not_exist_is_named_with_those_that_do() {
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("credentials");
+        std::fs::write(&file, "[staging]\naws_access_key_id = x\naws_secret_access_key = y\n").unwrap();
+        let with = |variables: &'static [(&str, &str)]| {
+            let file = file.clone();
+            move |command: &mut Command| {
+                for name in ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+                    command.env_remove(name);
+                }
+                command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_CONFIG_FILE", "/dev/null");
+                command.env("AWS_SHARED_CREDENTIALS_FILE", &file).envs(variables.iter().copied());
+            }
+        };
+        let named = "dynamodb://locks?region=eu-west-1&profile=nope";
+        let line = "no AWS profile is called \"nope\"; the configuration files of the AWS CLI have only staging";
+        run_with(&["--store", named], "shard", with(&[])).refused(78, line);
+        let unnamed = "dynamodb://locks?region=eu-west-1";
+        run_with(&["--store", unnamed], "shard", with(&[("AWS_PROFILE", "nope")])).refused(78, line);
     }
 }

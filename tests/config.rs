@@ -491,3 +491,24 @@ fn the_example_in_the_manual_is_taken() {
     assert_eq!(explained(&explain("a"), "lease"), "30s");
     assert_eq!(explained(&explain("db/main"), "lease"), "1m");
 }
+
+#[test]
+fn each_line_that_the_packaged_file_offers_is_taken_and_as_it_is_the_file_sets_nothing() {
+    let packaged = include_str!("../packaging/leaderrun.toml");
+    let place = Place::new();
+    let explain = |text: &str, shard: &str| {
+        let file = place.file("packaged.toml", text);
+        let store = place.url("store");
+        leaderrun().args(["--config", &file, "--store", &store, "--explain", shard]).output().unwrap()
+    };
+    let without = leaderrun().args(["--store", &place.url("store"), "--explain", "db/main"]).output().unwrap();
+    assert_eq!(stdout(&explain(packaged, "db/main")), stdout(&without));
+    // Keys follow the # at once; of the two stores one may stand.
+    let offered: Vec<&str> = packaged.lines().filter_map(|line| line.strip_prefix('#')).collect();
+    let offered: Vec<&str> = offered.into_iter().filter(|line| !line.is_empty() && !line.starts_with(' ')).collect();
+    assert!(offered.len() > 5, "{offered:?}");
+    for left_out in ["store = ", "store-file = "] {
+        let lines: Vec<&str> = offered.iter().copied().filter(|line| !line.starts_with(left_out)).collect();
+        stdout(&explain(&lines.join("\n"), "db/main"));
+    }
+}

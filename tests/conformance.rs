@@ -383,6 +383,9 @@ async fn a_list_of_hundreds_of_shards_has_each_once(bench: &Bench) {
     let list = bench.store().list("crowd/").await.unwrap();
     assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), names);
     assert!(list.iter().all(|(_, report)| report.holder.is_some() && report.last_term.is_some()));
+    let mut paged = Vec::new();
+    bench.store().list_in_pages("crowd/", &mut |page| paged.extend(page)).await.unwrap();
+    assert_eq!(paged.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), names);
 }
 
 /// Written by nobody else.
@@ -539,6 +542,72 @@ async fn standbys_are_found_by_the_beginning_of_their_shard(bench: &Bench) {
     assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["wait/a"]);
 }
 
+/// The orders that come with the answer to a renewal, or else what a request for them shows.
+async fn with_renewal(store: &dyn Store, one: &Candidate, term: Term, sequence: u64, of: &[&str]) -> Vec<Option<Note>> {
+    let shards: Vec<Shard> = of.iter().map(|name| name.parse().unwrap()).collect();
+    let renewed = store.renew_and_read(one, term, sequence, &shards).await.expect("the store answers");
+    assert_eq!(renewed.renewal, Renewal::Renewed);
+    if let Some(orders) = renewed.orders {
+        return orders;
+    }
+    let mut orders = Vec::new();
+    for shard in &shards {
+        orders.push(store.read(shard, &Page::Orders).await.expect("the store answers"));
+    }
+    orders
+}
+
+async fn an_order_is_heard_with_the_next_renewal_and_so_is_its_end(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let one = candidate("ordered/1", "one");
+    let term = granted(&*store, &one).await.term;
+    let mut sequence = 0;
+    let mut heard = async |of: &[&str]| {
+        sequence += 1;
+        with_renewal(&*store, &one, term, sequence, of).await
+    };
+    let (own, both) = (["ordered/1"], ["ordered", "ordered/1"]);
+    let replace = async |shard: &str, expected, draft| {
+        assert_eq!(other.replace(&shard.parse().unwrap(), &Page::Orders, expected, draft).await, Ok(true));
+    };
+    let (of_all, a_while) = (Note::for_ever("of all"), Note::lasting("for a while".to_owned(), Some(LEASE * 60)));
+    let ever = Note::for_ever("not even orders: \"\u{e9}\n");
+    for _ in 0..3 {
+        assert_eq!(heard(&own).await, [None]);
+        replace("ordered/1", None, Some(&ever)).await;
+        assert_eq!(heard(&own).await, [Some(ever.clone())]);
+        assert_eq!(heard(&own).await, [Some(ever.clone())]);
+        assert_eq!(heard(&both).await, [None, Some(ever.clone())]);
+        replace("ordered", None, Some(&of_all)).await;
+        assert_eq!(heard(&both).await, [Some(of_all.clone()), Some(ever.clone())]);
+        replace("ordered/1", Some(&ever.text), Some(&a_while)).await;
+        let [_, Some(left)] = &heard(&both).await[..] else { panic!("it is not heard") };
+        assert_eq!(left.text, "for a while");
+        assert!(left.lasts.is_some_and(|lasts| lasts > LEASE * 50 && lasts < LEASE * 61), "{left:?}");
+        replace("ordered/1", Some("for a while"), None).await;
+        assert_eq!(heard(&both).await, [Some(of_all.clone()), None]);
+        replace("ordered", Some("of all"), None).await;
+        assert_eq!(heard(&both).await, [None, None]);
+    }
+    assert_eq!(heard(&[]).await, []);
+}
+
+async fn an_order_that_ends_by_itself_is_heard_until_then(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    let one = Candidate { lease: LEASE * 60, ..candidate("ordered/ends", "one") };
+    let term = granted(&*store, &one).await.term;
+    let begun = Instant::now();
+    write(&*other, "ordered/ends", &Page::Orders, &Note::lasting("soon over".to_owned(), Some(LEASE))).await;
+    for sequence in 1.. {
+        if with_renewal(&*store, &one, term, sequence, &["ordered/ends"]).await == [None] {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it never ends");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(begun.elapsed() >= LEAST, "it ended after {:?}", begun.elapsed());
+}
+
 async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let (one, two) = (candidate("revoked", "one"), candidate("revoked", "two"));
@@ -662,6 +731,8 @@ everywhere!(
     of_eight_writers_of_a_note_one_wins_every_one_of_50_races,
     a_note_vanishes_after_its_time_and_not_before,
     standbys_are_found_by_the_beginning_of_their_shard,
+    an_order_is_heard_with_the_next_renewal_and_so_is_its_end,
+    an_order_that_ends_by_itself_is_heard_until_then,
     a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended,
 );
 

@@ -1,16 +1,19 @@
 //! The election machine alone: time is an argument here, nothing is waited for.
 
+#[path = "election/health.rs"]
+mod health;
 #[path = "election/restart.rs"]
 mod restart;
 #[path = "election/rotation.rs"]
 mod rotation;
 
 use leaderrun::internals::election::{
-    Action, Booking, CommandEnd, Directives, Dismissal, Election, Ended, Event, Handover, Hold, HookEnd, Loss, Notice,
-    Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Role, Settings, Skipped, StartError, Stop, StopReason, TreeEvent,
+    Action, Booking, CheckEnd, CommandEnd, Directives, Dismissal, Election, Ended, Event, Handover, Hold, HookEnd,
+    Loss, Notice, Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped,
+    StartError, Stop, StopReason, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{HookTimes, Term, Timing, TimingRequest};
-use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
+use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError};
 use leaderrun::internals::time::BootInstant;
 use std::path::Path;
 use std::time::Duration;
@@ -36,9 +39,14 @@ struct Play {
 
 impl Play {
     fn new(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings::new(Timing::new(TimingRequest::default()).unwrap(), true, Delivery::Poll);
+        Self::seeded(42, change)
+    }
+
+    fn seeded(seed: u64, change: impl FnOnce(&mut Settings)) -> Self {
+        let timing = TimingRequest { stop_grace: Duration::from_secs(5), ..TimingRequest::default() };
+        let mut settings = Settings::new(Timing::new(timing).unwrap(), true, Delivery::Poll);
         change(&mut settings);
-        let election = Election::new(settings, BootInstant::from_nanos(0), 42);
+        let election = Election::new(settings, BootInstant::from_nanos(0), seed);
         Self { election, now: Duration::ZERO, orders: Some(Ok(Directives::default())) }
     }
 
@@ -84,12 +92,28 @@ impl Play {
 
     fn renewed(&mut self, answer: Result<Renewal, StoreError>) -> Vec<Action> {
         let sent = self.at();
-        self.tell(Event::Renewed { sent, answer })
+        self.tell(Event::Renewed { sent, answer, orders: None })
+    }
+
+    /// Time passes until then, and the renewal that is due is answered without orders.
+    fn renewed_at(&mut self, seconds: f64) -> Vec<Action> {
+        assert!(renewals(&self.until(seconds)) > 0, "no renewal is due");
+        self.renewed(Ok(Renewal::Renewed))
+    }
+
+    /// The answer to a renewal that was sent at `sent` brings these orders.
+    fn brought(&mut self, sent: f64, orders: Directives) -> Vec<Action> {
+        let sent = BootInstant::from_nanos(0).plus(Duration::from_secs_f64(sent));
+        self.tell(Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: Some(orders) })
     }
 
     /// Starts, is granted the lease at 0 s, and runs COMMAND.
     fn leading(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut play = Self::new(change);
+        Self::new(change).led()
+    }
+
+    fn led(self) -> Self {
+        let mut play = self;
         assert_eq!(play.tell(Event::Tick), [Action::Claim]);
         let actions = play.claimed(Ok(granted()));
         assert!(matches!(actions[..], [Action::Say(Notice::Leading(TERM)), Action::Start { term: TERM, .. }]));
@@ -105,7 +129,7 @@ impl Play {
 }
 
 fn granted() -> Claim {
-    Claim::Granted(Grant { term: TERM, start_after: None })
+    Claim::Granted(Grant { term: TERM, start_after: None, doubt: Doubt::Forgotten })
 }
 
 fn other() -> Holder {
@@ -165,7 +189,7 @@ fn a_late_answer_does_not_move_the_lease_back() {
     let early = BootInstant::from_nanos(1);
     let actions = play.renewed(Ok(Renewal::Renewed));
     let Some(Action::Extend(deadline)) = actions.first().cloned() else { panic!("{actions:?}") };
-    let actions = play.tell(Event::Renewed { sent: early, answer: Ok(Renewal::Renewed) });
+    let actions = play.tell(Event::Renewed { sent: early, answer: Ok(Renewal::Renewed), orders: None });
     assert!(has(&actions, &Action::Extend(deadline)), "{actions:?}");
 }
 
@@ -206,7 +230,7 @@ fn an_answer_after_three_seconds_every_time_loses_nothing() {
         assert!(!actions.iter().any(|action| matches!(action, Action::Say(_) | Action::Seize)), "{now}: {actions:?}");
         while sent.first().is_some_and(|&sent| play.now - sent >= Duration::from_secs(3)) {
             let sent = BootInstant::from_nanos(0).plus(sent.remove(0));
-            let actions = play.tell(Event::Renewed { sent, answer: Ok(Renewal::Renewed) });
+            let actions = play.tell(Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: None });
             writes += renewals(&actions);
         }
     }
@@ -227,6 +251,26 @@ fn an_outage_that_ends_before_the_deadline_disturbs_nothing() {
     let actions = play.renewed(Ok(Renewal::Renewed));
     assert!(has(&actions, &Action::Say(Notice::TroubleOver)), "{actions:?}");
     assert_eq!(play.until(9.5), []);
+}
+
+#[test]
+fn leaders_that_renew_together_after_an_outage_do_not_do_so_from_then_on() {
+    let mut seconds = [0; 5];
+    for seed in 0..100 {
+        let mut play = Play::seeded(seed, |_| {}).led();
+        let _ = play.until(5.0);
+        play.renewed(Err(away()));
+        assert_eq!(renewals(&play.until(7.0)), 1);
+        play.renewed(Ok(Renewal::Renewed));
+        let pause = play.election.wake_at().since(play.at());
+        assert!((1.25..=5.0).contains(&pause.as_secs_f64()), "{pause:?}");
+        seconds[usize::try_from(pause.as_secs()).unwrap().min(4)] += 1;
+    }
+    assert!(seconds.iter().all(|&leaders| leaders <= 40), "{seconds:?}");
+    // And no sooner than ever while nothing fails.
+    let mut play = Play::leading(|_| {});
+    let _ = play.renewed_at(5.0);
+    assert_eq!(play.until(9.9), []);
 }
 
 #[test]
@@ -345,6 +389,16 @@ fn a_claim_in_doubt_is_released_before_leaving() {
 }
 
 #[test]
+fn a_store_that_answers_nothing_is_one_line_at_the_end() {
+    let mut play = Play::new(|settings| settings.patience = Patience::Once);
+    let _ = play.tell(Event::Tick);
+    let _ = play.claimed(Err(away()));
+    let actions = play.until(60.0);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Say(_))), "{actions:?}");
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Unreachable("the store is away".to_owned()))));
+}
+
+#[test]
 fn waiting_is_bounded_by_what_was_asked() {
     let mut play = Play::new(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
     let _ = play.tell(Event::Tick);
@@ -389,7 +443,7 @@ fn a_store_that_cannot_vouch_for_the_last_tree_makes_the_leader_wait() {
     let mut play = Play::new(|_| {});
     let _ = play.tell(Event::Tick);
     let start_after = Some(BootInstant::from_nanos(13_000_000_000));
-    let actions = play.claimed(Ok(Claim::Granted(Grant { term: TERM, start_after })));
+    let actions = play.claimed(Ok(Claim::Granted(Grant { term: TERM, start_after, doubt: Doubt::Forgotten })));
     assert!(!actions.iter().any(|action| matches!(action, Action::Start { .. })), "{actions:?}");
     let mut started = None;
     for tenth in 1..200 {
@@ -584,7 +638,7 @@ fn a_grant_of_a_paused_shard_goes_back_and_nothing_is_claimed_before_the_pause_i
 fn a_pause_stops_a_leader_in_order() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused()));
-    let actions = play.until(5.0);
+    let actions = play.renewed_at(5.0);
     stops_and_stands_by(&mut play, &actions);
     play.orders = None;
     assert_eq!(play.until(8.0), [Action::ReadOrders]);
@@ -596,6 +650,73 @@ fn a_pause_stops_a_leader_in_order() {
         assert_eq!(actions, [Action::ReadOrders]);
     }
     assert_eq!(play.ordered(Directives::default())[1..], [Action::Claim]);
+}
+
+#[test]
+fn a_pause_that_comes_with_a_renewal_stops_a_leader_and_no_request_for_orders_is_made() {
+    let mut play = Play::leading(|_| {});
+    play.orders = None;
+    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
+    let actions = play.brought(5.0, Directives::default());
+    assert!(matches!(actions[..], [Action::Extend(_)]), "{actions:?}");
+    assert_eq!(play.until(10.0), [Action::Renew { term: TERM, sequence: 2 }]);
+    let actions = play.brought(10.0, paused());
+    play.orders = Some(Ok(paused()));
+    stops_and_stands_by(&mut play, &actions);
+}
+
+#[test]
+fn orders_are_read_when_a_renewal_does_not_bring_them_or_fails_or_hangs() {
+    let mut play = Play::leading(|_| {});
+    play.orders = None;
+    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
+    let actions = play.renewed(Ok(Renewal::Renewed));
+    assert!(has(&actions, &Action::ReadOrders), "it brought none: {actions:?}");
+    let _ = play.ordered(Directives::default());
+    assert_eq!(play.until(10.0), [Action::Renew { term: TERM, sequence: 2 }]);
+    assert_eq!(play.renewed(Err(away())), [Action::ReadOrders], "it failed");
+    let _ = play.ordered(Directives::default());
+    // It hangs: the next one does not wait for it, nor do the orders.
+    let actions = play.until(12.0);
+    assert!(renewals(&actions) > 0 && !has(&actions, &Action::ReadOrders), "{actions:?}");
+    let actions = play.until(13.0);
+    assert!(renewals(&actions) > 0 && has(&actions, &Action::ReadOrders), "{actions:?}");
+    let actions = play.ordered(paused());
+    assert!(actions.last() == Some(&orderly(StopReason::Paused)), "{actions:?}");
+}
+
+#[test]
+fn an_answer_that_comes_late_brings_no_order_back_that_was_over_and_takes_none_back() {
+    // The renewal of 5 s hangs; it saw a pause that was over when those of 7 s and later were applied.
+    let mut play = Play::leading(|_| {});
+    let _ = play.until(7.5);
+    let _ = play.brought(7.0, Directives::default());
+    let actions = play.brought(5.0, paused());
+    assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
+    let actions = play.brought(7.0, paused());
+    assert_eq!(actions.last(), Some(&orderly(StopReason::Paused)), "it is no older");
+    // The same for a request for them that was sent before.
+    let mut play = Play::leading(|_| {});
+    play.orders = None;
+    let _ = play.until(5.0);
+    assert!(has(&play.renewed(Ok(Renewal::Renewed)), &Action::ReadOrders));
+    let _ = play.until(10.0);
+    let _ = play.brought(10.0, Directives::default());
+    assert_eq!(play.ordered(paused()), []);
+}
+
+#[test]
+fn orders_that_come_with_a_renewal_start_nothing_and_a_pause_among_them_gives_the_lease_back() {
+    let mut play = Play::new(|_| {});
+    play.orders = None;
+    let _ = play.tell(Event::Tick);
+    let _ = play.claimed(Ok(granted()));
+    let _ = play.until(5.0);
+    let actions = play.brought(5.0, Directives::default());
+    assert_eq!(actions, [], "they were not asked for after the grant");
+    let _ = play.until(10.0);
+    let actions = play.brought(10.0, paused());
+    assert!(has(&actions, &Action::Release { term: TERM }) && !starts(&actions), "{actions:?}");
 }
 
 #[test]
@@ -614,7 +735,7 @@ fn a_pause_that_keeps_the_leader_only_bars_its_successors() {
 fn a_pause_lets_a_command_drain_however_long_it_takes_and_renews_meanwhile() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused()));
-    let _ = play.until(5.0);
+    let _ = play.renewed_at(5.0);
     let mut sent = 1;
     let mut answer = true;
     for second in 6..300 {
@@ -633,7 +754,7 @@ fn a_pause_lets_a_command_drain_however_long_it_takes_and_renews_meanwhile() {
 fn who_steps_down_waits_for_others_from_when_it_released() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(handed_over(TERM, false)));
-    let actions = play.until(5.0);
+    let actions = play.renewed_at(5.0);
     assert!(matches!(actions.last(), Some(Action::Stop(Stop::Orderly { .. }))), "{actions:?}");
     // COMMAND takes long.
     for second in 6..100 {
@@ -647,7 +768,7 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
     assert!(!has(&actions, &Action::Claim), "{actions:?}");
     assert!(has(&play.until(130.0), &Action::Claim));
     // It may lead again, and says that the handover is over.
-    let grant = Grant { term: Term(9), start_after: None };
+    let grant = Grant { term: Term(9), start_after: None, doubt: Doubt::Forgotten };
     let actions = play.claimed(Ok(Claim::Granted(grant)));
     assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: TERM }), "{actions:?}");
 }
@@ -656,7 +777,7 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
 fn who_steps_down_may_follow_whoever_led_meanwhile() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(handed_over(TERM, false)));
-    let _ = play.until(5.0);
+    let _ = play.renewed_at(5.0);
     let _ = play.dead();
     play.orders = Some(Ok(Directives::default()));
     let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
@@ -673,7 +794,7 @@ fn a_handover_to_somebody_else_goes_back_once_and_bars_for_a_bounded_time() {
     let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert!(!has(&play.until(29.9), &Action::Claim));
     assert!(has(&play.until(31.0), &Action::Claim));
-    let grant = Grant { term: Term(8), start_after: None };
+    let grant = Grant { term: Term(8), start_after: None, doubt: Doubt::Forgotten };
     assert!(starts(&play.claimed(Ok(Claim::Granted(grant)))));
 }
 
@@ -685,7 +806,7 @@ fn whom_a_handover_names_leads_at_once_and_an_old_handover_stops_nobody() {
     let actions = play.claimed(Ok(granted()));
     assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: Term(6) }), "{actions:?}");
     play.orders = Some(Ok(handed_over(Term(6), false)));
-    let actions = play.until(5.0);
+    let actions = play.renewed_at(5.0);
     assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
     assert!(has(&actions, &Action::ForgetHandover { term: Term(6) }), "{actions:?}");
 }
@@ -705,10 +826,11 @@ fn who_does_not_wait_leaves_a_paused_shard_without_leading() {
 fn who_does_not_wait_leaves_a_store_that_may_have_forgotten_without_leading() {
     let mut play = Play::new(|settings| settings.patience = Patience::Once);
     let _ = play.tell(Event::Tick);
-    let doubted = Grant { term: TERM, start_after: Some(play.at().plus(Duration::from_secs(12))) };
+    let doubted =
+        Grant { term: TERM, start_after: Some(play.at().plus(Duration::from_secs(12))), doubt: Doubt::FirstUse };
     assert_eq!(play.claimed(Ok(Claim::Granted(doubted))), [Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    let doubt = Obstacle::Doubt(Duration::from_secs(12));
+    let doubt = Obstacle::Doubt(Doubt::FirstUse, Duration::from_secs(12));
     assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(doubt)))));
 }
 
@@ -738,7 +860,7 @@ fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
     // Once it has worked it is an outage like any other, and COMMAND goes on.
     let mut play = Play::leading(|_| {});
     play.orders = Some(Err(denied));
-    let actions = play.until(5.0);
+    let actions = play.renewed_at(5.0);
     assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_) | Action::End(_))), "{actions:?}");
     let told = |actions: &[Action]| {
         actions
@@ -749,10 +871,11 @@ fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
     // Now and then, not with each renewal.
     let mut lines = told(&actions);
     for second in 6..65 {
-        if !actions.is_empty() {
-            let _ = play.renewed(Ok(Renewal::Renewed));
+        let begun = play.until(f64::from(second));
+        if renewals(&begun) > 0 {
+            lines += told(&play.renewed(Ok(Renewal::Renewed)));
         }
-        lines += told(&play.until(f64::from(second)));
+        lines += told(&begun);
     }
     assert!((1..=3).contains(&lines), "{lines}");
 }
@@ -761,7 +884,7 @@ fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
 fn a_stop_that_was_asked_for_while_a_pause_stops_the_command_ends_the_candidate() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused()));
-    let _ = play.until(5.0);
+    let _ = play.renewed_at(5.0);
     let _ = play.tell(Event::Asked { signal: 15 });
     assert!(has(&play.dead(), &Action::Release { term: TERM }));
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
@@ -772,7 +895,7 @@ fn a_stop_that_was_asked_for_while_a_pause_stops_the_command_ends_the_candidate(
 fn a_loss_during_a_pause_hurries() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused()));
-    let _ = play.until(5.0);
+    let _ = play.renewed_at(5.0);
     let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(has(&actions, &LOSING), "{actions:?}");
 }
@@ -798,7 +921,7 @@ fn how_a_leadership_ended_is_told_once() {
     for (directives, how) in [(paused(), Ended::Paused), (handed_over(TERM, false), Ended::SteppedDown)] {
         let mut play = Play::leading(|_| {});
         play.orders = Some(Ok(directives));
-        let _ = play.until(5.0);
+        let _ = play.renewed_at(5.0);
         assert_eq!(told(&mut play), [how]);
     }
 }
@@ -979,7 +1102,7 @@ fn a_job_is_run_once_by_one_process_whatever_ends_it() {
     let mut play = running_a_job();
     let pause = Pause { keep: false, left: None, said: "by me".to_owned() };
     play.orders = None;
-    play.until(5.0);
+    play.renewed_at(5.0);
     play.ordered(Directives { pause: Some(pause), handover: None });
     let end = CommandEnd::Signalled(15);
     play.tell(Event::Tree(TreeEvent::Ended(end)));
@@ -1118,7 +1241,8 @@ fn hooks_around_a_stop_have_their_time_before_a_guard_is_passed_over() {
     let lease = 60 * second;
     let play = |max_run| {
         Play::leading(move |settings| {
-            settings.timing = Timing::new(TimingRequest { hooks, lease, ..TimingRequest::default() }).unwrap();
+            let timing = TimingRequest { hooks, lease, stop_grace: 5 * second, ..TimingRequest::default() };
+            settings.timing = Timing::new(timing).unwrap();
             settings.drain = Some(3 * second);
             settings.max_run = max_run;
         })

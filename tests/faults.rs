@@ -225,6 +225,24 @@ fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
     world.conclude();
 }
 
+/// One renewal names the one before it on NATS, so two round trips have to fit in where one does on the others.
+fn answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone(story: Story) {
+    let (world, leader) = long_leases(story);
+    world.set_all(NetworkFault::Slow(LONG / 2));
+    if story.store == "nats" {
+        wait_until("the tree is dead", || world.tree(&leader.owner).is_empty());
+        world.set_all(NetworkFault::Fair);
+        world.successor(&leader);
+    } else {
+        // It would have been over by now.
+        sleep(LONG);
+        world.set_all(NetworkFault::Fair);
+        sleep(LEASE / 2);
+        world.assert_undisturbed(&leader);
+    }
+    world.conclude();
+}
+
 fn connections_are_reset_for_half_a_lease(story: Story) {
     let (world, leader) = long_leases(story);
     world.set_all(NetworkFault::Reset);
@@ -551,6 +569,21 @@ every_store!(stories:
     of_twenty_candidates_the_leader_is_killed_again_and_again,
     operators_order_at_random_while_faults_strike,
 );
+
+mod half_of_the_lease {
+    #[cfg(feature = "nats")]
+    stories!(
+        nats,
+        crate::support::nats::Server::start(),
+        [answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone]
+    );
+    #[cfg(feature = "redis")]
+    stories!(
+        redis,
+        crate::support::redis::Server::start(),
+        [answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone]
+    );
+}
 
 mod equipped {
     every_store!(equipped_stories:

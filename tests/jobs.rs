@@ -175,7 +175,7 @@ fn a_host_that_is_asked_to_stop_has_failed(place: &Place) {
     assert_eq!(status, 143, "{said}");
     assert_eq!(place.last_run()["exit_status"], 143);
     let host = place.start("b", &["--every", "366d", "--retry-failed", "1"]);
-    place.order(&["step-down", "shard"]);
+    place.order(&["step-down", "shard", "--force"]);
     let (status, said) = told(&host.wait_with_output().unwrap());
     assert_eq!(status, 143, "{said}");
     place.skips("c", EVERY, "failed already on ");
@@ -270,7 +270,7 @@ fn a_job_that_was_stopped_is_not_done_whatever_its_command_says(place: &Place) {
     };
     let asked = |host: &Child| kill(Pid::from_raw(host.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_eq!(stopped("asked", &asked), 143);
-    assert_eq!(stopped("stepped-down", &|_| drop(place.order(&["step-down", "shard", "--for", "1s"]))), 143);
+    assert_eq!(stopped("stepped-down", &|_| drop(place.order(&["step-down", "shard", "--for", "1s", "--force"]))), 143);
     let overran = place.ask("a", 0, &["--once", "overran", "--max-run", "3s"], &obliging);
     assert_eq!(overran.0, 124, "{overran:?}");
     for (name, wanted) in [("asked", 143), ("stepped-down", 143), ("overran", 124)] {

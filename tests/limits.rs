@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use support::fleet::{example_program, leaderctl, leaderrun, wait_until};
+use support::fleet::{copy_program, example_program, leaderctl, leaderrun, wait_until};
 use support::place::Place;
 use tempfile::TempDir;
 
@@ -111,7 +111,7 @@ fn open_to_all() -> TempDir {
 fn by_a_stranger(program: &str, scratch: &TempDir) -> Command {
     assert!(nix::unistd::geteuid().is_root(), "only root can be two users: run this test as root");
     let copy = scratch.path().join("program");
-    fs::copy(program, &copy).unwrap();
+    copy_program(program, &copy);
     let mut command = Command::new("setpriv");
     let user = STRANGER.to_string();
     command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]).arg(copy);
@@ -272,9 +272,10 @@ fn a_fatal_line_comes_after_the_log_lines_before_it_and_only_once() {
     command.args(["-v", "--store", &store(&scratch), "s", "--", "sh", "-c", "exit 0"]);
     let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
     assert!(text.ends_with('\n') && text.contains("leading") && !text.contains("dropped"), "{text}");
-    let script = scratch.path().join("script");
-    fs::write(&script, "#!/nonexistent\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let (original, script) = (scratch.path().join("original"), scratch.path().join("script"));
+    fs::write(&original, "#!/nonexistent\n").unwrap();
+    fs::set_permissions(&original, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(&original, &script);
     let mut command = leaderrun();
     command.args(["-v", "--store", &store(&scratch), "s"]).arg(&script);
     let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
@@ -372,7 +373,7 @@ fn little_memory_is_refused_in_one_line_or_suffices(place: &Place) {
 fn few_processes_are_refused_in_one_line_or_suffice(place: &Place) {
     let scratch = open_to_all();
     let program = scratch.path().join("program");
-    fs::copy(env!("CARGO_BIN_EXE_leaderrun"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_leaderrun"), &program);
     if place.server.is_none() {
         let directory = place.path("store");
         fs::create_dir_all(&directory).unwrap();

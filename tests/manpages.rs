@@ -238,9 +238,12 @@ fn the_other_texts_name_no_variable_that_is_not_there() {
     let known = variables_in(&read("man/leaderrun.1"));
     for text in [
         "README.md",
+        "docs/coming-from.md",
+        "packaging/leaderrun.toml",
         "man/leaderrun.7",
         "examples/systemd/report.service",
         "examples/systemd/leaderrun@.service",
+        "examples/systemd/leaderctl-serve.service",
         "examples/crontab",
         "examples/Dockerfile",
         "examples/backup.sh",
@@ -318,26 +321,49 @@ fn the_schema_of_status_is_what_status_prints() {
 #[test]
 fn every_example_is_a_command_line_that_the_programs_take() {
     let mut seen = 0;
-    let units = ["examples/systemd/report.service", "examples/systemd/leaderrun@.service"];
-    let texts = ["README.md", "examples/crontab", "examples/backup.sh"].into_iter().chain(units).chain(PAGES);
-    for text in texts {
-        let page = read(text).replace("\\e\n", " ").replace("\\\n", " ");
-        for (line, words) in literals(&page, text).map(|line| (line, words(line))) {
-            let Some(start) = words.iter().position(|word| {
-                let name = word.trim_start_matches("ExecStart=").rsplit('/').next();
-                matches!(name, Some("leaderrun" | "leaderctl"))
-            }) else {
-                continue;
-            };
-            let program = if words[start].ends_with("leaderctl") { Program::Leaderctl } else { Program::Leaderrun };
-            let parsed = declared(program).try_get_matches_from(&words[start..]);
-            // `--help` and `--version` are errors that go to standard output.
-            let refused = parsed.err().filter(clap::Error::use_stderr);
-            assert!(refused.is_none(), "{text}: {line}: {}", refused.expect("there is one"));
-            seen += 1;
-        }
+    let units = [
+        "examples/systemd/report.service",
+        "examples/systemd/leaderrun@.service",
+        "examples/systemd/leaderctl-serve.service",
+    ];
+    let texts = ["README.md", "docs/coming-from.md", "examples/crontab", "examples/backup.sh"];
+    for text in texts.into_iter().chain(units).chain(PAGES) {
+        seen += accepted(&read(text), text);
     }
     assert!(seen > 15, "only {seen} examples were found");
+}
+
+#[test]
+fn each_tool_that_people_come_from_has_a_line_of_ours() {
+    let page = read("docs/coming-from.md");
+    let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
+    assert_eq!(sections.len(), 5);
+    for section in sections {
+        let tool = section.lines().next().expect("a split has a first part");
+        assert!(accepted(section, tool) > 0, "no line of ours for {tool}");
+        assert!(section.contains("\n| | "), "nothing says what changes for {tool}");
+    }
+}
+
+/// How many lines of `page` start one of the programs. They take them all.
+fn accepted(page: &str, name: &str) -> usize {
+    let page = page.replace("\\e\n", " ").replace("\\\n", " ");
+    let mut seen = 0;
+    for (line, words) in literals(&page, name).map(|line| (line, words(line))) {
+        let Some(start) = words.iter().position(|word| {
+            let name = word.trim_start_matches("ExecStart=").rsplit('/').next();
+            matches!(name, Some("leaderrun" | "leaderctl"))
+        }) else {
+            continue;
+        };
+        let program = if words[start].ends_with("leaderctl") { Program::Leaderctl } else { Program::Leaderrun };
+        let parsed = declared(program).try_get_matches_from(&words[start..]);
+        // `--help` and `--version` are errors that go to standard output.
+        let refused = parsed.err().filter(clap::Error::use_stderr);
+        assert!(refused.is_none(), "{name}: {line}: {}", refused.expect("there is one"));
+        seen += 1;
+    }
+    seen
 }
 
 /// What stands in code blocks; of files that are not pages, every line but comments.

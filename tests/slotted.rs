@@ -124,9 +124,9 @@ fn a_single_candidate_that_steps_down_takes_the_other_slot(mut place: Place) {
         at > 0
     };
     wait_until("it leads", look);
-    place.order(&["step-down", &format!("shard/{at}"), "--for", "60s"]);
+    place.order(&["step-down", &format!("shard/{at}"), "--for", "60s", "--force"]);
     let moved = leader_of(&place.fleet, 3 - at, |_| true);
-    place.order(&["step-down", &format!("shard/{}", 3 - at), "--for", "2s"]);
+    place.order(&["step-down", &format!("shard/{}", 3 - at), "--for", "2s", "--force"]);
     leader_of(&place.fleet, 3 - at, |life| life.term > moved.term);
     conclude(place.fleet);
 }
@@ -360,7 +360,7 @@ mod without_lists {
         conclude(place.fleet);
     }
 
-    /// README's user for orders in DynamoDB.
+    /// A user for orders in DynamoDB, without `dynamodb:UpdateItem`.
     #[cfg(feature = "dynamodb")]
     #[test]
     fn a_pause_is_waited_for_in_dynamodb() {

@@ -6,6 +6,10 @@ use std::fs;
 use support::fleet::wait_until;
 use support::shell::Shell;
 
+/// One process, which Ctrl-C ends at any time. dash loses it in the millisecond in which it starts a child: of its group
+/// only dash itself gets the signal then, and it waits for the child before it heeds it.
+const SLEEPER: &str = r#"perl -e '$| = 1; print "up\n"; sleep 1000'"#;
+
 #[test]
 fn ctrl_c_interrupts_command_and_gives_the_terminal_back() {
     let shell = Shell::start();
@@ -20,7 +24,7 @@ fn ctrl_c_interrupts_command_and_gives_the_terminal_back() {
 #[test]
 fn ctrl_c_ends_a_command_that_does_not_catch_it_with_130() {
     let shell = Shell::start();
-    shell.line("leaderrun -q s -- sh -c 'echo up; sleep 1000'");
+    shell.line(&format!("leaderrun -q s -- {SLEEPER}"));
     shell.wait_for("\nup");
     shell.keys(&["C-c"]);
     shell.line("echo status $?");
@@ -30,7 +34,7 @@ fn ctrl_c_ends_a_command_that_does_not_catch_it_with_130() {
 #[test]
 fn ctrl_c_ends_what_would_be_started_again_whether_it_runs_or_waits_for_that() {
     let shell = Shell::start();
-    shell.line("leaderrun -q --restart always s -- sh -c 'echo up; sleep 1000'");
+    shell.line(&format!("leaderrun -q --restart always s -- {SLEEPER}"));
     shell.wait_for("\nup");
     shell.keys(&["C-c"]);
     shell.line("echo status $?");
@@ -124,7 +128,7 @@ fn a_reader_at_the_end_of_a_pipeline_keeps_the_terminal() {
 fn a_script_that_runs_it_is_interrupted_as_well() {
     let shell = Shell::start();
     let script = shell.path().join("script");
-    fs::write(&script, "leaderrun -q s -- sh -c 'echo up; sleep 1000'\necho not interrupted\n").unwrap();
+    fs::write(&script, format!("leaderrun -q s -- {SLEEPER}\necho not interrupted\n")).unwrap();
     shell.line(&format!("bash {}", script.display()));
     shell.wait_for("\nup");
     shell.keys(&["C-c"]);

@@ -143,4 +143,5 @@ stories! {
     a_job_is_entered_before_it_starts_and_settled_before_the_release "job"
     a_standby_task_is_dead_before_command_starts "standby-task"
     a_guard_that_fails_loses_the_leadership "guard-fails"
+    a_command_that_hangs_gives_the_lease_up "unhealthy"
 }

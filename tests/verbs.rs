@@ -184,7 +184,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     full(&place, &["pause", "--force", "--json", "--wait", "shard"]);
     full(&place, &["resume", "--json", "shard"]);
     let leader = place.fleet.leader_where(|life| life.term > leader.term);
-    full(&place, &["step-down", "--json", "--for", "1s", "shard"]);
+    full(&place, &["step-down", "--json", "--for", "1s", "--force", "shard"]);
     let leader = place.fleet.leader_where(|life| life.term > leader.term);
     full(&place, &["step-down", "--json", "--for", "5s", "--to", "nobody", "--force", "shard"]);
     full(&place, &["status", "--json", "shard"]);

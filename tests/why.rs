@@ -6,12 +6,13 @@
 mod support;
 
 use leaderrun::internals::time::BootInstant;
+use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use support::fleet::{leaderctl, leaderrun, stamp_program, wait_until_or};
+use support::fleet::{leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
 use support::place::Place;
 use support::squatting::Squatter;
 use support::world::TIMING;
@@ -165,7 +166,7 @@ fn assert_is_denied(leaderctl: &mut Command, shard: &str, sign: &str) {
     let output = leaderctl.args(["why", shard]).output().unwrap();
     let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(77), "{told}{said}");
-    assert!(!told.contains("does not answer") && !said.contains("does not answer"), "{told}{said}");
+    assert!(!told.contains("store does not answer") && !said.contains("does not answer"), "{told}{said}");
     let line = told.lines().find(|line| line.starts_with("  the store denied this: ")).expect("it says so");
     assert!(line.contains(sign), "{told}");
     // What runs here is told all the same.
@@ -251,6 +252,28 @@ fn sockets_that_never_answer_hide_no_candidate_and_are_counted() {
         assert_eq!(answer["silent"], 30, "{answer}");
         place.fleet.conclude();
     }
+}
+
+#[test]
+fn a_candidate_that_is_stopped_is_named_with_what_lets_it_go_on() {
+    let mut place = Place::local();
+    // Where no other test stops a candidate.
+    let alone = Squatter::start_apart(65534, "silence", &[]);
+    start_beside(&alone, &mut place, "c0");
+    let process = place.fleet.pid("c0");
+    kill(process, Signal::SIGSTOP).unwrap();
+    let line =
+        format!("process {process}, the leader, does not answer: it is stopped: kill -CONT {process} lets it go on");
+    wait_until("it is known to be stopped", || why_beside(&alone, &place, &[]).contains(&line));
+    let said = why_beside(&alone, &place, &[]);
+    assert!(!said.contains("gave no answer"), "{said}");
+    let answer: Value = serde_json::from_str(&why_beside(&alone, &place, &["--json"])).unwrap();
+    assert_eq!(answer["silent"], 1, "{answer}");
+    kill(process, Signal::SIGCONT).unwrap();
+    let goes_on =
+        || why_beside(&alone, &place, &[]).contains(&format!("the candidate c0 (process {process}) is leader"));
+    wait_until("it answers again", goes_on);
+    place.fleet.conclude();
 }
 
 #[test]

@@ -220,12 +220,15 @@ fn unknown(name: &str, known: &Command) -> String {
     // If a line lost its beginning, its key may be a password.
     let bare = name.len() <= 40 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     let shown = if bare && !name.is_empty() { format!("unknown key {name}") } else { "unknown key".to_owned() };
-    let near = |arg: &Arg| {
-        let spellings = arg.get_all_aliases().unwrap_or_default().into_iter().chain(arg.get_long());
-        spellings.map(|known| strsim::jaro_winkler(name, known)).fold(0.0, f64::max)
-    };
-    let nearest = keys(known).max_by(|one, other| near(one).total_cmp(&near(other))).and_then(Arg::get_long);
-    format!("{shown}: did you mean {}?", nearest.unwrap_or_default())
+    let offered = || keys(known).filter(|arg| !arg.is_hide_set());
+    let nearest = text::nearest(name, offered().flat_map(spellings));
+    let key = nearest.and_then(|nearest| offered().find(|arg| spellings(arg).any(|spelling| spelling == nearest)));
+    let meant = key.and_then(Arg::get_long).map(|key| format!(": did you mean {key}?"));
+    shown + &meant.unwrap_or_default()
+}
+
+fn spellings(arg: &Arg) -> impl Iterator<Item = &str> {
+    arg.get_all_aliases().unwrap_or_default().into_iter().chain(arg.get_long())
 }
 
 /// What one would write on the command line for `value`.

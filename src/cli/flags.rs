@@ -4,6 +4,7 @@ use super::config::Settings;
 use super::exclusions::Overruled;
 use super::mistakes;
 use super::start::Failure;
+use super::version;
 use crate::exit;
 use crate::observe::log;
 use crate::store::url::Secret;
@@ -12,11 +13,11 @@ use crate::sys;
 use crate::text::{self, in_words};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, Parser};
+use clap::{Arg, ArgMatches, Command, Parser};
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -233,8 +234,12 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
         Err(error) => Err(error),
     };
     parsed.map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that closed the pipe has read enough.
+        // A reader that closed the pipe has read enough.
+        ErrorKind::DisplayVersion => {
+            let _ = std::io::stdout().write_all(version::text(program).as_bytes());
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelp => {
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -265,6 +270,24 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     };
     read.filter(|&read| read <= LONGEST_DURATION)
         .ok_or_else(|| "write a duration such as 15s, 1m30s or 500ms, or a number of seconds".to_owned())
+}
+
+/// Whether the value of the option `word` is the next word.
+#[must_use]
+pub fn takes_next(command: &Command, word: &str) -> bool {
+    let takes = |is_it: &dyn Fn(&Arg) -> bool| {
+        command.get_arguments().any(|arg| arg.get_action().takes_values() && !arg.is_positional() && is_it(arg))
+    };
+    if let Some(name) = word.strip_prefix("--") {
+        let is_it = |arg: &Arg| {
+            arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|names| names.contains(&name))
+        };
+        return !name.contains('=') && takes(&is_it);
+    }
+    // Its value is the rest of the word, or the next one.
+    let letters = word.trim_start_matches('-');
+    let takes = |letter: char| takes(&|arg| arg.get_short() == Some(letter));
+    letters.find(takes).is_some_and(|at| letters[at..].chars().count() == 1)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `leaderctl`: the operator's tool.
 
 mod age;
+mod complete;
 mod forget;
 mod history;
 mod job;
@@ -14,6 +15,7 @@ pub mod selftest;
 mod slots;
 mod status;
 mod step_down;
+mod timeline;
 mod unknown;
 mod verify;
 mod wait;
@@ -49,6 +51,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use step_down::StepDownFlags;
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 use verify::VerifyFlags;
 use wait::WaitFlags;
 use watch::WatchFlags;
@@ -126,7 +129,11 @@ enum Verb {
 #[derive(Debug, Subcommand)]
 enum StoreVerb {
     /// Create what the store needs, and change nothing that exists
-    Init,
+    Init {
+        /// No candidate has used this store: the first command need not wait
+        #[arg(long)]
+        new: bool,
+    },
     /// Test what an election needs, and how fast the store is
     Check {
         /// Print each finding as one JSON object
@@ -138,7 +145,8 @@ enum StoreVerb {
 #[must_use]
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
-    selftest::run_if_respawned().unwrap_or_else(|| start::main(PROGRAM, fail, begin))
+    let asked = selftest::run_if_respawned().or_else(complete::run_if_asked);
+    asked.unwrap_or_else(|| start::main(PROGRAM, fail, begin))
 }
 
 fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -188,7 +196,9 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
         Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
-        Verb::Store(StoreVerb::Init) => meant()?.ask(async |store, _| init(store).await),
+        Verb::Store(StoreVerb::Init { new }) => {
+            meant()?.ask(async move |store, patience| init(&*store, new, patience).await)
+        }
         Verb::Store(StoreVerb::Check { json }) => target()?.ask(async move |store, _| check(store, json).await),
     }
 }
@@ -231,9 +241,18 @@ async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<
     within(timeout, store.inspect(shard)).await
 }
 
-async fn init(store: Arc<dyn Store>) -> Result<ExitCode, StoreError> {
+async fn init(store: &dyn Store, new: bool, patience: Duration) -> Result<ExitCode, StoreError> {
+    let mut done = store.prepare().await?;
+    if new {
+        if let Some((shard, _)) = within(patience, store.list("")).await?.first() {
+            return Err(StoreError::misconfigured(format!(
+                "the store is not new: it has a record of {shard}: leave --new out"
+            )));
+        }
+        store.vouch().await?;
+        done.push("wrote down that it is new: the first command starts at once".to_owned());
+    }
     let mut out = stdout();
-    let done = store.prepare().await?;
     Ok(printed(done.iter().try_for_each(|line| writeln!(out, "{line}"))))
 }
 
@@ -282,6 +301,19 @@ async fn while_read<T: Default>(watching: impl Future<Output = Result<T, StoreEr
         biased;
         done = watching => done,
         () = reader_is_gone => Ok(T::default()),
+    }
+}
+
+/// Returns when a signal asks to stop, so that what was set up can be put back.
+async fn asked_to_stop() {
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
+    let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = kinds else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        _ = hangup.recv() => {}
     }
 }
 

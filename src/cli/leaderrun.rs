@@ -14,10 +14,12 @@ use crate::guard;
 use crate::guard::contain::Containment;
 use crate::guard::orphan_release;
 use crate::lease::{Candidate, Session, Timing, show_seconds};
+use crate::notes::history;
 use crate::notes::jobs::{Job as LedgerJob, Occasion};
 use crate::observe::http::{self, Listening};
 use crate::observe::log;
 use crate::observe::metrics::Metrics;
+use crate::observe::metrics_file::MetricsFile;
 use crate::observe::status_line::StatusLine;
 use crate::observe::systemd::Notifier;
 use crate::observe::terminal;
@@ -77,7 +79,7 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
     flags.renamed().into_iter().for_each(|renamed| tracing::warn!("{renamed}"));
-    point_out_doubts(&job);
+    point_out_doubts(&flags, &job);
     let containment = settle(containment, &flags)?;
     run(&flags, job, containment)
 }
@@ -93,7 +95,8 @@ fn confirm(store: &NamedStore) -> Result<(), Failure> {
 }
 
 /// Logs what is allowed but may not be intended.
-fn point_out_doubts(job: &Job) {
+fn point_out_doubts(flags: &Flags, job: &Job) {
+    flags.health_doubt().into_iter().for_each(|doubt| tracing::warn!("{doubt}"));
     if let Some(LedgerJob { occasion: Occasion::Period(period), .. }) = &job.ledger
         && let Some(doubt) = period.doubt(wall_clock_millis())
     {
@@ -102,9 +105,9 @@ fn point_out_doubts(job: &Job) {
 }
 
 fn settle(mut containment: Containment, flags: &Flags) -> Result<Arc<Containment>, Failure> {
-    if flags.has_hooks() && !containment.kills_hooks() {
+    if (flags.has_hooks() || flags.health().is_some()) && !containment.kills_hooks() {
         return Err(Failure::of_os(
-            "hooks run outside of the PID namespace, and nothing here can kill them there: /proc hides processes",
+            "hooks and health checks run outside of the PID namespace, and nothing here can kill them there: /proc hides processes",
         ));
     }
     containment.settle(flags.advanced.contain).map_err(Failure::of_os)?;
@@ -118,9 +121,14 @@ fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCod
     let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate)));
     // Before the store is asked anything, so that a mistake is reported at once.
     let listening = runtime.block_on(listen(flags, metrics.clone()))?;
+    // The same.
+    let metrics_file = flags.observability.metrics_file.as_deref();
+    let once = prepared.ledger.as_ref().and_then(LedgerJob::once);
+    let metrics_file = metrics_file.map(|path| MetricsFile::open(path, &prepared.candidate, once)).transpose();
+    let metrics_file = metrics_file.map_err(Failure::of_os)?;
     let (program, terminal_group) = (prepared.command.words[0].clone(), prepared.command.terminal_group);
     let (shard, owner) = (prepared.candidate.shard.clone(), prepared.candidate.owner.clone());
-    let outcome = runtime.block_on(prepared.take_part(flags, metrics));
+    let outcome = runtime.block_on(prepared.take_part(flags, metrics, metrics_file));
     drop(listening);
     // The lookup of a name may hang for long, and nobody waits for it any more.
     runtime.shutdown_background();
@@ -159,6 +167,7 @@ impl Prepared {
             stop_signal: flags.stopping.signal,
             grace: job.timing.stop_grace,
             hooks: flags.hooks(),
+            health: flags.health(),
             terminal_group: std::io::stdin().is_terminal().then(getpgrp),
             no_input: false,
             containment,
@@ -169,7 +178,12 @@ impl Prepared {
     }
 
     /// Opens the store, and waits, leads and stands by until that is over.
-    async fn take_part(self, flags: &Flags, metrics: Option<Arc<Metrics>>) -> anyhow::Result<Outcome> {
+    async fn take_part(
+        self,
+        flags: &Flags,
+        metrics: Option<Arc<Metrics>>,
+        metrics_file: Option<MetricsFile>,
+    ) -> anyhow::Result<Outcome> {
         let Self { candidate, mut command, store, timing, ledger, duties, seed } = self;
         let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
         let campaign = match opened {
@@ -197,9 +211,16 @@ impl Prepared {
         let line = Some(StatusLine::new(PROGRAM, &candidate, log::is_live(log_format, quiet)));
         tracing::debug!("a tree is killed by {}", command.containment);
         let standby_tasks = StandbyTasks::new(duties, &candidate);
-        let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?.with_line(line);
+        let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?
+            .with_line(line)
+            .with_metrics_file(metrics_file);
         let announces = flags.announces(&**campaign.store());
-        let options = Options { announces, job: ledger, schedule: relinquish.and_then(Relinquish::schedule) };
+        let options = Options {
+            announces,
+            job: ledger,
+            schedule: relinquish.and_then(Relinquish::schedule),
+            keep_history: flags.observability.keep_history.unwrap_or(history::USUAL),
+        };
         Ok(driver::run(settings, candidate, campaign, host, options, seed).await?)
     }
 }

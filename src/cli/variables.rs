@@ -4,7 +4,7 @@
 //! `LEADERRUN_STORE` would be no store.
 
 use super::completions::Program;
-use crate::text::on_one_line;
+use crate::text;
 use clap::Command;
 use std::collections::BTreeSet;
 
@@ -28,8 +28,6 @@ const GIVEN: [&str; 16] = [
     "TERM",
 ];
 const PREFIX: &str = "LEADERRUN_";
-/// By Jaro and Winkler. Below it, names have little in common but their beginning.
-const NEAR: f64 = 0.8;
 
 /// A line about each variable that no version of ours would set and neither program reads.
 #[must_use]
@@ -59,11 +57,9 @@ fn collect(command: &Command, known: &mut BTreeSet<String>) {
 }
 
 fn doubt(name: &str, known: &BTreeSet<String>) -> String {
-    let near = |known: &str| strsim::jaro_winkler(name, known);
-    let nearest =
-        known.iter().max_by(|one, other| near(one).total_cmp(&near(other))).filter(|known| near(known) > NEAR);
+    let nearest = text::nearest(name, known.iter().map(String::as_str));
     let meant = nearest.map(|nearest| format!(": did you mean {PREFIX}{nearest}?")).unwrap_or_default();
-    on_one_line(format!("{PREFIX}{name} is not known and has no effect{meant}"))
+    text::on_one_line(format!("{PREFIX}{name} is not known and has no effect{meant}"))
 }
 
 #[cfg(test)]

@@ -101,6 +101,8 @@ pub enum StopReason {
     Relinquished,
     /// COMMAND ran for as long as it may.
     Overran,
+    /// COMMAND's health check failed.
+    Unhealthy,
 }
 
 /// How the standby tasks are stopped.

@@ -1,6 +1,6 @@
 //! What goes into an election.
 
-use super::{HookEnd, StartError};
+use super::{HookEnd, StartError, Unhealthy};
 use crate::lease::Term;
 use crate::store::{Claim, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -25,6 +25,8 @@ pub enum Event {
     Renewed {
         sent: BootInstant,
         answer: Result<Renewal, StoreError>,
+        /// The operators' orders, if they came with the answer.
+        orders: Option<Directives>,
     },
     Released {
         answer: Result<Release, StoreError>,
@@ -118,6 +120,8 @@ pub enum TreeEvent {
     Started,
     /// COMMAND itself ended. Its descendants may live until [`TreeEvent::Dead`].
     Ended(CommandEnd),
+    /// COMMAND runs, and its health check failed.
+    Unhealthy(Unhealthy),
     /// The guard reached its `term_at` and sent the stop signal.
     DeadlineReached,
     /// The guard failed. The tree is being killed without it, and [`TreeEvent::Dead`] follows.

@@ -76,10 +76,15 @@ impl Core {
 
     pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Hold {
         self.unready += 1;
+        let left = self.grown_turn(self.unready);
+        Hold::StandingBack { term, said: format!("because the --on-lead hook {end} here"), left }
+    }
+
+    /// How long to stand back after this many failures in a row.
+    pub(super) fn grown_turn(&mut self, failures: u32) -> Duration {
         // All standbys have looked by then, even if the store reports no changes.
         let first = self.settings.timing.retry_interval.saturating_mul(2);
-        let pause = first.saturating_mul(1 << (self.unready - 1).min(16)).min(LONGEST.max(first));
-        let left = self.random.about(pause).max(first);
-        Hold::StandingBack { term, said: format!("because the --on-lead hook {end} here"), left }
+        let pause = first.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST.max(first));
+        self.random.about(pause).max(first)
     }
 }

@@ -4,13 +4,14 @@
 //! orders it, the lease is lost, its deadline comes, the guard dies. Then the tree takes time to die. The first cause says
 //! how the leadership ended, a certain loss makes it hurry, and only [`TreeEvent::Dead`] ends it.
 
+use super::health;
 use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Rotation;
 use super::state::{Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, State, Then, Tree};
 use super::{
-    Action, CommandEnd, Core, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED, Stop,
-    StopReason, TreeEvent,
+    Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
+    Stop, StopReason, TreeEvent,
 };
 use crate::store::{Grant, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -40,17 +41,18 @@ impl Core {
             && now < leadership.valid_until
             && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
         {
+            // Orders that a renewal without an answer would have brought.
+            if leadership.in_flight > 0 {
+                leadership.read_orders_soon(now);
+            }
             leadership.in_flight += 1;
             leadership.sequence += 1;
             leadership.last_sent = now;
             leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
             actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
-            if leadership.reading.cleared && leadership.ending.is_none() {
-                leadership.reading.next = now;
-            }
         }
         if now >= leadership.reading_due() {
-            leadership.reading.in_flight = true;
+            leadership.reading.in_flight = Some(now);
             leadership.reading.next = BootInstant::NEVER;
             actions.push(Action::ReadOrders);
         }
@@ -117,7 +119,7 @@ impl Core {
         self.standing_back = None;
         actions.push(Action::Say(Notice::Leading(grant.term)));
         if let Some(not_before) = not_before {
-            actions.push(Action::Say(Notice::HoldingBack(not_before.since(now))));
+            actions.push(Action::Say(Notice::HoldingBack(grant.doubt, not_before.since(now))));
         }
         Leadership {
             term: grant.term,
@@ -145,6 +147,7 @@ impl Core {
         state: &mut State,
         sent: BootInstant,
         answer: Result<Renewal, StoreError>,
+        orders: Option<Directives>,
         actions: &mut Vec<Action>,
     ) -> Next {
         let timing = self.settings.timing;
@@ -154,12 +157,18 @@ impl Core {
                 leadership.in_flight = leadership.in_flight.saturating_sub(1);
                 match answer {
                     Ok(Renewal::Renewed) => {
+                        // After an outage all leaders of a store renew within a moment, and would do so from then on.
+                        let pause = if leadership.failures > 0 {
+                            self.random.between((timing.renew_interval / 4, timing.renew_interval))
+                        } else {
+                            timing.renew_interval
+                        };
                         leadership.failures = 0;
                         if expires {
                             leadership.valid_until = leadership.valid_until.max(sent.plus(timing.lease));
                         }
                         // Later renewals that are under way set the pace.
-                        let due = sent.plus(timing.renew_interval);
+                        let due = sent.plus(pause);
                         leadership.next_renewal = if leadership.in_flight > 0 {
                             due.max(leadership.last_sent.plus(leadership.pause(timing, now, 2)))
                         } else {
@@ -169,8 +178,9 @@ impl Core {
                             actions.push(Action::Extend(timing.deadline(leadership.valid_until)));
                         }
                         self.store_answered(actions);
-                        None
+                        self.renewal_brought(now, leadership, sent, orders, actions)
                     }
+                    // The later one brings the orders.
                     Ok(Renewal::Overtaken) => None,
                     Ok(Renewal::Lost(holder)) => {
                         self.lost(now, leadership, holder.map_or(Loss::RecordGone, Loss::TakenBy), actions)
@@ -182,6 +192,7 @@ impl Core {
                         leadership.next_renewal = leadership.next_renewal.min(now.plus(pause));
                         let say = leadership.failures > 1;
                         self.in_trouble(now, error.message, say, actions);
+                        leadership.read_orders_soon(now);
                         None
                     }
                 }
@@ -225,6 +236,7 @@ impl Core {
             }
             TreeEvent::Started => self.command_started(now, leadership),
             TreeEvent::Unready(end) => self.unready(now, leadership, end, actions),
+            TreeEvent::Unhealthy(unhealthy) => self.unhealthy(now, leadership, unhealthy, actions),
             TreeEvent::DeadlineReached => {
                 if leadership.ending.is_none() {
                     return self.lost(now, leadership, Loss::DeadlinePassed, actions);
@@ -298,7 +310,8 @@ impl Core {
                 | Ending::Overran
                 | Ending::Ordered(_)
                 | Ending::GaveUp { .. }
-                | Ending::Relinquished,
+                | Ending::Relinquished
+                | Ending::Unhealthy(_),
             ) => {}
         }
         if definite {
@@ -335,6 +348,9 @@ impl Core {
             end = Some(asked.map_or(STOPPED, CommandEnd::Signalled));
         }
         let unready = leadership.unready;
+        if !matches!(ending, Ending::Unhealthy(_)) {
+            self.unhealthy = 0;
+        }
         let left_on = |signal| match end {
             Some(end) => Outcome::Ended(end),
             None if unready => Outcome::Interrupted(signal),
@@ -367,6 +383,14 @@ impl Core {
             Ending::Relinquished => {
                 self.begin_waiting(now);
                 (when_asked.map_or_else(|| Then::Held(self.after_rotation(term)), Then::End), true)
+            }
+            // A job has had its run.
+            Ending::Unhealthy(_) if has_run || self.settings.patience == Patience::Once => {
+                (Then::End(health::left_unhealthy(end)), true)
+            }
+            Ending::Unhealthy(_) => {
+                self.begin_waiting(now);
+                (when_asked.map_or_else(|| Then::Held(self.after_unhealthy(term)), Then::End), true)
             }
             Ending::Ordered(_) if has_run => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
             Ending::Ordered(hold) => {

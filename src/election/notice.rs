@@ -1,8 +1,8 @@
 //! Log lines about an election, for people. Nothing decides by them.
 
-use super::{CommandEnd, Hold, HookEnd, Loss};
+use super::{CommandEnd, Hold, HookEnd, Loss, Obstacle, Unhealthy};
 use crate::lease::{Term, show};
-use crate::store::Holder;
+use crate::store::{Doubt, Holder};
 use std::fmt;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub enum Notice {
     Waiting(Holder),
     Leading(Term),
     /// The lease is held, but a tree of an earlier leadership may be alive for this long.
-    HoldingBack(Duration),
+    HoldingBack(Doubt, Duration),
     Trouble {
         message: String,
         lasting: Duration,
@@ -36,6 +36,8 @@ pub enum Notice {
     Killing,
     /// The hook before COMMAND failed like this.
     Unready(HookEnd),
+    /// COMMAND's health check failed.
+    Unhealthy(Unhealthy),
     /// COMMAND has run for its longest time, which is this.
     Overran(Duration),
     /// COMMAND ended by itself, and will be started again.
@@ -65,13 +67,15 @@ pub enum Notice {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Waiting(holder) => write!(f, "waiting: {holder} leads"),
+            Self::Waiting(holder) => write!(f, "waiting: {}", Obstacle::from(holder.clone())),
             Self::Leading(_) => f.write_str("leading"),
-            Self::HoldingBack(wait) => write!(
-                f,
-                "holding the lease and starting the command in {}: the store cannot show that the previous one was stopped",
-                show(*wait)
-            ),
+            Self::HoldingBack(doubt, wait) => {
+                let why = match doubt {
+                    Doubt::FirstUse => "first use, as far as this store knows, which may have lost a lease",
+                    Doubt::Forgotten => "the store cannot show that the previous one was stopped",
+                };
+                write!(f, "holding the lease and starting the command in {}: {why}", show(*wait))
+            }
             Self::Trouble { message, lasting } if lasting.is_zero() => write!(f, "{message}; retrying"),
             Self::Trouble { message, lasting } => write!(f, "{message}; retrying since {}", show(*lasting)),
             Self::TroubleOver => f.write_str("the store answers again"),
@@ -105,6 +109,9 @@ impl fmt::Display for Notice {
             }
             Self::NotSettled(why) => write!(f, "cannot record how this run ended, so it counts as failed: {why}"),
             Self::Unready(end) => write!(f, "the --on-lead hook {end}: giving the lease back"),
+            Self::Unhealthy(unhealthy) => {
+                write!(f, "stopping: {unhealthy}; giving the lease up so that another host can try")
+            }
             Self::Killing => f.write_str("asked again to stop: killing the command"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
             Self::Released(_) => f.write_str("released"),

@@ -1,8 +1,12 @@
 //! The operators' orders.
 //!
 //! The hazard: an answer shows the orders as they were at the request, so a pause may be written between a look and a
-//! claim. A leader therefore reads the orders *after* its grant, before it starts COMMAND, and then with every renewal. A
-//! standby that orders keep from leading claims nothing, and reads them until they allow it.
+//! claim. A leader therefore reads the orders *after* its grant, before it starts COMMAND. After that they come with the
+//! answer to every renewal, or are read when that answer does not bring them. A standby that orders keep from leading
+//! claims nothing, and reads them until they allow it.
+//!
+//! Answers may arrive in another order than their requests were sent. So orders that are older than those already heard
+//! are ignored: a pause that is over must not stop COMMAND, and an order is not taken back by an earlier answer.
 
 use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
 use super::{
@@ -11,6 +15,15 @@ use super::{
 };
 use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
+
+/// What brought the orders.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The answer to a renewal. It does not allow the start: some stores may bring orders that are a moment old.
+    Renewal,
+    /// The answer to a request for them.
+    Reading,
+}
 
 impl Core {
     pub(super) fn ordered(
@@ -37,14 +50,45 @@ impl Core {
                     Err(error) => self.standby_failed(now, standby, Request::Orders, error, actions),
                 }
             }
-            State::Leading(leadership) if leadership.reading.in_flight => {
-                leadership.reading.in_flight = false;
+            State::Leading(leadership) => {
+                let sent = leadership.reading.in_flight.take()?;
                 match answer {
-                    Ok(directives) => self.leader_ordered(now, leadership, &directives, actions),
+                    // A renewal brought later orders, which do not allow a start.
+                    Ok(_) if sent < leadership.reading.heard => {
+                        if !leadership.reading.cleared {
+                            leadership.reading.stale = false;
+                            leadership.reading.next = now;
+                        }
+                        None
+                    }
+                    Ok(directives) => {
+                        leadership.reading.heard = sent;
+                        self.leader_ordered(now, leadership, &directives, Source::Reading, actions)
+                    }
                     Err(error) => self.leader_without_orders(now, leadership, error, actions),
                 }
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => None,
+        }
+    }
+
+    /// Handles the orders that came with the answer to a renewal sent at `sent`. If none came, they are read.
+    pub(super) fn renewal_brought(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        sent: BootInstant,
+        orders: Option<Directives>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        match orders {
+            Some(directives) if sent >= leadership.reading.heard => {
+                leadership.reading.heard = sent;
+                self.leader_ordered(now, leadership, &directives, Source::Renewal, actions)
+            }
+            Some(_) => None,
+            None => {
+                leadership.read_orders_soon(now);
                 None
             }
         }
@@ -55,6 +99,7 @@ impl Core {
         now: BootInstant,
         leadership: &mut Leadership,
         directives: &Directives,
+        source: Source,
         actions: &mut Vec<Action>,
     ) -> Next {
         let hold = self.hold(now, Some(leadership), directives);
@@ -77,10 +122,10 @@ impl Core {
                 }
             }
             (None, _) => {
-                if std::mem::take(&mut leadership.reading.stale) {
-                    leadership.reading.next = now;
-                } else {
-                    leadership.reading.cleared = true;
+                match source {
+                    Source::Renewal => {}
+                    Source::Reading if std::mem::take(&mut leadership.reading.stale) => leadership.reading.next = now,
+                    Source::Reading => leadership.reading.cleared = true,
                 }
                 if let Some(done) = directives.handover.as_ref().filter(|handover| handover.term < leadership.term) {
                     actions.push(Action::ForgetHandover { term: done.term });

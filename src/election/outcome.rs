@@ -1,6 +1,6 @@
 //! How a leadership ends, and how the election does.
 
-use super::{CommandEnd, HookEnd, Obstacle, Skipped, StartError};
+use super::{CommandEnd, HookEnd, Obstacle, Skipped, StartError, Unhealthy};
 use crate::exit::{self, low_byte};
 use crate::store::{Holder, StoreError};
 use std::fmt;
@@ -25,6 +25,8 @@ pub enum Ended {
     },
     /// It was another candidate's turn.
     Relinquished,
+    /// COMMAND was stopped because its health check failed.
+    Unhealthy(Unhealthy),
     Lost(Loss),
 }
 
@@ -67,6 +69,7 @@ impl fmt::Display for Ended {
             Self::Overran => f.write_str("stopped after --max-run"),
             Self::GaveUp { end, restarts } => write!(f, "{end}, after {restarts} restarts in a row"),
             Self::Relinquished => f.write_str("relinquished"),
+            Self::Unhealthy(unhealthy) => write!(f, "unhealthy: {unhealthy}"),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
         }
     }

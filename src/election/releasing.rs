@@ -5,7 +5,7 @@
 //! for the end of the lease.
 
 use super::state::{Releasing, Settling, State, Then};
-use super::{Action, Core, Next, Notice, Ran, WITHDRAWAL};
+use super::{Action, Core, Next, Notice, Outcome, Ran, WITHDRAWAL};
 use crate::lease::Term;
 use crate::store::{ErrorKind, Release, StoreError};
 use crate::time::BootInstant;
@@ -47,7 +47,13 @@ impl Core {
             }
         }
         if now >= releasing.give_up {
-            not_released("the store did not answer; the lease ends by itself".to_owned(), actions);
+            let why = "the store did not answer; the lease ends by itself".to_owned();
+            // Then it says so at its end, and whether there is a lease is not known.
+            if matches!((releasing.term, &releasing.then), (None, Then::End(Outcome::Unreachable(_)))) {
+                actions.push(Action::ReleaseOver { failed: Some(why) });
+            } else {
+                not_released(why, actions);
+            }
             return Some(self.go_on(now, releasing.then.clone(), actions));
         }
         if !releasing.in_flight && now >= releasing.next {

@@ -105,7 +105,7 @@ impl Core {
         match doubt {
             Some(left) if self.settings.patience == Patience::Once => {
                 self.store_answered(actions);
-                let outcome = Outcome::NotAcquired(Some(Obstacle::Doubt(left)));
+                let outcome = Outcome::NotAcquired(Some(Obstacle::Doubt(grant.doubt, left)));
                 State::Releasing(Releasing::begun(now, Some(grant.term), Then::End(outcome), WITHDRAWAL))
             }
             Some(_) | None => State::Leading(self.lead(now, sent, grant, actions)),
@@ -122,7 +122,7 @@ impl Core {
         self.store_answered(actions);
         self.another_leads(&holder);
         if self.settings.patience == Patience::Once {
-            return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::Holder(holder))), actions);
+            return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::from(holder))), actions);
         }
         let after_expiry = self.after_expiry(&holder);
         let kernel = self.look_for_leader();

@@ -7,7 +7,7 @@ use super::hooks::HookEnd;
 use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Rotation;
-use super::{CommandEnd, Ended, Hold, Loss, Obstacle, Outcome, Ran, StartError};
+use super::{CommandEnd, Ended, Hold, Loss, Obstacle, Outcome, Ran, StartError, Unhealthy};
 use crate::lease::{Term, Timing};
 use crate::store::{Holder, StoreError};
 use crate::time::BootInstant;
@@ -74,15 +74,18 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let hold = self.hold.clone().map(Obstacle::Hold);
-        hold.or_else(|| self.holder.clone().map(Obstacle::Holder))
+        hold.or_else(|| self.holder.clone().map(Obstacle::from))
     }
 }
 
 /// The reading of orders by a leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Reading {
-    pub(super) in_flight: bool,
-    /// When to read them, unless the next renewal comes first.
+    /// Some while a request for them is under way: when it was sent.
+    pub(super) in_flight: Option<BootInstant>,
+    /// When the request was sent whose answer had the latest orders. An answer to an earlier one is out of date.
+    pub(super) heard: BootInstant,
+    /// When to read them. A renewal makes this due if it does not bring them.
     pub(super) next: BootInstant,
     pub(super) failures: u32,
     /// When the log last said that they cannot be read.
@@ -95,13 +98,13 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn due_at(now: BootInstant) -> Self {
-        Self { in_flight: false, next: now, failures: 0, said: None, cleared: false, stale: false }
+        Self { in_flight: None, heard: now, next: now, failures: 0, said: None, cleared: false, stale: false }
     }
 
     /// COMMAND had to wait, and may be started now. What was read before may be out of date.
     pub(super) fn begin_again(&mut self, now: BootInstant) {
         self.cleared = false;
-        self.stale = self.in_flight;
+        self.stale = self.in_flight.is_some();
         self.next = now;
     }
 }
@@ -156,8 +159,15 @@ impl Leadership {
         }
     }
 
+    /// Has the orders read by a request of their own, unless one is due before COMMAND starts anyway.
+    pub(super) fn read_orders_soon(&mut self, now: BootInstant) {
+        if self.reading.cleared && self.ending.is_none() {
+            self.reading.next = now;
+        }
+    }
+
     pub(super) fn reading_due(&self) -> BootInstant {
-        if self.reading.in_flight { BootInstant::NEVER } else { self.reading.next }
+        if self.reading.in_flight.is_some() { BootInstant::NEVER } else { self.reading.next }
     }
 
     /// Gives the guard this long, and some patience, to show that the tree is dead.
@@ -200,6 +210,8 @@ pub(super) enum Ending {
     },
     /// It was another candidate's turn.
     Relinquished,
+    /// COMMAND's health check failed.
+    Unhealthy(Unhealthy),
     Lost(Loss),
 }
 
@@ -215,6 +227,7 @@ impl Ending {
             Self::Ordered(Hold::HandedOver { .. } | Hold::StandingBack { .. }) => Ended::SteppedDown,
             Self::GaveUp { end, restarts } => Ended::GaveUp { end: *end, restarts: *restarts },
             Self::Relinquished => Ended::Relinquished,
+            Self::Unhealthy(unhealthy) => Ended::Unhealthy(*unhealthy),
             Self::Lost(loss) => Ended::Lost(loss.clone()),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::CommandEnd;
 use crate::lease::{Term, show_seconds};
-use crate::store::Holder;
+use crate::store::{Doubt, Holder};
 use crate::time::BootInstant;
 use std::fmt;
 use std::time::Duration;
@@ -71,7 +71,16 @@ pub enum Obstacle {
     Holder(Holder),
     Hold(Hold),
     /// The store granted the lease, but cannot show that the tree before was stopped. That tree may live for this long.
-    Doubt(Duration),
+    Doubt(Doubt, Duration),
+}
+
+impl From<Holder> for Obstacle {
+    fn from(holder: Holder) -> Self {
+        match holder.doubt {
+            Some(doubt) => Self::Doubt(doubt, holder.expires_in.unwrap_or_default()),
+            None => Self::Holder(holder),
+        }
+    }
 }
 
 impl fmt::Display for Obstacle {
@@ -79,12 +88,16 @@ impl fmt::Display for Obstacle {
         match self {
             Self::Holder(holder) => write!(f, "{holder} leads"),
             Self::Hold(hold) => hold.fmt(f),
-            Self::Doubt(left) => write!(
-                f,
-                "the store may have forgotten a lease, and cannot show that the previous command was stopped: nobody \
-                 starts for another {}",
-                show_seconds(*left)
-            ),
+            Self::Doubt(doubt, left) => {
+                f.write_str(match doubt {
+                    Doubt::FirstUse => "first use, as far as this store knows: in case it lost a lease, nobody",
+                    Doubt::Forgotten => {
+                        "the store may have forgotten a lease, and cannot show that the previous command was stopped: \
+                         nobody"
+                    }
+                })?;
+                write!(f, " starts for another {}", show_seconds(*left))
+            }
         }
     }
 }

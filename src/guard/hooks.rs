@@ -1,4 +1,5 @@
-//! Hooks: shell commands that run before COMMAND starts, when a stop begins, and after the tree is dead.
+//! Hooks: shell commands that run before COMMAND starts, when a stop begins, and after the tree is dead. Checks of
+//! COMMAND's health run between them.
 //!
 //! The hazard: the cleanup after a leadership must end before the next leadership begins, even if the candidate is
 //! killed or frozen. So the guard runs the hooks: they are its descendants, run within its deadline, and are killed
@@ -49,10 +50,12 @@ pub enum Reason {
     NotStarted,
     /// The lead hook failed.
     Failed,
+    /// COMMAND's health check failed.
+    Unhealthy,
 }
 
 impl Reason {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Asked,
         Self::Paused,
         Self::SteppedDown,
@@ -63,6 +66,7 @@ impl Reason {
         Self::Ended,
         Self::NotStarted,
         Self::Failed,
+        Self::Unhealthy,
     ];
 }
 
@@ -90,6 +94,7 @@ impl fmt::Display for Reason {
             Self::Ended => "ended",
             Self::NotStarted => "not-started",
             Self::Failed => "failed",
+            Self::Unhealthy => "unhealthy",
         })
     }
 }

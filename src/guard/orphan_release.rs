@@ -11,7 +11,6 @@ use crate::store::url::Secret;
 use crate::store::{ErrorKind, Location, Release, Store};
 use crate::sys;
 use crate::time::BootInstant;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fs::File;
@@ -60,7 +59,7 @@ impl OrphanRelease {
     /// # Errors
     /// The kernel's. Then the lease ends by itself.
     pub fn execute(&self) -> io::Result<Infallible> {
-        let mut file = File::from(memfd_create(c"leaderrun release", MFdFlags::empty())?);
+        let mut file = File::from(sys::memory_file(c"leaderrun release", false)?);
         file.write_all(&serde_json::to_vec(self).map_err(io::Error::other)?)?;
         file.rewind()?;
         let number = file.as_raw_fd().to_string();
@@ -80,7 +79,7 @@ impl OrphanRelease {
             Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
         let released = give_back(&*store, &candidate, self.term).await?;
         // The history is for people; nothing depends on it.
-        let closed = history::close(&*store, &candidate.shard, self.term, "leaderrun was killed");
+        let closed = history::close(&*store, &candidate.shard, self.term, history::CRASHED);
         let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
         Ok(released)
     }

@@ -9,6 +9,8 @@
 //! the tree's end) have their timeouts within the deadline, and the tree is killed early enough for the lost hook. A
 //! hook is a descendant like any other, so what it leaves behind belongs to the tree.
 
+pub mod checks;
+
 use super::hooks::{HookTimeouts, Reason};
 use crate::election::HookEnd;
 use crate::lease::Deadline;
@@ -225,6 +227,12 @@ impl Policy {
     #[must_use]
     pub fn backstop_at(&self) -> BootInstant {
         self.deadline.backstop_at
+    }
+
+    /// True while COMMAND runs and nothing stops it.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running && self.ran
     }
 
     /// Why the leadership ends. Some once it does.

@@ -3,6 +3,7 @@
 //! The hazard: `pkill -f COMMAND` must not match the guard as well. So the spec travels through memory, not through
 //! arguments.
 
+use super::health::Health;
 use super::hooks::Hooks;
 use super::orphan_release::OrphanRelease;
 use crate::lease::Deadline;
@@ -18,6 +19,8 @@ pub struct GuardSpec {
     pub grace: Duration,
     pub stop_signal: i32,
     pub hooks: Hooks,
+    /// Some if COMMAND's health is checked.
+    pub health: Option<Health>,
     /// The candidate's process group, if COMMAND may have the terminal.
     pub terminal_group: Option<i32>,
     /// The release to make once the tree is dead, if the candidate is gone.
@@ -52,6 +55,12 @@ mod tests {
                 grace: Duration::from_millis(2500),
                 stop_signal: 15,
                 hooks: Hooks { lost: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
+                health: Some(Health {
+                    command: vec![0xff],
+                    interval: Duration::from_secs(10),
+                    timeout: Duration::from_secs(5),
+                    failures: 3,
+                }),
                 terminal_group: Some(7),
                 orphan_release: None,
                 scheduling: Scheduling::SHARED,

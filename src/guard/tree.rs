@@ -15,7 +15,7 @@
 
 use super::cgroup::Leaf;
 use super::priority;
-use super::walk::{Process, Walk};
+use super::walk::{Found, Process, Walk};
 use crate::sys::{ChildState, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
@@ -28,6 +28,10 @@ use std::time::Duration;
 
 /// How long the kernel has to kill a cgroup or a namespace before the processes are killed one by one.
 const ONE_STEP: Duration = Duration::from_millis(20);
+/// How long walks down the tree have to find all of it before all processes of the machine are looked at.
+const WALKS_DOWN: Duration = Duration::from_secs(1);
+/// The longest rest while everything that was found is dying. An end wakes the guard at once.
+const LONGEST_REST: Duration = Duration::from_millis(64);
 
 /// The descendants of this process, except children that it had before, and the members of the leaf.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub struct Tree {
     childless: bool,
     /// When the first kill was. None before it.
     killed_at: Option<BootInstant>,
+    /// The rest after the last kill that found nothing new.
+    rest: Duration,
 }
 
 impl Tree {
@@ -51,7 +57,7 @@ impl Tree {
     #[must_use]
     pub fn new(strangers: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
         let childless = strangers.is_empty();
-        Self { strangers, walk, leaf, init: None, childless, killed_at: None }
+        Self { strangers, walk, leaf, init: None, childless, killed_at: None, rest: Duration::ZERO }
     }
 
     #[must_use]
@@ -135,11 +141,15 @@ impl Tree {
     /// were forked meanwhile.
     pub fn kill(&mut self) -> BootInstant {
         let begun = BootInstant::now();
-        self.kill_what_is_found(begun);
-        BootInstant::now().plus(priority::rest_after(begun))
+        let is_new = self.kill_what_is_found(begun);
+        let rest = priority::rest_after(begun);
+        // Many guards that look again and again would keep their trees from dying.
+        self.rest = if is_new { Duration::ZERO } else { (self.rest * 2).clamp(rest, rest.max(LONGEST_REST)) };
+        BootInstant::now().plus(rest.max(self.rest))
     }
 
-    fn kill_what_is_found(&mut self, now: BootInstant) {
+    /// Returns false if all that it found was found before.
+    fn kill_what_is_found(&mut self, now: BootInstant) -> bool {
         let first = *self.killed_at.get_or_insert(now);
         if let Some(init) = self.init {
             let _ = kill(init, Signal::SIGKILL);
@@ -149,14 +159,19 @@ impl Tree {
         }
         let in_one_step = self.init.is_some() || self.leaf.is_some();
         if in_one_step && self.walk.is_some() && now < first.plus(ONE_STEP) {
-            return;
+            return true;
         }
         if let Some(leaf) = &self.leaf {
             leaf.signal_each(Signal::SIGKILL, |_| true);
         }
-        if let Some(walk) = &mut self.walk {
-            walk.below(Pid::this(), &self.strangers, |process| process.signal(Signal::SIGKILL));
+        let Some(walk) = &mut self.walk else { return true };
+        let signal = |process: &mut Process<'_>| process.signal(Signal::SIGKILL);
+        let found = walk.down(Pid::this(), &self.strangers, signal);
+        if found == Found::Part || now >= first.plus(WALKS_DOWN) {
+            walk.below(Pid::this(), &self.strangers, signal);
+            return true;
         }
+        found == Found::New
     }
 
     /// Sends `signal` once to each process of the tree, except those in the process group `except` and those in a PID

@@ -1,4 +1,7 @@
-//! The walk over `/proc`, which finds the descendants of a process.
+//! Two walks over `/proc` that find the descendants of a process: down from it, by way of each process's list of
+//! children, or over all processes of the machine. The first costs as much as the tree, but not every kernel has those
+//! lists, and a list that is read while children end may lack some. The second costs as much as the machine: if hundreds
+//! of guards kill their trees at once, each with a walk over all of them, none gets far.
 //!
 //! The hazards:
 //!
@@ -18,9 +21,10 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, Whence, lseek, read};
 use std::collections::HashSet;
 use std::ffi::CStr;
+use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Processes to reserve space for. Memory that is not used is not taken.
 const FORESEEN: usize = 1 << 15;
@@ -29,12 +33,26 @@ const USUAL: usize = 1 << 10;
 /// Enough for a line of proc_pid_stat(5): at most 52 numbers and a name of 64 bytes.
 const STAT: usize = 1536;
 const ENTRIES: usize = 1 << 15;
+/// The most threads that [`Walk::down`] looks at. In a larger tree it is no cheaper than a walk over everything.
+const MOST_THREADS: usize = 256;
 
 #[derive(Debug)]
 pub struct Walk {
     proc: File,
     entries: Box<[u8]>,
     seen: Vec<Seen>,
+    /// What the last walk down found, sorted.
+    found: Vec<i32>,
+}
+
+/// What a walk down has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing that the walk before it had not found.
+    Nothing,
+    New,
+    /// Something of the tree could not be read, or it is too large.
+    Part,
 }
 
 /// A process as `/proc` showed it.
@@ -77,7 +95,80 @@ impl Walk {
         // This touches the pages, so that they exist. The others come when they are needed, if memory is left then.
         seen.resize(USUAL, nobody);
         seen.clear();
-        Ok(Self { proc: File::open("/proc")?, entries: vec![0; ENTRIES].into_boxed_slice(), seen })
+        let found = Vec::with_capacity(MOST_THREADS);
+        Ok(Self { proc: File::open("/proc")?, entries: vec![0; ENTRIES].into_boxed_slice(), seen, found })
+    }
+
+    /// Calls `each` with the processes below `top`, except `strangers` and their descendants, as the lists of children
+    /// name them. Their groups are not read.
+    pub fn down(&mut self, top: Pid, strangers: &HashSet<Pid>, mut each: impl FnMut(&mut Process<'_>)) -> Found {
+        self.seen.clear();
+        let mut threads = 0;
+        let mut whole = self.add_children(top.as_raw(), strangers, &mut threads).is_some();
+        let mut at = 0;
+        while at < self.seen.len() && threads < MOST_THREADS {
+            whole &= self.add_children(self.seen[at].pid, strangers, &mut threads).is_some();
+            at += 1;
+        }
+        let mut new = false;
+        for &Seen { pid, parent, group, started, .. } in &self.seen {
+            new |= self.found.binary_search(&pid).is_err();
+            let [pid, parent, group] = [pid, parent, group].map(Pid::from_raw);
+            each(&mut Process { pid, parent, group, started, proc: self.proc.as_fd() });
+        }
+        self.found.clear();
+        self.found.extend(self.seen.iter().map(|seen| seen.pid).take(MOST_THREADS));
+        self.found.sort_unstable();
+        match (whole && threads < MOST_THREADS, new) {
+            (false, _) => Found::Part,
+            (true, true) => Found::New,
+            (true, false) => Found::Nothing,
+        }
+    }
+
+    /// Adds the children of all threads of `pid`. None if they cannot all be read.
+    fn add_children(&mut self, pid: i32, strangers: &HashSet<Pid>, threads: &mut usize) -> Option<()> {
+        let Some(tasks) = open_at(self.proc.as_fd(), format_args!("{pid}/task")) else { return is_gone(pid) };
+        let (entries, list) = self.entries.split_at_mut(ENTRIES / 2);
+        let mut shows_itself = false;
+        loop {
+            let length = sys::read_directory(tasks.as_fd(), entries).ok()?;
+            if length == 0 {
+                // Something is mounted over it.
+                return if shows_itself { Some(()) } else { is_gone(pid) };
+            }
+            let mut rest = &entries[..length];
+            while let Some((name, after)) = entry(rest) {
+                rest = after;
+                let Some(thread) = number(name) else { continue };
+                shows_itself |= thread == pid;
+                *threads += 1;
+                if *threads > MOST_THREADS {
+                    return None;
+                }
+                let Some(children) = open_at(tasks.as_fd(), format_args!("{thread}/children")) else {
+                    // The thread has ended, or the kernel has no such lists.
+                    match open_at(tasks.as_fd(), format_args!("{thread}")) {
+                        Some(_) => return None,
+                        None => continue,
+                    }
+                };
+                let length = read_whole(children.as_fd(), list)?;
+                for child in list[..length].split(|&byte| byte == b' ').filter_map(number) {
+                    if strangers.contains(&Pid::from_raw(child)) {
+                        continue;
+                    }
+                    // Only its parent frees its number. A process that has the number now but another parent is another
+                    // one, or it is found below that parent.
+                    let seen = if pid == Pid::this().as_raw() {
+                        Some(own_child(child))
+                    } else {
+                        stat(self.proc.as_fd(), child).filter(|seen| seen.parent == pid)
+                    };
+                    self.seen.extend(seen);
+                }
+            }
+        }
     }
 
     /// Calls `each` with every process below `top`, except `strangers` and their descendants.
@@ -113,8 +204,7 @@ impl Walk {
             let mut rest = &self.entries[..length];
             while let Some((name, after)) = entry(rest) {
                 rest = after;
-                let number = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
-                let Some(pid) = number else { continue };
+                let Some(pid) = number(name) else { continue };
                 self.seen.extend(stat(self.proc.as_fd(), pid).or_else(|| hidden_child(pid)));
             }
         }
@@ -186,15 +276,20 @@ fn entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
 fn hidden_child(pid: i32) -> Option<Seen> {
     let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
     waitid(Id::Pid(Pid::from_raw(pid)), flags).ok()?;
-    Some(Seen { pid, parent: Pid::this().as_raw(), group: pid, started: None, place: Place::Unknown })
+    Some(own_child(pid))
+}
+
+fn own_child(pid: i32) -> Seen {
+    Seen { pid, parent: Pid::this().as_raw(), group: pid, started: None, place: Place::Unknown }
+}
+
+/// Some if no process has this number.
+fn is_gone(pid: i32) -> Option<()> {
+    (kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)).then_some(())
 }
 
 fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Seen> {
-    let mut path = [0; 24];
-    let mut rest = &mut path[..];
-    io::Write::write_fmt(&mut rest, format_args!("{pid}/stat\0")).ok()?;
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    let file = openat(proc, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    let file = open_at(proc, format_args!("{pid}/stat"))?;
     let mut line = [0; STAT];
     let length = loop {
         match read(&file, &mut line) {
@@ -203,6 +298,33 @@ fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Seen> {
         }
     };
     parse(pid, &line[..length])
+}
+
+/// Opens a file below a directory of `/proc`, without allocating.
+fn open_at(directory: BorrowedFd<'_>, name: fmt::Arguments<'_>) -> Option<OwnedFd> {
+    let mut path = [0; 24];
+    let mut rest = &mut path[..];
+    io::Write::write_fmt(&mut rest, name).ok()?;
+    // There is room for the NUL, or the path is refused here.
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    openat(directory, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
+}
+
+/// Reads a file to its end. None if it does not fit into `buffer`.
+fn read_whole(file: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match read(file, &mut buffer[length..]) {
+            Err(Errno::EINTR) => {}
+            Ok(0) => return Some(length),
+            more => length += more.ok()?,
+        }
+    }
+    None
+}
+
+fn number(text: &[u8]) -> Option<i32> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// Parses a line of proc_pid_stat(5): `PID (COMM) STATE PPID PGRP ...`. COMM may contain spaces and parentheses.
@@ -233,6 +355,73 @@ mod tests {
         let mut found = false;
         Walk::open().unwrap().below(Pid::parent(), &HashSet::new(), |process| found |= process.pid == Pid::this());
         assert!(found);
+    }
+
+    /// Two processes below a shell, which is returned.
+    fn family() -> std::process::Child {
+        std::process::Command::new("sh").args(["-c", "sleep 1000 & sleep 1000 & wait"]).spawn().unwrap()
+    }
+
+    fn found_below(walk: &mut Walk, top: Pid, strangers: &HashSet<Pid>) -> (Vec<Pid>, Found) {
+        let mut pids = Vec::new();
+        let found = walk.down(top, strangers, |process| pids.push(process.pid));
+        (pids, found)
+    }
+
+    #[test]
+    fn a_walk_down_finds_what_is_below_and_says_if_it_was_found_before() {
+        let mut walk = Walk::open().unwrap();
+        let nobody = HashSet::new();
+        let mut shell = family();
+        let top = Pid::from_raw(i32::try_from(shell.id()).unwrap());
+        let begun = std::time::Instant::now();
+        let again = || {
+            assert!(begun.elapsed() < std::time::Duration::from_mins(1), "it is never found");
+            std::thread::yield_now();
+        };
+        let below = loop {
+            let (below, found) = found_below(&mut walk, top, &nobody);
+            if below.len() == 2 {
+                assert_eq!(found, Found::New);
+                break below;
+            }
+            again();
+        };
+        assert_eq!(found_below(&mut walk, top, &nobody), (below.clone(), Found::Nothing));
+        // A walk over everything finds the same.
+        let mut all = HashSet::new();
+        walk.below(top, &nobody, |process| {
+            all.insert(process.pid);
+        });
+        assert_eq!(all, below.iter().copied().collect());
+        // From above, by way of whichever thread of this process has the shell. Other tests start processes and threads of
+        // it as well, at times more than a walk down looks at.
+        loop {
+            let (whole, found) = found_below(&mut walk, Pid::this(), &nobody);
+            if found != Found::Part && whole.contains(&top) && below.iter().all(|pid| whole.contains(pid)) {
+                break;
+            }
+            again();
+        }
+        let (rest, _) = found_below(&mut walk, Pid::this(), &HashSet::from([top]));
+        assert!(!rest.contains(&top) && below.iter().all(|pid| !rest.contains(pid)), "{rest:?}");
+        walk.down(top, &nobody, |process| process.signal(Signal::SIGKILL));
+        shell.wait().unwrap();
+        assert_eq!(found_below(&mut walk, top, &nobody), (Vec::new(), Found::Nothing));
+    }
+
+    #[test]
+    fn a_tree_of_many_threads_is_found_in_part() {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let receiver = std::sync::Mutex::new(receiver);
+        std::thread::scope(|scope| {
+            for _ in 0..=MOST_THREADS {
+                scope.spawn(|| receiver.lock().unwrap().recv());
+            }
+            let (_, found) = found_below(&mut Walk::open().unwrap(), Pid::this(), &HashSet::new());
+            assert_eq!(found, Found::Part);
+            drop(sender);
+        });
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::hooks::{Hook, Reason};
 use super::policy::Order;
-use crate::election::{CommandEnd, HookEnd, StartError};
+use crate::election::{CheckEnd, CommandEnd, HookEnd, StartError, Unhealthy};
 use crate::lease::Deadline;
 use crate::time::BootInstant;
 use nix::errno::Errno;
@@ -43,6 +43,10 @@ pub enum Report {
     Unready(HookEnd),
     /// Another hook failed. That changes nothing.
     HookFailed(Hook, HookEnd),
+    /// A health check failed. That changes nothing yet.
+    CheckFailed(Unhealthy),
+    /// The health check failed as many times in a row as it may. Sent once.
+    Unhealthy(Unhealthy),
     /// From the backstop: the guard failed.
     GuardFailed,
     /// From the backstop: it has no descendant left.
@@ -195,6 +199,8 @@ fn encode_report(report: &Report) -> Packet {
         Report::GuardFailed => packet(6, [0; 3]),
         Report::Dead => packet(7, [0; 3]),
         Report::Killed { woken, signalled, empty } => packet(10, [*woken, *signalled, *empty].map(nanos)),
+        Report::CheckFailed(failed) => unhealthy(11, *failed),
+        Report::Unhealthy(failed) => unhealthy(12, *failed),
         Report::Unready(end) => {
             let (kind, number) = encode_end(*end);
             packet(8, [kind, number, 0])
@@ -209,6 +215,11 @@ fn encode_report(report: &Report) -> Packet {
             packet(9, [kind, number, hook])
         }
     }
+}
+
+fn unhealthy(tag: u8, Unhealthy { last, failures }: Unhealthy) -> Packet {
+    let (kind, number) = encode_end(last.0);
+    packet(tag, [kind, number, failures.into()])
 }
 
 fn encode_end(end: HookEnd) -> (u64, u64) {
@@ -258,6 +269,11 @@ fn decode_report(packet: &Packet) -> Option<Report> {
         10 => {
             let [woken, signalled, empty] = numbers.map(Duration::from_nanos);
             Report::Killed { woken, signalled, empty }
+        }
+        11 | 12 => {
+            let last = CheckEnd(decode_end(numbers[0], number(1)?)?);
+            let failed = Unhealthy { last, failures: u32::try_from(numbers[2]).ok()? };
+            if tag == 11 { Report::CheckFailed(failed) } else { Report::Unhealthy(failed) }
         }
         _ => return None,
     })
@@ -315,6 +331,8 @@ mod tests {
             Report::HookFailed(Hook::Losing, HookEnd::TimedOut),
             Report::HookFailed(Hook::Lost, HookEnd::Signalled(9)),
             Report::HookFailed(Hook::Lost, HookEnd::NotStarted(libc::ENOENT)),
+            Report::CheckFailed(Unhealthy { last: CheckEnd(HookEnd::Exited(1)), failures: 1 }),
+            Report::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: u32::MAX }),
         ];
         for report in &reports {
             here.report(report);
@@ -364,6 +382,7 @@ mod tests {
             (Order::Because(Reason::Ended), "0700000000000000 0700000000000000 0000000000000000 0000000000000000"),
             (Order::Because(Reason::NotStarted), "0700000000000000 0800000000000000 0000000000000000 0000000000000000"),
             (Order::Because(Reason::Failed), "0700000000000000 0900000000000000 0000000000000000 0000000000000000"),
+            (Order::Because(Reason::Unhealthy), "0700000000000000 0a00000000000000 0000000000000000 0000000000000000"),
         ] {
             assert_eq!(hex(&encode_order(order)), bytes, "{order:?}");
         }
@@ -417,6 +436,14 @@ mod tests {
                 Report::Killed { woken: micros(3), signalled: micros(4_000), empty: micros(5_000_000) },
                 "0a00000000000000 b80b000000000000 00093d0000000000 00f2052a01000000",
             ),
+            (
+                Report::CheckFailed(Unhealthy { last: CheckEnd(HookEnd::Exited(2)), failures: 1 }),
+                "0b00000000000000 0000000000000000 0200000000000000 0100000000000000",
+            ),
+            (
+                Report::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: 3 }),
+                "0c00000000000000 0300000000000000 0000000000000000 0300000000000000",
+            ),
         ] {
             assert_eq!(hex(&encode_report(&report)), bytes, "{report:?}");
         }
@@ -424,7 +451,7 @@ mod tests {
 
     /// A random packet. About half of them are valid.
     fn any_packet(source: &mut Source) -> Packet {
-        let tag = u8::try_from(source.below(12)).expect("it is below twelve");
+        let tag = u8::try_from(source.below(14)).expect("it is below fourteen");
         let mut any = packet(tag, [source.number(), source.number(), source.number()]);
         if source.one_in(8) {
             any[source.below(SIZE)] = u8::MAX;

@@ -69,7 +69,12 @@ impl WorkSpec {
         let host =
             InProcess { shared: Arc::clone(&shared), store: Arc::clone(&store), events, timer: Timer::new()?, led };
         let settings = Settings::new(timing, store.expires(), store.delivery());
-        let options = Options { announces: !store.is_metered(), job: None, schedule: None };
+        let options = Options {
+            announces: !store.is_metered(),
+            job: None,
+            schedule: None,
+            keep_history: crate::notes::history::USUAL,
+        };
         if joined.send(Ok(())).is_err() {
             shared.ask();
         }

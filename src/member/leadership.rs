@@ -297,7 +297,7 @@ impl Shared {
                     (Order::Stop { kill_after }, Ending::Ordered)
                 }
                 Stop::Orderly {
-                    reason: StopReason::Asked | StopReason::Relinquished | StopReason::Overran,
+                    reason: StopReason::Asked | StopReason::Relinquished | StopReason::Overran | StopReason::Unhealthy,
                     kill_after,
                 } => (Order::Stop { kill_after }, Ending::Asked),
                 Stop::Losing { certain: false } => (Order::Lose, Ending::Late),
@@ -320,7 +320,7 @@ impl Shared {
                 state.waiting_for = obstacle.as_ref().map(|obstacle| on_one_line(obstacle.to_string()));
                 state.leader = match &obstacle {
                     Some(Obstacle::Holder(holder)) => Some(holder.into()),
-                    Some(Obstacle::Hold(_) | Obstacle::Doubt(_)) | None => None,
+                    Some(Obstacle::Hold(_) | Obstacle::Doubt(..)) | None => None,
                 };
             }
             Standing::Leader(_) | Standing::Restarting { .. } | Standing::Leaving => {

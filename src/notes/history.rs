@@ -11,15 +11,20 @@
 use super::orders::operator;
 use super::update::{Edit, Start, update};
 use crate::election::Ended;
-use crate::lease::{Candidate, Shard, Term};
+use crate::lease::{Candidate, JobId, Shard, Term};
 use crate::store::{Note, Notes, Page, StoreError, notes};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The most leaderships that the history keeps. It keeps fewer where their names are long.
-const MOST: usize = 16;
+/// How many leaderships the history keeps unless more are asked for. It keeps fewer where their names are long.
+pub const USUAL: usize = 16;
+/// The most that may be asked for.
+pub const MOST: usize = 200;
+/// The most bytes of a history for which more than the usual leaderships were asked. Every store takes a note of this
+/// length, and a leader writes it twice in a leadership.
+const LONGEST: usize = 32 * 1024;
 /// The most letters of how a leadership ended.
 const LONGEST_END: usize = 200;
 /// The most letters of an operator's reason, and of a name.
@@ -42,6 +47,9 @@ pub struct Entry {
     /// The last order of an operator that this leadership ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Ordered>,
+    /// The name of the job that ran once, if it was one: its run has a page of its own, which nobody could list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
 }
 
 /// An operator's order that a leadership ends. Fields are added, never renamed or removed.
@@ -73,22 +81,66 @@ impl Ordered {
     }
 
     /// Whether it can be the cause of such an end.
-    fn explains(&self, ended: &str) -> bool {
+    fn explains(&self, end: End) -> bool {
         match self.what.as_str() {
-            PAUSE => ended == Ended::Paused.to_string(),
-            STEP_DOWN => ended == Ended::SteppedDown.to_string(),
-            RELEASE => ended.starts_with("lost: "),
+            PAUSE => end == End::Paused,
+            STEP_DOWN => end == End::SteppedDown,
+            RELEASE => end == End::Lost,
             _ => false,
         }
     }
 }
 
+/// How a leadership ended that its candidate could not tell of: the release after its death did.
+pub const CRASHED: &str = "leaderrun was killed";
+
+/// The kind of an end. An entry has it in words, which [`Ended`] writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// COMMAND exited with 0.
+    Succeeded,
+    /// COMMAND failed, was not started, or did not pass its health check. So are words that this version does not know.
+    Failed,
+    /// A signal ended COMMAND, or it ran for too long.
+    Killed,
+    /// A signal asked leaderrun to stop.
+    Asked,
+    Paused,
+    SteppedDown,
+    Relinquished,
+    Lost,
+    Crashed,
+}
+
+impl End {
+    fn of(words: &str) -> Self {
+        let is = |end: &Ended| words == end.to_string();
+        match words {
+            CRASHED => Self::Crashed,
+            "exited with 0" => Self::Succeeded,
+            _ if is(&Ended::Paused) => Self::Paused,
+            _ if is(&Ended::SteppedDown) => Self::SteppedDown,
+            _ if is(&Ended::Relinquished) => Self::Relinquished,
+            _ if is(&Ended::Overran) || words.starts_with("ended by signal ") => Self::Killed,
+            _ if words.starts_with("stopped on signal ") => Self::Asked,
+            _ if words.starts_with("lost: ") => Self::Lost,
+            _ => Self::Failed,
+        }
+    }
+}
+
 impl Entry {
+    /// None if no end is recorded.
+    #[must_use]
+    pub fn end(&self) -> Option<End> {
+        self.ended.as_deref().map(End::of)
+    }
+
     /// The order that ended this leadership.
     #[must_use]
     pub fn cause(&self) -> Option<&Ordered> {
-        let ended = self.ended.as_deref()?;
-        self.ordered.as_ref().filter(|ordered| ordered.explains(ended))
+        let end = self.end()?;
+        self.ordered.as_ref().filter(|ordered| ordered.explains(end))
     }
 }
 
@@ -115,7 +167,7 @@ pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how:
         let Some(mut entry) = open.cloned() else { return Ok(Edit::Leave(())) };
         entry.to_millis = Some(wall_clock_millis());
         entry.ended = Some(how.to_owned());
-        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), ()))
+        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry, MOST))), ()))
     })
     .await
 }
@@ -134,20 +186,30 @@ pub async fn order<S: Notes + ?Sized>(
         let history = entries(standing).map_err(|error| foreign(shard, &error))?;
         let Some(entry) = history.iter().find(|entry| entry.term == term) else { return Ok(Edit::Leave(false)) };
         let entry = Entry { ordered: Some(ordered.clone()), ..entry.clone() };
-        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), true))
+        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry, MOST))), true))
     })
     .await
 }
 
 /// Writes one candidate's part of the history.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct History {
+    /// How many leaderships it keeps.
+    keep: usize,
+    /// The name of the job, if COMMAND runs once.
+    job: Option<JobId>,
     entry: Mutex<Option<Entry>>,
     /// The text that we wrote last. It is probably still there. The writer holds the lock.
     written: tokio::sync::Mutex<Option<String>>,
 }
 
 impl History {
+    /// One that keeps `keep` leaderships, of COMMANDs that are runs of `job` if there is one.
+    #[must_use]
+    pub fn new(keep: usize, job: Option<JobId>) -> Self {
+        Self { keep, job, entry: Mutex::default(), written: tokio::sync::Mutex::default() }
+    }
+
     /// Records that COMMAND starts. False if it has started before in this leadership.
     pub fn open(&self, candidate: &Candidate, term: Term) -> bool {
         if self.entry().as_ref().is_some_and(|entry| entry.term == term) {
@@ -163,6 +225,7 @@ impl History {
             to_millis: None,
             ended: None,
             ordered: None,
+            job: self.job.as_ref().map(JobId::to_string),
         });
         true
     }
@@ -189,7 +252,7 @@ impl History {
         let start = written.take().map_or(Start::Read, |text| Start::Expect(Some(text)));
         let text = update(store, shard, &Page::History, "history", start, |standing| {
             let history = entries(standing).map_err(|error| foreign(shard, &error))?;
-            let text = with_entry(history, &entry);
+            let text = with_entry(history, &entry, self.keep);
             Ok(Edit::Replace(Some(Note::for_ever(text.clone())), text))
         });
         *written = Some(text.await?);
@@ -201,8 +264,9 @@ fn foreign(shard: &Shard, error: &serde_json::Error) -> StoreError {
     StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
 }
 
-/// The history with `entry` in it, in the order of terms, cut to the length that a note may have.
-fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
+/// The history with `entry` in it, in the order of terms, cut to `keep` leaderships and to the length that a note may
+/// have.
+fn with_entry(mut history: Vec<Entry>, entry: &Entry, keep: usize) -> String {
     let mut entry = entry.clone();
     if let Some(known) = history.iter().find(|known| known.term == entry.term) {
         entry.ordered = entry.ordered.or_else(|| known.ordered.clone());
@@ -212,7 +276,8 @@ fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
     history.sort_by_key(|entry| entry.term);
     loop {
         let text = serde_json::to_string(&history).expect("a history is plain data");
-        if (history.len() <= MOST && text.len() <= notes::LONGEST) || history.len() <= 1 {
+        let longest = if keep > USUAL { LONGEST } else { notes::LONGEST };
+        if (history.len() <= keep && text.len() <= longest) || history.len() <= 1 {
             return text;
         }
         history.remove(0);
@@ -222,6 +287,7 @@ fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::{CheckEnd, CommandEnd, HookEnd, Loss, Unhealthy};
     use crate::fuzz;
 
     fn entry(term: u64, owner: &str) -> Entry {
@@ -234,6 +300,7 @@ mod tests {
             to_millis: None,
             ended: None,
             ordered: None,
+            job: None,
         }
     }
 
@@ -242,12 +309,22 @@ mod tests {
         for owner in ["short", &"é".repeat(120)] {
             let mut history = Vec::new();
             for term in 1..100 {
-                let text = with_entry(history, &entry(term, owner));
+                let text = with_entry(history, &entry(term, owner), USUAL);
                 assert!(text.len() <= notes::LONGEST, "{}", text.len());
                 history = serde_json::from_str(&text).unwrap();
-                assert!(history.len() <= MOST && history.last().unwrap().term == Term(term));
+                assert!(history.len() <= USUAL && history.last().unwrap().term == Term(term));
             }
             assert!(history.len() > 5, "{}", history.len());
+        }
+        for (keep, owner, least) in [(3, "short", 3), (100, "short", 100), (MOST, &"é".repeat(120), 60)] {
+            let mut history = Vec::new();
+            for term in 1..250 {
+                let text = with_entry(history, &entry(term, owner), keep);
+                assert!(text.len() <= LONGEST, "{}", text.len());
+                history = serde_json::from_str(&text).unwrap();
+                assert!(history.len() <= keep && history.last().unwrap().term == Term(term));
+            }
+            assert!(history.len() >= least, "{keep}: {}", history.len());
         }
     }
 
@@ -255,7 +332,7 @@ mod tests {
     fn the_end_of_a_leadership_that_comes_after_its_successor_is_put_in_its_place() {
         let history = vec![entry(1, "a"), entry(2, "b"), entry(3, "c")];
         let late = Entry { ended: Some("lost".to_owned()), ..entry(2, "b") };
-        let history: Vec<Entry> = serde_json::from_str(&with_entry(history, &late)).unwrap();
+        let history: Vec<Entry> = serde_json::from_str(&with_entry(history, &late, USUAL)).unwrap();
         let ends: Vec<_> = history.iter().map(|entry| entry.ended.as_deref()).collect();
         assert_eq!(ends, [None, Some("lost"), None]);
     }
@@ -273,7 +350,7 @@ mod tests {
         };
         let ordered = Ordered::now(PAUSE, Some("a reason"), None);
         assert!(!order(&store, &shard, Term(3), &ordered).await.unwrap(), "nobody leads");
-        let history = History::default();
+        let history = History::new(USUAL, None);
         history.open(&candidate, Term(3));
         history.save(&store, &shard).await.unwrap();
         assert!(order(&store, &shard, Term(3), &ordered).await.unwrap());
@@ -297,13 +374,38 @@ mod tests {
     }
 
     #[test]
+    fn the_kind_of_an_end_is_told_by_the_words_that_are_recorded() {
+        let exited = CommandEnd::Exited;
+        for (ended, end) in [
+            (Ended::ByItself(exited(0)), End::Succeeded),
+            (Ended::ByItself(exited(3)), End::Failed),
+            (Ended::ByItself(CommandEnd::Signalled(9)), End::Killed),
+            (Ended::Unready(HookEnd::TimedOut), End::Failed),
+            (Ended::Asked(15), End::Asked),
+            (Ended::Paused, End::Paused),
+            (Ended::SteppedDown, End::SteppedDown),
+            (Ended::Overran, End::Killed),
+            (Ended::GaveUp { end: exited(0), restarts: 5 }, End::Failed),
+            (Ended::Relinquished, End::Relinquished),
+            (Ended::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: 3 }), End::Failed),
+            (Ended::Lost(Loss::DeadlinePassed), End::Lost),
+        ] {
+            let entry = Entry { ended: Some(ended.to_string()), ..entry(1, "a") };
+            assert_eq!(entry.end(), Some(end), "{ended}");
+        }
+        assert_eq!(End::of(CRASHED), End::Crashed);
+        assert_eq!(entry(1, "a").end(), None);
+    }
+
+    #[test]
     fn a_million_notes_are_a_history_or_refused() {
-        let ours = with_entry(vec![entry(1, "a"), entry(u64::MAX, "b")], &entry(7, "c"));
+        let ours = with_entry(vec![entry(1, "a"), entry(u64::MAX, "b")], &entry(7, "c"), USUAL);
         fuzz::bent_text("history", &[&ours, "[]"], |text, _| {
             let read = entries(Some(&Note::for_ever(text)));
             if let Ok(history) = &read {
-                let again: Vec<Entry> = serde_json::from_str(&with_entry(history.clone(), &entry(7, "d"))).unwrap();
-                assert!(again.is_sorted_by_key(|entry| entry.term) && again.len() <= MOST);
+                let again: Vec<Entry> =
+                    serde_json::from_str(&with_entry(history.clone(), &entry(7, "d"), USUAL)).unwrap();
+                assert!(again.is_sorted_by_key(|entry| entry.term) && again.len() <= USUAL);
             }
             (&read).into()
         });

@@ -248,6 +248,15 @@ enum Verdict {
 }
 
 impl Job {
+    /// The name of a job that runs once.
+    #[must_use]
+    pub fn once(&self) -> Option<&JobId> {
+        match &self.occasion {
+            Occasion::Once(job) => Some(job),
+            Occasion::Period(_) => None,
+        }
+    }
+
     /// The length of the ledger's periods, if it differs from ours.
     fn other_length(&self, ledger: &Ledger) -> Option<u64> {
         match &self.occasion {

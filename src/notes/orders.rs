@@ -99,7 +99,11 @@ impl Orders {
         }
     }
 
-    fn read(note: Option<&Note>, shard: &Shard) -> Result<Self, StoreError> {
+    /// Reads the orders from their note.
+    ///
+    /// # Errors
+    /// Misconfigured where another program wrote it.
+    pub fn read(note: Option<&Note>, shard: &Shard) -> Result<Self, StoreError> {
         let Some(note) = note else { return Ok(Self::default()) };
         let mut orders: Self = serde_json::from_str(&note.text).map_err(|error| {
             StoreError::misconfigured(format!(

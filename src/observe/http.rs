@@ -1,4 +1,5 @@
-//! `--listen`: the state of this candidate over HTTP, for probes, load balancers and Prometheus.
+//! `--listen`: the state of this candidate over HTTP, for probes, load balancers and Prometheus. `leaderctl serve` shows
+//! a whole store by the same server.
 //!
 //! The hazard: clients share the thread whose event loop renews the lease, and anybody may connect. So each client gets
 //! little of it: one request per connection, five seconds for it, a thousand new connections per second, and 32 at the
@@ -9,7 +10,8 @@ use crate::observe::metrics::Metrics;
 use crate::time::BootInstant;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -31,8 +33,6 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 /// Connections at the same time.
 const MOST: usize = 32;
-/// The most time for one connection.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The least time from one connection to the next.
 const PACE: Duration = Duration::from_millis(1);
 /// The pause after a failed accept, for example without descriptors. Clients wait, and the election goes on.
@@ -78,9 +78,42 @@ impl fmt::Display for Address {
     }
 }
 
+/// What a server shows. It answers GET and HEAD; other methods are refused for it.
+pub trait Site: Send + Sync + 'static {
+    /// The most time for one connection.
+    const PATIENCE: Duration;
+
+    /// The answer to a request without a body.
+    fn answer(&self, asked: &Parts) -> Answer;
+}
+
+/// An answer, without what all answers have.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    /// The type of the content.
+    pub kind: &'static str,
+    pub body: Bytes,
+    /// Headers that the site adds.
+    pub more: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Answer {
+    pub fn new(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Self {
+        Self { status, kind, body: body.into(), more: Vec::new() }
+    }
+}
+
+/// The type of an answer in words.
+pub const TEXT: &str = "text/plain; charset=utf-8";
+/// The type of metrics.
+pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// A running server. Dropping it stops it.
 pub struct Listening {
     task: JoinHandle<()>,
+    /// Where it listens: with the port that the kernel chose, if it was to choose one.
+    pub address: String,
     /// Some if a socket in the file system is ours to remove: its path, device and inode.
     socket: Option<(PathBuf, u64, u64)>,
 }
@@ -97,11 +130,11 @@ impl Drop for Listening {
     }
 }
 
-/// Binds `address` and starts to answer from `metrics`.
+/// Binds `address` and starts to answer from `site`.
 ///
 /// # Errors
 /// The kernel's, such as an address that is in use or not of this machine.
-pub async fn begin(address: &Address, metrics: Arc<Metrics>) -> io::Result<Listening> {
+pub async fn begin<S: Site>(address: &Address, site: Arc<S>) -> io::Result<Listening> {
     let (listener, socket) = match address {
         Address::Tcp(address) => (Listener::Tcp(TcpListener::bind(address).await?), None),
         Address::Everywhere(port) => (Listener::Tcp(bind_everywhere(*port).await?), None),
@@ -111,11 +144,12 @@ pub async fn begin(address: &Address, metrics: Arc<Metrics>) -> io::Result<Liste
             (Listener::Unix(listener), Some((path.clone(), found.dev(), found.ino())))
         }
     };
-    match &listener {
-        Listener::Tcp(tcp) => tracing::info!("listening on {}", tcp.local_addr()?),
-        Listener::Unix(_) => tracing::info!("listening on {address}"),
-    }
-    Ok(Listening { task: tokio::spawn(serve(listener, metrics)), socket })
+    let address = match &listener {
+        Listener::Tcp(tcp) => tcp.local_addr()?.to_string(),
+        Listener::Unix(_) => address.to_string(),
+    };
+    tracing::info!("listening on {address}");
+    Ok(Listening { task: tokio::spawn(serve(listener, site)), address, socket })
 }
 
 async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
@@ -161,20 +195,20 @@ enum Listener {
 
 impl Listener {
     /// Waits for a client, and answers it in a task of its own.
-    async fn accept_one(&self, metrics: &Arc<Metrics>) -> io::Result<AbortHandle> {
-        let metrics = Arc::clone(metrics);
+    async fn accept_one<S: Site>(&self, site: &Arc<S>) -> io::Result<AbortHandle> {
+        let site = Arc::clone(site);
         let task = match self {
-            Self::Tcp(listener) => tokio::spawn(serve_one(listener.accept().await?.0, metrics)),
-            Self::Unix(listener) => tokio::spawn(serve_one(listener.accept().await?.0, metrics)),
+            Self::Tcp(listener) => tokio::spawn(serve_one(listener.accept().await?.0, site)),
+            Self::Unix(listener) => tokio::spawn(serve_one(listener.accept().await?.0, site)),
         };
         Ok(task.abort_handle())
     }
 }
 
-async fn serve(listener: Listener, metrics: Arc<Metrics>) {
+async fn serve<S: Site>(listener: Listener, site: Arc<S>) {
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        match listener.accept_one(&metrics).await {
+        match listener.accept_one(&site).await {
             Ok(task) => open.push_back(task),
             Err(error) => {
                 tracing::debug!("cannot accept a connection: {error}");
@@ -192,48 +226,56 @@ async fn serve(listener: Listener, metrics: Arc<Metrics>) {
 }
 
 /// Answers one request.
-async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, metrics: Arc<Metrics>) {
+async fn serve_one<S: Site>(stream: impl AsyncRead + AsyncWrite + Unpin, site: Arc<S>) {
     let mut http = http1::Builder::new();
     // The timeout below covers the whole connection. Without keep-alive it has one request.
     http.keep_alive(false).header_read_timeout(None).max_buf_size(LONGEST_HEAD);
-    let service = service_fn(async |request: Request<Incoming>| {
-        Ok::<_, Infallible>(answer(request.method(), request.uri().path(), &metrics, BootInstant::now()))
-    });
+    let service =
+        service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(answer(&request.into_parts().0, &*site)));
     // Errors of clients are not logged: clients could fill the log.
-    let _ = tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
+    let _ = tokio::time::timeout(S::PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
 }
 
-fn answer(method: &Method, path: &str, metrics: &Metrics, now: BootInstant) -> Response<Full<Bytes>> {
-    const TEXT: &str = "text/plain; charset=utf-8";
-    let ok_if = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let (status, kind, mut body) = match path {
-        "/livez" => (StatusCode::OK, TEXT, "alive\n".to_owned()),
-        "/readyz" => match metrics.readiness(now) {
-            Ok(role) => (StatusCode::OK, TEXT, format!("{role}\n")),
-            Err(reason) => (ok_if(false), TEXT, format!("not ready: {reason}\n")),
-        },
-        "/leader" => {
-            let leads = metrics.leads(now);
-            let json = serde_json::to_string(&leads).expect("a statement is plain data");
-            (ok_if(leads.leader), "application/json", format!("{json}\n"))
-        }
-        "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics.text(now)),
-        _ => (StatusCode::NOT_FOUND, TEXT, "there are /livez, /readyz, /leader and /metrics\n".to_owned()),
-    };
-    let known = status != StatusCode::NOT_FOUND;
-    let refused = known && method != Method::GET && method != Method::HEAD;
+fn answer<S: Site>(asked: &Parts, site: &S) -> Response<Full<Bytes>> {
+    let mut answer = site.answer(asked);
+    let known = answer.status != StatusCode::NOT_FOUND;
+    let refused = known && asked.method != Method::GET && asked.method != Method::HEAD;
     if refused {
-        "only GET and HEAD are allowed\n".clone_into(&mut body);
+        answer = Answer::new(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD are allowed\n");
     }
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = if refused { StatusCode::METHOD_NOT_ALLOWED } else { status };
+    let mut response = Response::new(Full::new(answer.body));
+    *response.status_mut() = answer.status;
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(if refused { TEXT } else { kind }));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.extend(answer.more);
     if refused {
         headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+impl Site for Metrics {
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn answer(&self, asked: &Parts) -> Answer {
+        let now = BootInstant::now();
+        let ok_if = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        match asked.uri.path() {
+            "/livez" => Answer::new(StatusCode::OK, TEXT, "alive\n"),
+            "/readyz" => match self.readiness(now) {
+                Ok(role) => Answer::new(StatusCode::OK, TEXT, format!("{role}\n")),
+                Err(reason) => Answer::new(ok_if(false), TEXT, format!("not ready: {reason}\n")),
+            },
+            "/leader" => {
+                let leads = self.leads(now);
+                let json = serde_json::to_string(&leads).expect("a statement is plain data");
+                Answer::new(ok_if(leads.leader), "application/json", format!("{json}\n"))
+            }
+            "/metrics" => Answer::new(StatusCode::OK, METRICS, self.text(now)),
+            _ => Answer::new(StatusCode::NOT_FOUND, TEXT, "there are /livez, /readyz, /leader and /metrics\n"),
+        }
+    }
 }
 
 #[cfg(test)]

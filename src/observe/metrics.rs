@@ -84,7 +84,7 @@ impl Metrics {
             | Event::RotationDue
             | Event::Asked { .. }
             | Event::Counted { answer: Ok(None) }
-            | Event::Tree(TreeEvent::Started) => {}
+            | Event::Tree(TreeEvent::Started | TreeEvent::Unhealthy(_)) => {}
             // Silence counts from the request, not from its failure.
             Event::Claimed { sent, answer } => self.answered(*sent, answer),
             Event::Observed { answer } => self.answered(now, answer),
@@ -93,7 +93,7 @@ impl Metrics {
             Event::Ordered { answer } => self.answered(now, answer),
             Event::Counted { answer } => self.answered(now, answer),
             Event::Booked { answer, .. } => self.answered(now, answer),
-            Event::Renewed { sent, answer } => {
+            Event::Renewed { sent, answer, .. } => {
                 self.answered(*sent, answer);
                 match answer {
                     Ok(_) => self.series.renewals.observe(now.since(*sent).as_secs_f64()),
@@ -415,7 +415,7 @@ mod tests {
     #[expect(clippy::float_cmp, reason = "they are counts, and whole seconds")]
     fn every_metric_counts_what_happened() {
         let metrics = leading(until(10));
-        let renewed = |answer| Event::Renewed { sent: at(2), answer };
+        let renewed = |answer| Event::Renewed { sent: at(2), answer, orders: None };
         metrics.saw(at(3), &renewed(Ok(Renewal::Renewed)));
         metrics.saw(at(3), &renewed(Err(StoreError::unknown("no answer".to_owned()))));
         let seen = samples(&metrics, at(4));

@@ -158,7 +158,9 @@ fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootI
         // A standby stands back from the beginning of its wait.
         Obstacle::Hold(hold @ Hold::StandingBack { .. }) => hold.after(now.since(since)).to_string(),
         Obstacle::Hold(hold) => hold.after(now.since(heard.orders)).to_string(),
-        Obstacle::Doubt(_) => obstacle.to_string(),
+        Obstacle::Doubt(doubt, left) => {
+            Obstacle::Doubt(*doubt, left.saturating_sub(now.since(heard.holder))).to_string()
+        }
     }
 }
 

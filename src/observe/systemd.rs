@@ -193,7 +193,7 @@ impl Observer for Notifier {
 
     fn saw(&mut self, event: &Event) {
         if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
-        | Event::Renewed { sent, answer: Ok(Renewal::Renewed) } = event
+        | Event::Renewed { sent, answer: Ok(Renewal::Renewed), .. } = event
         {
             let until = self.lease.map_or(BootInstant::NEVER, |lease| sent.plus(lease));
             self.valid_until = self.valid_until.max(until);
@@ -367,12 +367,12 @@ mod tests {
         let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, Some(LEASE));
         notifier.show(&behind("somebody"));
         assert!(!notifier.has_overstayed(at(10)));
-        notifier.saw(&Event::Renewed { sent: at(100), answer: Ok(Renewal::Renewed) });
+        notifier.saw(&Event::Renewed { sent: at(100), answer: Ok(Renewal::Renewed), orders: None });
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!notifier.has_overstayed(at(114)) && notifier.has_overstayed(at(115)));
         // An older answer does not shorten the lease.
-        notifier.saw(&Event::Renewed { sent: at(105), answer: Ok(Renewal::Renewed) });
-        notifier.saw(&Event::Renewed { sent: at(101), answer: Ok(Renewal::Renewed) });
+        notifier.saw(&Event::Renewed { sent: at(105), answer: Ok(Renewal::Renewed), orders: None });
+        notifier.saw(&Event::Renewed { sent: at(101), answer: Ok(Renewal::Renewed), orders: None });
         assert!(!notifier.has_overstayed(at(119)));
         notifier.show(&view(Role::Leaving));
         assert!(!notifier.has_overstayed(at(500)));
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn leases_that_do_not_expire_do_not_starve_a_watchdog() {
         let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, None);
-        notifier.saw(&Event::Renewed { sent: at(100), answer: Ok(Renewal::Renewed) });
+        notifier.saw(&Event::Renewed { sent: at(100), answer: Ok(Renewal::Renewed), orders: None });
         notifier.show(&view(Role::Leader(Term(1))));
         assert!(!notifier.has_overstayed(at(1_000_000)));
     }

@@ -114,6 +114,8 @@ pub struct Options {
     pub job: Option<Job>,
     /// When to rotate, by the wall clock.
     pub schedule: Option<Schedule>,
+    /// How many leaderships the history keeps.
+    pub keep_history: usize,
 }
 
 /// Runs `candidate` in the election of its shard until it leaves, and returns how it ended.
@@ -131,6 +133,7 @@ pub async fn run(
     assert_eq!(settings.job_gate, options.job.is_some(), "a job's runs are counted, and nothing else's");
     let job_gate = options.job.clone().map(|job| Arc::new(JobGate::new(job)));
     let led = candidate.shard.clone();
+    let once = options.job.as_ref().and_then(Job::once).cloned();
     let mut driver = Driver {
         election: Election::new(settings, BootInstant::now(), seed),
         requests: Requests {
@@ -147,7 +150,7 @@ pub async fn run(
         rotations: JoinSet::new(),
         notes: JoinSet::new(),
         beginnings: JoinSet::new(),
-        history: Arc::default(),
+        history: Arc::new(History::new(options.keep_history, once)),
         announcement: JoinSet::new(),
         options,
         term: None,
@@ -217,9 +220,17 @@ struct Driver {
 struct Told {
     /// In this wait, whom the candidate waits for.
     waiting: bool,
-    /// That it leads. Some while it leads: false until COMMAND starts, or there is something else to say. A claim that
-    /// starts nothing, because the job is done or the shard is paused, is a detail.
-    leading: Option<bool>,
+    leading: Leading,
+}
+
+/// Whether the log has said that the candidate leads. It says so when COMMAND starts, or when there is something else to
+/// say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Leading {
+    #[default]
+    No,
+    Unsaid(Term),
+    Said,
 }
 
 impl Driver {
@@ -323,15 +334,13 @@ impl Driver {
 
     /// Says that we lead, unless it was said.
     fn say_leading(&mut self, important: bool) {
-        if self.told.leading.replace(true) != Some(false) {
-            return;
-        }
-        let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
-        let (term, notice) = (self.term.map(|term| term.0), self.term.map(Notice::Leading).expect("it leads"));
+        let Leading::Unsaid(term) = self.told.leading else { return };
+        self.told.leading = Leading::Said;
+        let (shard, owner, notice) = (self.led.as_str(), self.requests.candidate.owner.as_str(), Notice::Leading(term));
         if important {
-            tracing::info!(shard, term, owner, "{notice}");
+            tracing::info!(shard, term = term.0, owner, "{notice}");
         } else {
-            tracing::debug!(shard, term, owner, "{notice}");
+            tracing::debug!(shard, term = term.0, owner, "{notice}");
         }
     }
 
@@ -340,16 +349,15 @@ impl Driver {
             Notice::Leading(term) => {
                 self.term = Some(*term);
                 self.led = self.requests.leader().shard.clone();
-                self.told = Told { waiting: false, leading: Some(false) };
+                self.told = Told { waiting: false, leading: Leading::Unsaid(*term) };
                 return;
             }
-            // Nothing was started, or it was said already.
-            Notice::Released(_) if self.told.leading == Some(false) => {
+            // Nothing was started.
+            Notice::Released(_) if matches!(self.told.leading, Leading::Unsaid(_)) => {
                 self.say_leading(false);
-                self.told.leading = None;
+                self.told.leading = Leading::No;
             }
-            _ if self.told.leading.is_some() => self.say_leading(true),
-            _ => {}
+            _ => self.say_leading(true),
         }
         let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
         let term = self.term.map(|term| term.0);
@@ -359,9 +367,9 @@ impl Driver {
                 tracing::info!(shard, owner, "{notice}");
             }
             Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(shard, owner, "{notice}"),
-            Notice::Released(_) if self.told.leading.is_none() => tracing::debug!(shard, term, owner, "{notice}"),
+            Notice::Released(_) if self.told.leading == Leading::No => tracing::debug!(shard, term, owner, "{notice}"),
             Notice::Leading(_)
-            | Notice::HoldingBack(_)
+            | Notice::HoldingBack(..)
             | Notice::TroubleOver
             | Notice::Stopping { .. }
             | Notice::SteppingDown(_)
@@ -379,6 +387,7 @@ impl Driver {
             | Notice::Uncounted(_)
             | Notice::Killing
             | Notice::Unready(_)
+            | Notice::Unhealthy(_)
             | Notice::Lost(_)
             | Notice::NotReleased(_) => {
                 tracing::warn!(shard, term, owner, "{notice}");
@@ -386,7 +395,7 @@ impl Driver {
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
             self.term = None;
-            self.told.leading = None;
+            self.told.leading = Leading::No;
             self.led = self.requests.candidate.shard.clone();
         }
     }
@@ -417,7 +426,10 @@ impl Requests {
         let (campaign, candidate, timeout) = self.parts();
         let sent = BootInstant::now();
         async move {
-            Event::Renewed { sent, answer: within(timeout, campaign.leases().renew(&candidate, term, sequence)).await }
+            match within(timeout, campaign.renew(&candidate, term, sequence)).await {
+                Ok((renewal, orders)) => Event::Renewed { sent, answer: Ok(renewal), orders },
+                Err(error) => Event::Renewed { sent, answer: Err(error), orders: None },
+            }
         }
     }
 

@@ -5,9 +5,10 @@
 //! order. The tree counts as dead on one of two grounds only. Either the backstop reported it: it has no descendant
 //! left, and the guard was one. Or the candidate itself, a subreaper above both, has no descendant left.
 
-use crate::election::{Dismissal, HookEnd, Stop, StopReason, TreeEvent};
+use crate::election::{Dismissal, HookEnd, Stop, StopReason, TreeEvent, Unhealthy};
 use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
+use crate::guard::health::Health;
 use crate::guard::hooks::{Hook, Hooks, Reason};
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
@@ -18,7 +19,6 @@ use crate::lease::{Candidate, Deadline, Term};
 use crate::store::url::Secret;
 use crate::sys::{self, Owned, wait_any};
 use crate::time::BootInstant;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
@@ -71,6 +71,8 @@ pub enum GuardEvent {
     Paused,
     /// A hook failed. That changes nothing.
     HookFailed(Hook, HookEnd),
+    /// A health check failed. That changes nothing yet.
+    CheckFailed(Unhealthy),
     /// We are killing the tree ourselves: reap, and see what is left.
     Seizing,
 }
@@ -85,6 +87,8 @@ pub struct Command {
     pub stop_signal: Signal,
     pub grace: Duration,
     pub hooks: Hooks,
+    /// Some if COMMAND's health is checked.
+    pub health: Option<Health>,
     /// Our process group, if COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
     /// True if standard input is empty. Otherwise the command has ours.
@@ -141,6 +145,7 @@ impl GuardHandle {
             grace: command.grace,
             stop_signal: command.stop_signal as i32,
             hooks: command.hooks.clone(),
+            health: command.health.clone(),
             terminal_group: command.terminal_group.map(Pid::as_raw),
             orphan_release: command.store_url.as_ref().map(|url| OrphanRelease::new(url, candidate, term)),
             scheduling: containment.scheduling(),
@@ -284,6 +289,8 @@ impl GuardHandle {
             Report::DeadlineReached => self.tell(TreeEvent::DeadlineReached),
             Report::Unready(end) => self.tell(TreeEvent::Unready(end)),
             Report::HookFailed(hook, end) => self.events.push_back(GuardEvent::HookFailed(hook, end)),
+            Report::CheckFailed(failed) => self.events.push_back(GuardEvent::CheckFailed(failed)),
+            Report::Unhealthy(unhealthy) => self.tell(TreeEvent::Unhealthy(unhealthy)),
             Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
             Report::Killed { woken, signalled, empty } => tracing::debug!(
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
@@ -327,13 +334,14 @@ fn for_hooks(reason: StopReason) -> Reason {
         StopReason::SteppedDown => Reason::SteppedDown,
         StopReason::Relinquished => Reason::Relinquished,
         StopReason::Overran => Reason::Overran,
+        StopReason::Unhealthy => Reason::Unhealthy,
     }
 }
 
 fn write_spec(spec: &GuardSpec) -> io::Result<File> {
-    let mut file = File::from(memfd_create(c"leaderrun guard spec", MFdFlags::MFD_CLOEXEC)?);
-    serde_json::to_writer(&mut file, spec).map_err(io::Error::other)?;
-    file.flush()?;
+    let mut file = File::from(sys::memory_file(c"leaderrun guard spec", true)?);
+    // In one write: serde_json writes each token by itself.
+    file.write_all(&serde_json::to_vec(spec).map_err(io::Error::other)?)?;
     file.rewind()?;
     Ok(file)
 }

@@ -8,6 +8,7 @@ use crate::guard::priority;
 use crate::lease::{Candidate, Deadline, Term};
 use crate::observe::Observer;
 use crate::observe::metrics::Metrics;
+use crate::observe::metrics_file::MetricsFile;
 use crate::observe::query_socket::QuerySocket;
 use crate::observe::status_line::StatusLine;
 use crate::observe::systemd::{self, Notifier};
@@ -44,6 +45,8 @@ pub struct Processes {
     notifier: Option<Notifier>,
     /// Some if metrics are served.
     metrics: Option<Arc<Metrics>>,
+    /// Some if the results of runs are written to a file.
+    metrics_file: Option<MetricsFile>,
     /// What it waits for, where people see it.
     line: Option<StatusLine>,
     /// True for a standby that knows what it waits for.
@@ -74,6 +77,7 @@ impl Processes {
             query_socket: query_socket.ok(),
             notifier,
             metrics,
+            metrics_file: None,
             line: None,
             waits: false,
         })
@@ -83,6 +87,12 @@ impl Processes {
     #[must_use]
     pub(crate) fn with_line(self, line: Option<StatusLine>) -> Self {
         Self { line, ..self }
+    }
+
+    /// Writes the results of runs.
+    #[must_use]
+    pub(crate) fn with_metrics_file(self, metrics_file: Option<MetricsFile>) -> Self {
+        Self { metrics_file, ..self }
     }
 
     fn with_guard(&mut self, act: impl FnOnce(&mut GuardHandle)) {
@@ -96,6 +106,7 @@ impl Processes {
         self.query_socket.iter_mut().for_each(|query_socket| tell(query_socket));
         self.notifier.iter_mut().for_each(|notifier| tell(notifier));
         self.metrics.iter_mut().for_each(|metrics| tell(metrics));
+        self.metrics_file.iter_mut().for_each(|file| tell(file));
     }
 
     fn asked(&mut self, signal: Signal) -> Event {
@@ -139,6 +150,7 @@ impl Processes {
                 return Some(Event::Tree(TreeEvent::Started));
             }
             GuardEvent::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
+            GuardEvent::CheckFailed(failed) => tracing::warn!("{failed}"),
             GuardEvent::Paused => {
                 // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Then `fg` wakes us
                 // here. If nobody could wake us, the kernel did not stop us.

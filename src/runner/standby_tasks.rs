@@ -168,8 +168,11 @@ impl StandbyTasks {
                 GuardEvent::Tree(event) => return Happening::Hook(event),
                 GuardEvent::Seizing => return Happening::Seizing,
                 GuardEvent::Started { pid } if of_standby => tracing::debug!(pid, "started the standby command"),
-                // The tasks have no terminal that could stop them.
-                GuardEvent::Started { .. } | GuardEvent::Paused | GuardEvent::HookFailed(..) => {}
+                // The tasks have no terminal that could stop them, and no health checks.
+                GuardEvent::Started { .. }
+                | GuardEvent::Paused
+                | GuardEvent::HookFailed(..)
+                | GuardEvent::CheckFailed(_) => {}
             }
         }
     }
@@ -201,7 +204,7 @@ impl StandbyTasks {
                 tracing::warn!("cannot start the standby command: {error}");
             }
             TreeEvent::GuardFailed => tracing::warn!("the guard of the standby command was killed or did not answer"),
-            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) => {}
+            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) | TreeEvent::Unhealthy(_) => {}
             TreeEvent::Dead => {
                 let (end, ran) = (standby.end, BootInstant::now().since(standby.since));
                 self.standby = None;
@@ -226,7 +229,7 @@ impl StandbyTasks {
             TreeEvent::NotStarted(error) => {
                 tracing::warn!("cannot start the hook of --on-leader-change: {error}");
             }
-            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) => {}
+            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) | TreeEvent::Unhealthy(_) => {}
             TreeEvent::GuardFailed => tracing::warn!("the guard of --on-leader-change was killed or did not answer"),
             TreeEvent::Dead => {
                 let (end, ran) = (hook.end, BootInstant::now().since(hook.since));
@@ -286,6 +289,7 @@ impl StandbyTasks {
             stop_signal: self.duties.stop_signal,
             grace,
             hooks: Hooks::default(),
+            health: None,
             terminal_group: None,
             no_input: true,
             containment: Arc::clone(&self.duties.containment),

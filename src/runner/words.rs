@@ -48,12 +48,15 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
         }),
         Event::Changed(answer) => told("watch", None, answer, |()| "something changed".to_owned()),
         Event::Doubted => "the store saw something that may have ended the lease".to_owned(),
-        Event::Renewed { sent, answer } => told("renewal", Some(now.since(*sent)), answer, |renewal| match renewal {
-            Renewal::Renewed => "renewed".to_owned(),
-            Renewal::Overtaken => "a later one came first".to_owned(),
-            Renewal::Lost(Some(holder)) => format!("lost: {}", leads(holder)),
-            Renewal::Lost(None) => "lost: the record is gone".to_owned(),
-        }),
+        Event::Renewed { sent, answer, orders: brought } => {
+            told("renewal", Some(now.since(*sent)), answer, |renewal| match (renewal, brought) {
+                (Renewal::Renewed, Some(brought)) => format!("renewed; orders: {}", orders(brought)),
+                (Renewal::Renewed, None) => "renewed".to_owned(),
+                (Renewal::Overtaken, _) => "a later one came first".to_owned(),
+                (Renewal::Lost(Some(holder)), _) => format!("lost: {}", leads(holder)),
+                (Renewal::Lost(None), _) => "lost: the record is gone".to_owned(),
+            })
+        }
         Event::Released { answer } => told("release", None, answer, |release| match release {
             Release::Released => "released".to_owned(),
             Release::NotHeld => "there was nothing to release".to_owned(),
@@ -141,6 +144,7 @@ fn tree(event: &TreeEvent) -> String {
     match event {
         TreeEvent::NotStarted(error) => format!("the command was not started: {error}"),
         TreeEvent::Unready(end) => format!("the --on-lead hook {end}"),
+        TreeEvent::Unhealthy(unhealthy) => unhealthy.to_string(),
         TreeEvent::Started => "the command was started".to_owned(),
         TreeEvent::Ended(end) => format!("the command {end}"),
         TreeEvent::DeadlineReached => "the guard reached the deadline".to_owned(),
@@ -166,6 +170,7 @@ fn stops(stop: &Stop) -> String {
                 StopReason::SteppedDown => "to hand over",
                 StopReason::Relinquished => "for another candidate's turn",
                 StopReason::Overran => "after its longest run",
+                StopReason::Unhealthy => "as it is unhealthy",
             };
             let then = kill_after.map_or("no SIGKILL".to_owned(), |after| format!("SIGKILL after {}", show(after)));
             format!("stop the command {reason}, {then}")
@@ -200,12 +205,12 @@ fn millis(duration: Duration) -> String {
 mod tests {
     use super::*;
     use crate::lease::Term;
-    use crate::store::Grant;
+    use crate::store::{Doubt, Grant};
 
     #[test]
     fn an_answer_is_told_with_the_time_that_it_took_and_instants_as_the_time_until_then() {
         let at = |millis: u64| BootInstant::from_nanos(millis * 1_000_000);
-        let grant = Grant { term: Term(7), start_after: Some(at(13_000)) };
+        let grant = Grant { term: Term(7), start_after: Some(at(13_000)), doubt: Doubt::Forgotten };
         let claimed = Event::Claimed { sent: at(900), answer: Ok(Claim::Granted(grant)) };
         assert_eq!(heard(&claimed, at(1000)).as_deref(), Some("claim: granted, term 7, to start in 12s (after 100ms)"));
         let away = Event::Observed { answer: Err(StoreError::not_applied("cannot reach it: refused")) };

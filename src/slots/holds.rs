@@ -4,10 +4,10 @@
 //! slot only while it leads there. For a standby they are applied here: it skips the slot.
 
 use super::Slots;
-use crate::election::{Directives, Handover};
+use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Term};
 use crate::notes::orders::{self, Orders};
-use crate::store::{ErrorKind, StoreError};
+use crate::store::{ErrorKind, Leases, Note, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -141,15 +141,47 @@ impl Slots {
     /// # Errors
     /// As [`orders::read`].
     pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
-        // A shard with slots has no lease of its own that could be handed over.
-        let of_all = |orders: Orders| orders.directives(candidate).pause;
         let Some((slot, term)) = self.led() else {
-            let pause = of_all(orders::read(&*self.inner, &candidate.shard).await?);
+            let pause = pause_of_all(&orders::read(&*self.inner, &candidate.shard).await?, candidate);
             return Ok(Directives { pause, handover: None });
         };
         let (all, own) =
             tokio::join!(orders::read(&*self.inner, &candidate.shard), orders::read(&*self.inner, &self.shards[slot]));
-        let (pause, mut directives) = (of_all(all?), own?.directives(candidate));
+        Ok(self.leader_directives(slot, term, candidate, &all?, &own?))
+    }
+
+    /// Renews the lease of the slot. Returns also the directives, if both notes came with the answer.
+    ///
+    /// # Errors
+    /// As [`Leases::renew`].
+    pub(super) async fn renew_with_directives(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+    ) -> Result<(Renewal, Option<Directives>), StoreError> {
+        let Some((slot, led)) = self.led() else { return Ok((self.renew(candidate, term, sequence).await?, None)) };
+        let shards = [candidate.shard.clone(), self.shards[slot].clone()];
+        let Renewed { renewal, orders } = self.renew_and_read(candidate, term, sequence, &shards).await?;
+        let read = |notes: Vec<Option<Note>>| {
+            let [all, own] = notes.try_into().ok()?;
+            let (all, own) =
+                (Orders::read(all.as_ref(), &shards[0]).ok()?, Orders::read(own.as_ref(), &shards[1]).ok()?);
+            // The slot may have been released meanwhile.
+            (self.led() == Some((slot, led))).then(|| self.leader_directives(slot, led, candidate, &all, &own))
+        };
+        Ok((renewal, orders.and_then(read)))
+    }
+
+    fn leader_directives(
+        &self,
+        slot: usize,
+        term: Term,
+        candidate: &Candidate,
+        all: &Orders,
+        own: &Orders,
+    ) -> Directives {
+        let (pause, mut directives) = (pause_of_all(all, candidate), own.directives(candidate));
         let now = BootInstant::now();
         let mut state = self.state();
         let _ = state.holds.apply(slot, &directives, now);
@@ -162,6 +194,11 @@ impl Slots {
             Some(strict) if !strict.keep => Some(strict),
             own => pause.or(own),
         };
-        Ok(directives)
+        directives
     }
+}
+
+/// A shard with slots has no lease of its own that could be handed over.
+fn pause_of_all(orders: &Orders, candidate: &Candidate) -> Option<Pause> {
+    orders.directives(candidate).pause
 }

@@ -12,6 +12,8 @@
 //!   way, the takeover is refused. That is why standbys may look with eventually consistent reads.
 //! - Whether a record has expired is judged by the server's clock, as far as it can be known (`clock`), and by how long
 //!   the record stayed unchanged on our own clock.
+//! - Orders are an item of their own. A leader that read them with every renewal would double its cost. So who writes
+//!   orders then puts a stamp into the lock item, and the answer to the next renewal shows it (`notes`).
 //! - A record that vanished without a release leaves a tree behind that may still run (`term`). To revoke a lease is to
 //!   make its record vanish. All records of a shard may vanish at once; a separate led mark shows that.
 //!
@@ -66,6 +68,8 @@ struct Seen {
     renewed: u64,
     /// The longest lease that the shard's led mark records, as far as it is known.
     led_mark: Option<Duration>,
+    /// Some while we lead.
+    orders: Option<notes::Known>,
 }
 
 impl DynamoDb {

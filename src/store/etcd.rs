@@ -60,6 +60,7 @@ use failure::Failure;
 use keys::Keys;
 use proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse, get};
 use record::{Entry, Last, Lock, View};
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,16 +106,15 @@ impl Etcd {
     /// # Errors
     /// Misconfigured, if a file for TLS cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let tls = address.tls.as_ref().map(address::tls_config).transpose()?;
+        let tls = address.tls.as_ref().map(connection::tls).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let wrong = |error: &dyn std::fmt::Display| StoreError::misconfigured(format!("a host of etcd://: {error}"));
         let mut servers = Vec::with_capacity(address.hosts.len());
         for (host, name) in &address.hosts {
-            let mut endpoint = Endpoint::from_shared(format!("{scheme}://{name}")).map_err(|error| wrong(&error))?;
-            if let Some(tls) = &tls {
-                endpoint = endpoint.tls_config(tls.clone().domain_name(host)).map_err(|error| wrong(&error))?;
-            }
-            servers.push(Server { name: name.clone(), endpoint });
+            let endpoint = Endpoint::from_shared(format!("{scheme}://{name}")).map_err(|error| wrong(&error))?;
+            let tls = tls.clone().map(|tls| Ok((tls, ServerName::try_from(host.clone())?)));
+            let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
+            servers.push(Server { name: name.clone(), endpoint, tls });
         }
         // With TLS 1.3 a server rejects a client after the handshake, and may close the connection before it has said
         // why.

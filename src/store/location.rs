@@ -16,6 +16,21 @@ use std::time::Duration;
 pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, redis://HOST, postgres://HOST/DATABASE, nats://HOST/BUCKET, \
                            etcd://HOST/PREFIX";
 
+/// The stores of this build, by their schemes.
+pub const BUILT_IN: &[&str] = &[
+    "file",
+    #[cfg(feature = "dynamodb")]
+    "dynamodb",
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "nats")]
+    "nats",
+    #[cfg(feature = "etcd")]
+    "etcd",
+];
+
 /// Schemes that the program knows, although this build may lack their stores.
 const OPTIONAL: [&str; 12] = [
     "dynamodb",
@@ -180,9 +195,7 @@ fn is_plain(path: &str) -> bool {
 /// The known scheme that the user probably meant.
 fn nearest(scheme: &str) -> Option<&'static str> {
     let scheme = scheme.to_ascii_lowercase();
-    let near = |known: &str| strsim::jaro_winkler(&scheme, known);
-    let known = std::iter::once("file").chain(OPTIONAL);
-    known.max_by(|one, other| near(one).total_cmp(&near(other))).filter(|known| near(known) > 0.85)
+    text::nearest(&scheme, std::iter::once("file").chain(OPTIONAL))
 }
 
 fn file(rest: &str) -> Result<Location, String> {
@@ -335,9 +348,11 @@ mod tests {
             }
             #[cfg(any(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
             _ => {
-                const OPTIONS: [&str; 23] = [
+                const OPTIONS: [&str; 25] = [
                     "prefix",
                     "wait",
+                    "lock_key",
+                    "info_key",
                     "ca",
                     "cert",
                     "key",
@@ -421,6 +436,7 @@ mod tests {
                 "redis+unix://:pw@/run/redis.sock?db=4",
                 "redis+sentinel://:pw@one,two:7/mymaster/5?sentinel_user=s&sentinel_password=t",
                 "rediss+sentinel://one/m",
+                "redis://h?lock_key=maplefile:leader:lock&info_key=maplefile:leader:info",
             ],
         );
     }
@@ -450,6 +466,7 @@ mod tests {
                 "nats://s3cr3t@h/b",
                 "nats+tls://h/b?creds=/x.creds&ca=/ca",
                 "nats://h/b?nkey=/x&cert=/c&key=/k",
+                "nats://h/b?key=other/leader&lock_key=c/d",
             ],
         );
     }

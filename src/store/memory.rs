@@ -1,8 +1,8 @@
 //! The reference: a store in memory that does exactly what the traits promise, judged by its own clock. For tests.
 
 use super::{
-    Administration, Claim, Delivery, Finding, Grant, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal,
-    Report, Store, StoreError,
+    Administration, Claim, Delivery, Doubt, EachPage, Finding, Grant, Holder, Leases, Note, Notes, Observation, Page,
+    Release, Renewal, Renewed, Report, Store, StoreError,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::{BootInstant, wall_clock_millis};
@@ -54,6 +54,22 @@ impl Memory {
 
     fn notes(&self) -> MutexGuard<'_, BTreeMap<(Shard, Page), Kept>> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prolong(&self, candidate: &Candidate, sequence: u64) -> Renewal {
+        let mut shards = self.shards();
+        let entry = shards.entry(candidate.shard.clone()).or_default();
+        let holder = entry.holder();
+        match &mut entry.lease {
+            Some(lease) if lease.session == candidate.session && lease.sequence >= sequence => Renewal::Overtaken,
+            Some(lease) if lease.session == candidate.session => {
+                lease.sequence = sequence;
+                lease.renewed = BootInstant::now();
+                lease.expires = lease.renewed.plus(candidate.lease);
+                Renewal::Renewed
+            }
+            Some(_) | None => Renewal::Lost(holder),
+        }
     }
 }
 
@@ -126,7 +142,7 @@ impl Leases for Memory {
                 let (owner, session) = (candidate.owner.clone(), candidate.session.clone());
                 entry.lease = Some(Lease { owner, session, sequence: 0, renewed, expires });
                 let start_after = entry.vacant_from.filter(|&vacant| BootInstant::now() < vacant);
-                Ok(Claim::Granted(Grant { term: Term(entry.term), start_after }))
+                Ok(Claim::Granted(Grant { term: Term(entry.term), start_after, doubt: Doubt::default() }))
             }
         }
     }
@@ -136,20 +152,19 @@ impl Leases for Memory {
         Ok(holder.map_or(Observation::Free, Observation::Held))
     }
 
-    async fn renew(&self, candidate: &Candidate, _term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        let mut shards = self.shards();
-        let entry = shards.entry(candidate.shard.clone()).or_default();
-        let holder = entry.holder();
-        match &mut entry.lease {
-            Some(lease) if lease.session == candidate.session && lease.sequence >= sequence => Ok(Renewal::Overtaken),
-            Some(lease) if lease.session == candidate.session => {
-                lease.sequence = sequence;
-                lease.renewed = BootInstant::now();
-                lease.expires = lease.renewed.plus(candidate.lease);
-                Ok(Renewal::Renewed)
-            }
-            Some(_) | None => Ok(Renewal::Lost(holder)),
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        _term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let renewal = self.prolong(candidate, sequence);
+        let mut orders = Vec::with_capacity(shards.len());
+        for shard in shards {
+            orders.push(self.read(shard, &Page::Orders).await?);
         }
+        Ok(Renewed { renewal, orders: Some(orders) })
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -177,13 +192,14 @@ impl Administration for Memory {
         Ok(Report { holder: entry.and_then(Entry::holder), last_term: entry.map(|entry| Term(entry.term)) })
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
         let shards = self.shards();
         let known = shards.iter().filter(|(shard, entry)| entry.term > 0 && shard.as_str().starts_with(prefix));
         let report = |entry: &Entry| Report { holder: entry.holder(), last_term: Some(Term(entry.term)) };
         let mut list: Vec<_> = known.map(|(shard, entry)| (shard.clone(), report(entry))).collect();
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(list)
+        each(list);
+        Ok(())
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {

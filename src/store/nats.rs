@@ -32,9 +32,11 @@ mod connection;
 mod failure;
 mod jetstream;
 mod list;
+mod lock_key;
 mod login;
 mod meter;
 mod notes;
+mod orders;
 mod record;
 mod watch;
 
@@ -47,6 +49,7 @@ use address::key_of;
 use bucket::{Bucket, Put};
 use connection::Connections;
 use jetstream::Info;
+use lock_key::Lock;
 use record::{Content, Record, Snapshot};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,6 +68,9 @@ pub struct Nats {
     noted: Notify,
     /// The latest renewal that was requested: its term and sequence.
     latest: Mutex<HashMap<Shard, (Term, u64)>>,
+    heard: orders::Heard,
+    /// The key of other programs that is held in addition to the lease.
+    lock: Option<Lock>,
 }
 
 /// Who wants to know how old a record is, if the server does not tell the time.
@@ -83,8 +89,10 @@ impl Nats {
     /// Misconfigured, if a file that the address names cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let bucket = Bucket { connections: Connections::open(address, request_timeout)? };
-        Ok(Self { bucket, seen: Mutex::default(), noted: Notify::new(), latest: Mutex::default() })
+        let bucket = Bucket { connections: Connections::open(address, request_timeout)?, is_ours: true };
+        let lock = Lock::open(address, request_timeout)?;
+        let (seen, latest, heard) = (Mutex::default(), Mutex::default(), orders::Heard::default());
+        Ok(Self { bucket, seen, noted: Notify::new(), latest, heard, lock })
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<Shard, Snapshot>> {

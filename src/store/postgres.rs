@@ -45,12 +45,15 @@ use crate::store::tls::install_provider;
 use advisory::Advisory;
 use server::{Answer, Server};
 use statement::{Seen, numbers, text};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio_postgres::Row;
 
 pub struct Postgres {
     server: Server,
     advisory: Option<Advisory>,
+    /// Until when renewals do not read orders, in nanoseconds of the boot clock: they could not.
+    orders_apart_until: AtomicU64,
 }
 
 /// What a look at a shard showed.
@@ -79,7 +82,7 @@ impl Postgres {
         install_provider();
         let server = Server::new(address, request_timeout)?;
         let advisory = address.advisory_lock.map(Advisory::new).transpose()?;
-        Ok(Self { server, advisory })
+        Ok(Self { server, advisory, orders_apart_until: AtomicU64::new(0) })
     }
 
     fn garbage(&self, shard: &Shard) -> StoreError {

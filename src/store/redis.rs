@@ -35,6 +35,7 @@ mod claim;
 mod connection;
 mod failure;
 mod list;
+mod lock_key;
 mod notes;
 mod record;
 mod script;
@@ -43,10 +44,11 @@ mod watch;
 
 pub use address::Address;
 
-use super::{Delivery, Holder, Report, Store, StoreError, tls};
+use super::{Delivery, Doubt, Holder, Report, Store, StoreError, tls};
 use crate::lease::{Session, Shard, Term};
 use crate::time::BootInstant;
 use connection::Client;
+use lock_key::LockKey;
 use script::{Counts, Reply, Script, Scripts};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -65,6 +67,8 @@ pub struct Redis {
     prefix: String,
     /// How many replicas must have a lease before it counts.
     replicas: u32,
+    /// The lock of other programs that is held in addition to the lease.
+    lock_key: Option<LockKey>,
     seen: Mutex<HashMap<Shard, Seen>>,
     /// The number of the last request that was sent.
     order: AtomicU64,
@@ -105,6 +109,7 @@ impl Redis {
             scripts: Scripts::new(),
             prefix: address.prefix.clone(),
             replicas: address.replicas,
+            lock_key: address.lock_key.as_deref().cloned(),
             seen: Mutex::default(),
             order: AtomicU64::new(0),
             subscription: Mutex::default(),
@@ -118,7 +123,7 @@ impl Redis {
     }
 
     /// The keys of a shard, in the order in which the scripts take them.
-    fn keys(&self, shard: &Shard) -> [String; 4] {
+    fn own_keys(&self, shard: &Shard) -> [String; 4] {
         [
             self.key(&format!("lock:{shard}")),
             self.key(&format!("last:{shard}")),
@@ -181,15 +186,24 @@ impl Redis {
         let foreign = || Holder { expires_in, ..self.foreign(shard) };
         match reply.word(index) {
             "free" => Ok(None),
-            "unknown" => Ok(Some(Holder { owner: FORGOTTEN.to_owned(), expires_in, ..Holder::default() })),
+            "unknown" => Ok(Some(unknown(reply, index + 2, index + 3))),
             "held" => {
                 let holder = record::holder(reply.word(index + 1)).map(|holder| Holder { expires_in, ..holder });
                 Ok(Some(holder.unwrap_or_else(foreign)))
             }
             "foreign" => Ok(Some(foreign())),
+            "taken" => self.taker(reply, index).map(Some).ok_or_else(|| reply.not_understood()),
             _ => Err(reply.not_understood()),
         }
     }
+}
+
+/// A leader that the server may have forgotten; `left` and `last` are the places of the time that it may have left, and
+/// of the last term.
+fn unknown(reply: &Reply, left: usize, last: usize) -> Holder {
+    let doubt = if reply.number(last) == Some(0) { Doubt::FirstUse } else { Doubt::Forgotten };
+    let expires_in = Some(reply.millis(left));
+    Holder { owner: FORGOTTEN.to_owned(), expires_in, doubt: Some(doubt), ..Holder::default() }
 }
 
 impl Store for Redis {

@@ -1,7 +1,8 @@
 //! TLS for the stores that open their own sockets: rustls on ring, with one configuration for all of them.
 //!
 //! The hazard: a client that cannot check a server's certificate must not continue without the check. Nothing here
-//! turns a check off; a missing file or an empty set of authorities is an error that names it. A server's self-signed
+//! turns a check off, and of the stores only PostgreSQL has a weaker [`Check`]; a missing file or an empty set of
+//! authorities is an error that names it. A server's self-signed
 //! certificate says of itself that it is an authority, and rustls takes that for no server's. libpq takes it if the user
 //! named that very certificate, and so does this.
 
@@ -9,17 +10,19 @@ use super::StoreError;
 use super::url::TlsFiles;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Makes ring the provider of this process. With two libraries in it, rustls would otherwise not know which one to use.
 pub fn install_provider() {
     // An error means that there is a provider already. It is ours, because nothing else installs one.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = ring::default_provider().install_default();
 }
 
 /// A configuration that trusts `files.ca`, or the system's authorities without it, and shows `files.cert`.
@@ -27,10 +30,19 @@ pub fn install_provider() {
 /// # Errors
 /// Misconfigured, with the name of the file that cannot be read or makes no sense.
 pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    checked_by(Trusted::new(files)?, files)
+}
+
+/// The same, but what is checked of the server's certificate is `check`'s decision.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn checked_by(check: impl Check + 'static, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Verifier { check, algorithms: provider.signature_verification_algorithms };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| StoreError::misconfigured(format!("TLS cannot be set up: {error}")))?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Verifier::new(files)?));
+    let builder = builder.map_err(|error| unusable(&error))?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
     match identity(files)? {
         None => Ok(builder.with_no_client_auth()),
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
@@ -39,45 +51,79 @@ pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     }
 }
 
-/// Checks a server's certificate as rustls does, and accepts one that the user named, though it is self-signed.
+fn unusable(error: &dyn std::error::Error) -> StoreError {
+    StoreError::misconfigured(format!("TLS cannot be set up: {error}"))
+}
+
+/// What is checked of a server's certificate.
+pub trait Check: Debug + Send + Sync {
+    /// # Errors
+    /// Why the certificate is not accepted.
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), Error>;
+}
+
+/// Checks as rustls does, and accepts a certificate that the user named, though it is self-signed.
 #[derive(Debug)]
-pub struct Verifier {
+pub struct Trusted {
     webpki: Arc<WebPkiServerVerifier>,
     named: Vec<CertificateDer<'static>>,
 }
 
-impl Verifier {
+impl Trusted {
     /// # Errors
     /// As [`client_config`].
     pub fn new(files: &TlsFiles) -> Result<Self, StoreError> {
         let named = files.ca.as_deref().map(certificates).transpose()?.unwrap_or_default();
-        let (roots, provider) = (roots(files.ca.as_deref())?, rustls::crypto::ring::default_provider());
+        let (roots, provider) = (roots(files.ca.as_deref())?, ring::default_provider());
         let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider)).build();
-        let webpki = webpki.map_err(|error| StoreError::misconfigured(format!("TLS cannot be set up: {error}")))?;
-        Ok(Self { webpki, named })
+        Ok(Self { webpki: webpki.map_err(|error| unusable(&error))?, named })
     }
 }
 
-impl ServerCertVerifier for Verifier {
+impl Check for Trusted {
     /// The name is checked last.
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        match self.webpki.verify_server_cert(certificate, intermediates, name, &[], now) {
+            // By then its dates have been checked.
+            Err(Error::InvalidCertificate(CertificateError::Other(error)))
+                if error.0.to_string() == "CaUsedAsEndEntity" && self.named.contains(certificate) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
+            }
+            answer => answer.map(drop),
+        }
+    }
+}
+
+/// Checks the certificate as `check` says, and always the signature that proves the possession of its key.
+#[derive(Debug)]
+struct Verifier<C> {
+    check: C,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl<C: Check> ServerCertVerifier for Verifier<C> {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match self.webpki.verify_server_cert(end_entity, intermediates, name, ocsp_response, now) {
-            // By then its dates have been checked.
-            Err(Error::InvalidCertificate(CertificateError::Other(error)))
-                if error.0.to_string() == "CaUsedAsEndEntity" && self.named.contains(end_entity) =>
-            {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            answer => answer,
-        }
+        self.check.check(end_entity, intermediates, name, now).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -86,7 +132,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -95,11 +141,11 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.webpki.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 

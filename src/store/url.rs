@@ -113,6 +113,13 @@ impl StoreUrl {
         self.options.remove(option)
     }
 
+    /// Whether the URL has an option that was not taken yet.
+    #[cfg(feature = "nats")]
+    #[must_use]
+    pub fn has(&self, option: &str) -> bool {
+        self.options.contains_key(option)
+    }
+
     /// As [`StoreUrl::take`], read as a number.
     ///
     /// # Errors

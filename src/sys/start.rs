@@ -228,29 +228,59 @@ pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) 
 /// # Errors
 /// As [`start_command`].
 pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
+    start(shell(text, told), birth)
+}
+
+/// Starts `sh -c TEXT` as [`start_hook`] does, without its output, and does not wait until exec(2) has succeeded. If it
+/// fails, the process ends with [`exit::NOT_FOUND`].
+///
+/// # Errors
+/// The kernel's of fork(2).
+pub fn start_check(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
+    let mut command = shell(text, told);
+    command.stdout(Stdio::null());
+    let guard = getpid();
+    match fork(birth)? {
+        (Some(child), _) => {
+            // Both of us, so that its group is there before either goes on.
+            let _ = nix::unistd::setpgid(child, child);
+            Ok(child)
+        }
+        (None, moves) => {
+            let _ = become_program(command, birth, guard, moves);
+            exit_at_once(exit::NOT_FOUND)
+        }
+    }
+}
+
+fn shell(text: &OsStr, told: &[(&str, String)]) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(text).envs(told.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
-    start(command, birth)
+    command
+}
+
+/// Forks, into the cgroup if possible. Returns None in the child, and whether it still has to move into the cgroup.
+fn fork(birth: Birth<'_>) -> io::Result<(Option<Pid>, bool)> {
+    match birth.cgroup {
+        // System call filters hide clone3(2) with various errors, so any error leads to plain fork(2).
+        Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
+            Err(_) => Ok((birth.single_thread.fork()?, true)),
+            Ok(child) => Ok((child, false)),
+        },
+        None => Ok((birth.single_thread.fork()?, false)),
+    }
 }
 
 fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
     let guard = getpid();
     let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    let (child, moves) = match birth.cgroup {
-        // System call filters hide clone3(2) with various errors, so any error leads to plain fork(2).
-        Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
-            Err(_) => (birth.single_thread.fork()?, true),
-            Ok(child) => (child, false),
-        },
-        None => (birth.single_thread.fork()?, false),
-    };
+    let (child, moves) = fork(birth)?;
     let Some(child) = child else {
         drop(failure);
         let error = become_program(command, birth, guard, moves);
         let number = error.raw_os_error().unwrap_or(libc::EINVAL);
         let _ = nix::unistd::write(&result, &number.to_ne_bytes());
-        // SAFETY: _exit(2) ends this process without running exit handlers of the process that it was forked from.
-        unsafe { libc::_exit(exit::NOT_FOUND.into()) }
+        exit_at_once(exit::NOT_FOUND)
     };
     drop(result);
     let mut number = [0; 4];

@@ -8,7 +8,7 @@ use super::support::claims::{granted_in_time, wait_of};
 use super::support::server::Server;
 use super::{Bench, LEASE, candidate, granted, remote_bench};
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::{Grant, Release, Renewal, Store};
+use leaderrun::internals::store::{Claim, Doubt, Grant, Release, Renewal, Store};
 use std::time::{Duration, Instant};
 
 /// Clocks of servers count in whole milliseconds, and some are set right meanwhile.
@@ -136,6 +136,34 @@ async fn a_wait_that_is_over_is_over_for_everybody(bench: &Bench, server: AnySer
     assert_eq!(grant.start_after, None, "{grant:?}");
 }
 
+/// Whether a claim of `shard` says that the store may have lost a lease, for a shard that it knows nothing of.
+async fn is_first_use(store: &dyn Store, shard: &str) -> bool {
+    match store.claim(&candidate(shard, "one")).await.expect("the store answers") {
+        Claim::Granted(grant) => grant.start_after.is_some() && grant.doubt == Doubt::FirstUse,
+        Claim::Refused(holder) => holder.doubt == Some(Doubt::FirstUse),
+    }
+}
+
+async fn the_first_leader_starts_at_once_where_an_operator_says_that_the_store_is_new(
+    bench: &Bench,
+    server: AnyServer,
+) {
+    let store = bench.store();
+    let server = have_it_forget(server, wiped, &[]).await;
+    store.prepare().await.unwrap();
+    assert!(is_first_use(&*store, "first/unknown").await);
+    store.vouch().await.unwrap();
+    let one = candidate("first/new", "one");
+    let grant = granted(&*store, &one).await;
+    assert_eq!(grant.start_after, None, "{grant:?}");
+    assert_eq!(store.release(&one, grant.term).await, Ok(Release::Released));
+
+    // What it forgets afterwards is doubted as ever.
+    let _server = have_it_forget(server, wiped, &[]).await;
+    store.prepare().await.unwrap();
+    assert!(is_first_use(&*store, "first/unknown").await);
+}
+
 /// The stories, each on a server of its own.
 macro_rules! suite {
     ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
@@ -161,4 +189,5 @@ every_store!(suite:
     who_follows_a_successor_that_crashed_waits_for_the_rest,
     a_release_by_a_successor_that_had_to_wait_does_not_end_the_wait,
     a_wait_that_is_over_is_over_for_everybody,
+        the_first_leader_starts_at_once_where_an_operator_says_that_the_store_is_new,
 );

@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
 use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::{ErrorKind, Note, Notes, Page};
+use leaderrun::internals::store::{ErrorKind, Leases as _, Note, Notes, Page, Renewal};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -64,7 +64,7 @@ async fn a_note_takes_one_request_to_read_and_one_to_replace_once_the_time_is_kn
     let table = server.table("locks").await;
     let proxy = Proxy::before(&server);
     let store = store(&proxy.endpoint(), &table).await;
-    let (page, one) = (Page::Orders, lasting("one", Duration::from_mins(1)));
+    let (page, one) = (Page::History, lasting("one", Duration::from_mins(1)));
     write(&store, &page, &one).await;
     assert_eq!(proxy.actions(), ["GetItem", "PutItem"]);
     assert_eq!(text_of(&store, &page).await.as_deref(), Some("one"));
@@ -219,4 +219,114 @@ async fn who_may_not_delete_finds_standbys_all_the_same() {
     proxy.deny(|action| action == "DeleteItem");
     assert_eq!(store.standbys("").await, Ok(Vec::new()));
     assert_eq!(proxy.actions(), ["Scan", "DeleteItem"]);
+}
+
+/// A leader behind a proxy, which has read its orders, and an operator who goes past it.
+struct Led {
+    server: Server,
+    table: String,
+    proxy: Proxy,
+    leader: DynamoDb,
+    operator: DynamoDb,
+    one: Candidate,
+    term: Term,
+    sequence: std::cell::Cell<u64>,
+}
+
+impl Led {
+    async fn new() -> Self {
+        let server = Server::start();
+        let table = server.table("locks").await;
+        let proxy = Proxy::before(&server);
+        let (leader, operator) = (store(&proxy.endpoint(), &table).await, store(&server.endpoint(), &table).await);
+        let one = candidate("one");
+        let term = lead(&leader, &one).await;
+        let led = Self { server, table, proxy, leader, operator, one, term, sequence: std::cell::Cell::new(0) };
+        assert_eq!(led.renew().await, None, "they were not read yet");
+        assert_eq!(text_of(&led.leader, &Page::Orders).await, None);
+        led.proxy.actions();
+        led
+    }
+
+    async fn renew(&self) -> Option<Vec<Option<Note>>> {
+        self.sequence.set(self.sequence.get() + 1);
+        let renewed = self.leader.renew_and_read(&self.one, self.term, self.sequence.get(), &[shard()]).await.unwrap();
+        assert_eq!(renewed.renewal, Renewal::Renewed);
+        renewed.orders
+    }
+
+    async fn stamp(&self) -> Option<AttributeValue> {
+        item(&self.server.client(), &self.table, "LOCK").await.expect("it is led").remove("ordersStamp")
+    }
+}
+
+#[tokio::test]
+async fn a_leader_makes_one_request_a_renewal_and_two_after_an_order() {
+    let led = Led::new().await;
+    for _ in 0..5 {
+        assert_eq!(led.renew().await, Some(vec![None]));
+    }
+    assert_eq!((led.proxy.actions(), led.stamp().await), (vec!["UpdateItem".to_owned(); 5], None));
+    let (one, two) = (Note::for_ever("one"), lasting("two", Duration::from_mins(1)));
+    let orders = [(None, Some(&one)), (Some("one"), Some(&two)), (Some("two"), None)];
+    for (expected, draft) in orders {
+        let before = led.stamp().await;
+        assert_eq!(led.operator.replace(&shard(), &Page::Orders, expected, draft).await, Ok(true));
+        assert_ne!(led.stamp().await, before);
+        assert_eq!(led.renew().await, None, "the stamp says that they changed");
+        assert_eq!(text_of(&led.leader, &Page::Orders).await, draft.map(|draft| draft.text.clone()));
+        let brought = led.renew().await.expect("they are known");
+        assert_eq!(brought[0].as_ref().map(|note| &note.text), draft.map(|draft| &draft.text));
+        let lasts = brought[0].as_ref().and_then(|note| note.lasts);
+        assert!(lasts.is_none_or(|lasts| lasts > Duration::from_secs(50) && lasts < Duration::from_secs(65)));
+        assert_eq!(led.proxy.actions(), ["UpdateItem", "GetItem", "UpdateItem"]);
+    }
+    // What was refused is no change.
+    let before = led.stamp().await;
+    assert_eq!(led.operator.replace(&shard(), &Page::Orders, Some("one"), None).await, Ok(false));
+    assert_eq!(led.stamp().await, before);
+}
+
+#[tokio::test]
+async fn a_stamp_is_put_into_no_item_but_a_leaders_and_is_gone_with_it() {
+    let led = Led::new().await;
+    assert_eq!(led.operator.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));
+    assert!(led.stamp().await.is_some());
+    assert_eq!(led.leader.release(&led.one, led.term).await, Ok(leaderrun::internals::store::Release::Released));
+    assert_eq!(led.operator.replace(&shard(), &Page::Orders, Some("one"), None).await, Ok(true));
+    assert_eq!(item(&led.server.client(), &led.table, "LOCK").await, None, "nobody leads");
+    // The other library's item stays as it is.
+    let theirs = [("ownerId".to_owned(), text("go")), ("ttl".to_owned(), number(millis_now() / 1000 + 60))];
+    let keys = [("pk".to_owned(), text("SHARD#db/main")), ("sk".to_owned(), text("LOCK"))];
+    let theirs: Item = theirs.into_iter().chain(keys).collect();
+    led.server.client().put_item().table_name(&led.table).set_item(Some(theirs.clone())).send().await.unwrap();
+    assert_eq!(led.operator.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("two"))).await, Ok(true));
+    assert_eq!(item(&led.server.client(), &led.table, "LOCK").await, Some(theirs));
+}
+
+#[tokio::test]
+async fn a_renewal_of_an_earlier_release_keeps_the_stamp_and_its_claim_drops_it_and_neither_does_harm() {
+    let led = Led::new().await;
+    assert_eq!(led.operator.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));
+    assert_eq!(led.renew().await, None);
+    assert_eq!(text_of(&led.leader, &Page::Orders).await.as_deref(), Some("one"));
+    // An earlier release renews by the same update, and claims by a put that knows of no stamp.
+    let stamp = led.stamp().await;
+    assert!(led.renew().await.is_some());
+    assert_eq!(led.stamp().await, stamp);
+    let term = granted(led.leader.claim(&led.one).await.unwrap()).term;
+    assert_eq!(led.stamp().await, None);
+    led.sequence.set(0);
+    let renewed = led.leader.renew_and_read(&led.one, term, 1, &[shard()]).await.unwrap();
+    assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None), "a new leadership knows nothing");
+}
+
+#[tokio::test]
+async fn an_order_stands_where_its_writer_may_not_change_the_lock() {
+    let led = Led::new().await;
+    led.proxy.deny(|action| action == "UpdateItem");
+    let operator = store(&led.proxy.endpoint(), &led.table).await;
+    assert_eq!(operator.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));
+    led.proxy.pass();
+    assert_eq!((led.stamp().await, text_of(&led.leader, &Page::Orders).await.as_deref()), (None, Some("one")));
 }

@@ -143,3 +143,34 @@ async fn what_has_no_term_of_ours_or_has_ended_is_not_revoked() {
     let error = operator.revoke(&one.shard, term).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
 }
+
+/// As DynamoDB Local and dynalite do. The helper that releases for a killed candidate does not know its last beat.
+#[tokio::test]
+async fn who_releases_for_a_killed_candidate_does_so_on_servers_that_return_no_item_with_a_failed_condition() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let proxy = Proxy::before(&server);
+    proxy.rule(|_| {
+        Fate::Rewrite(Box::new(|response| {
+            let mut body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+            let refused = body["__type"].as_str().is_some_and(|kind| kind.ends_with("ConditionalCheckFailedException"));
+            if refused && body.as_object_mut().unwrap().remove("Item").is_some() {
+                response.body = body.to_string();
+            }
+            response.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("x-amz-crc32"));
+        }))
+    });
+    let killed = store(&server.endpoint(), &table).await;
+    let one = candidate("one");
+    let term = lead(&killed, &one).await;
+    assert_eq!(killed.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(killed.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    let helper = store(&proxy.endpoint(), &table).await;
+    assert_eq!(helper.release(&one, term).await, Ok(Release::Released));
+    assert!(!stands(&client, &table).await);
+
+    // Only what was seen is said: another candidate leads by now.
+    lead(&killed, &candidate("two")).await;
+    assert_eq!(helper.release(&one, term).await, Ok(Release::NotHeld));
+    assert!(stands(&client, &table).await);
+}

@@ -246,9 +246,9 @@ fn orders_that_were_asked_for_before_the_pause_was_over_start_nothing() {
     play.orders = None;
     let _ = play.until(4.5);
     let due = 4.5 + fails(&mut play, 1).as_secs_f64();
-    let actions = play.until(due - 0.01);
+    assert_eq!(renewals(&play.until(due - 0.01)), 1);
+    let actions = play.renewed(Ok(Renewal::Renewed));
     assert!(has(&actions, &Action::ReadOrders), "{actions:?}");
-    let _ = play.renewed(Ok(Renewal::Renewed));
     assert_eq!(play.until(due + 0.1), []);
     assert_eq!(play.ordered(Directives::default()), [Action::ReadOrders]);
     assert_eq!(starts(&play.ordered(Directives::default())), 1);

@@ -205,3 +205,24 @@ async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command
     let sign = "denied user unordered a Range";
     denied::assert_leads_nothing_without_orders(User::at(&owner), User::at(&user), sign);
 }
+
+#[tokio::test]
+async fn who_may_not_read_orders_can_renew_all_the_same() {
+    let server = guarded();
+    let grants = ["base", "young", "lock/", "last/", "led/"];
+    server.etcdctl(&[&ROOT[..], &["role", "add", "leads"]].concat());
+    for keys in grants.map(|keys| format!("leaderrun/{keys}")) {
+        let grant = ["role", "grant-permission", "leads", "--prefix=true", "readwrite", &keys];
+        server.etcdctl(&[&ROOT[..], &grant].concat());
+    }
+    server.etcdctl(&[&ROOT[..], &["user", "add", "leads:hunter2", "--interactive=false"]].concat());
+    server.etcdctl(&[&ROOT[..], &["user", "grant-role", "leads", "leads"]].concat());
+    let store = open(&url(&server, "leads:hunter2")).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    for sequence in 1..4 {
+        let renewed = store.renew_and_read(&one, term, sequence, &[shard()]).await.unwrap();
+        assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
+    }
+    denied(store.read(&shard(), &Page::Orders).await, "denied user leads a Range");
+}

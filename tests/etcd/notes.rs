@@ -2,7 +2,7 @@
 
 use super::*;
 use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::{ErrorKind, Note, Page};
+use leaderrun::internals::store::{ErrorKind, Note, Page, Renewal};
 
 const ORDERS: &str = "leaderrun/note/orders/db/main";
 
@@ -157,4 +157,27 @@ async fn a_note_for_longer_than_etcd_grants_lasts_for_ever() {
     let (page, note) = (standby(), Note::lasting("long".to_owned(), Some(Duration::from_hours(1_944_444))));
     assert_eq!(store.replace(&shard(), &page, None, Some(&note)).await, Ok(true));
     assert!(store.read(&shard(), &page).await.unwrap().unwrap().lasts.is_some());
+}
+
+#[tokio::test]
+async fn orders_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
+    let server = Server::start();
+    let store = open(&server.store_url()).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    let sequence = std::cell::Cell::new(0);
+    let renew = async || {
+        sequence.set(sequence.get() + 1);
+        let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard(), shard()]).await.unwrap();
+        assert_eq!(renewed.renewal, Renewal::Renewed);
+        renewed.orders
+    };
+    assert_eq!(renew().await, Some(vec![None, None]));
+    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));
+    assert_eq!(renew().await, Some(vec![Some(Note::for_ever("one")), Some(Note::for_ever("one"))]));
+    // How long it lasts is another question.
+    assert_eq!(store.replace(&shard(), &Page::Orders, Some("one"), Some(&lasting("two"))).await, Ok(true));
+    assert_eq!(renew().await, None);
+    server.etcdctl(&["del", ORDERS]);
+    assert_eq!(renew().await, Some(vec![None, None]));
 }

@@ -17,6 +17,20 @@ async fn client_and_server_may_know_each_other_by_certificates() {
 }
 
 #[tokio::test]
+async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
+    let server = Server::start_self_signed();
+    let (one, file) = (candidate("one"), |name: &str| server.tls().file(name).display().to_string());
+    let store = open(&format!("etcds://{}?ca={}", server.host(), file("own.pem"))).await;
+    store.prepare().await.unwrap();
+    granted(store.claim(&one).await.unwrap());
+    let another = server.host().replace("127.0.0.1", "localhost");
+    for (host, named) in [(&server.host(), "ca.pem"), (&another, "own.pem")] {
+        let error = open(&format!("etcds://{host}?ca={}", file(named))).await.claim(&one).await.unwrap_err();
+        assert!(error.kind == ErrorKind::NotApplied && error.message.contains("certificate"), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn who_cannot_be_known_is_not_reached_and_the_reason_is_told() {
     let server = Server::start_with_tls();
     let (tls, stranger) = (server.tls(), Tls::make());

@@ -87,7 +87,12 @@ impl Told {
 
     fn run(&self, words: &[&str]) -> Command {
         let mut command = leaderrun();
-        command.args(TIMING).args(["-q", "--announce", "always", "--store", &self.place.url]).args(words);
+        // Longer than the order to step down below.
+        command
+            .args(&TIMING[..8])
+            .args(["--drain", "3s"])
+            .args(["-q", "--announce", "always", "--store", &self.place.url])
+            .args(words);
         command.env("leaderctl", env!("CARGO_BIN_EXE_leaderctl")).env("out", self.place.fleet.scratch.path());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
@@ -157,7 +162,7 @@ fn what_leaderctl_prints_as_json_stays_as_it_is() {
     told.ask(&["pause", "--json", "--keep", "--for", "1h", "--reason", "a sentence", &shard]);
     told.ask(&["status", "--json", &shard]);
     told.ask(&["resume", "--json", &shard]);
-    told.ask(&["step-down", "--json", "--wait", "--for", "1s", &shard]);
+    told.ask(&["step-down", "--json", "--wait", "--for", "1s", "--force", &shard]);
     wait_until("that is written down, too", || told.place.order(&["history", &shard]).contains("two"));
     told.ask(&["history", "--json", &shard]);
     drop((leader, standby));

@@ -3,24 +3,19 @@
 //!
 //! A proxy's black hole still acknowledges what it swallows. A dropped packet is not acknowledged: it is sent again
 //! after longer and longer waits, and when the network heals, everybody may be in the middle of such a wait.
-//!
-//! A test runs a second time inside the server's namespace, so that its servers and clients are there; the first
-//! process keeps the namespaces, and removes them however the second one ended.
 #![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
 
-mod network;
 #[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
 use leaderrun::internals::time::BootInstant;
-use network::{Cut, HUB, Network, file_of};
 use std::net::SocketAddr;
-use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{Fleet, Life, leaderrun_in};
-use support::server::{ALONE, Server, prepare};
+use support::network::{Cut, HUB, Network};
+use support::server::{Server, prepare};
 use support::world::{Story, name};
 
 const LEASE: Duration = Duration::from_secs(8);
@@ -40,8 +35,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(story: Story, timing: [&str; 10]) -> Self {
-        let network = Network::existing(std::env::var(ALONE).expect("it was checked"));
+    fn new(network: Network, story: Story, timing: [&str; 10]) -> Self {
         let mut server = (story.start)();
         prepare(&*server);
         server.grow_old();
@@ -79,8 +73,8 @@ impl Hosts {
     }
 }
 
-fn a_leader_is_cut_off_for_a_moment(story: Story, cut: Cut) {
-    let hosts = Hosts::new(story, LONG_TIMING);
+fn a_leader_is_cut_off_for_a_moment(network: Network, story: Story, cut: Cut) {
+    let hosts = Hosts::new(network, story, LONG_TIMING);
     let (host, leader) = hosts.leader();
     hosts.network.cut(host, cut);
     sleep(MOMENT);
@@ -90,8 +84,8 @@ fn a_leader_is_cut_off_for_a_moment(story: Story, cut: Cut) {
     hosts.fleet.conclude();
 }
 
-fn a_leader_is_cut_off_for_long(story: Story, cut: Cut) {
-    let mut hosts = Hosts::new(story, TIMING);
+fn a_leader_is_cut_off_for_long(network: Network, story: Story, cut: Cut) {
+    let mut hosts = Hosts::new(network, story, TIMING);
     let (host, leader) = hosts.leader();
     let begun = BootInstant::now();
     hosts.network.cut(host, cut);
@@ -103,8 +97,8 @@ fn a_leader_is_cut_off_for_long(story: Story, cut: Cut) {
     hosts.fleet.conclude();
 }
 
-fn a_standby_is_cut_off(story: Story, cut: Cut) {
-    let mut hosts = Hosts::new(story, TIMING);
+fn a_standby_is_cut_off(network: Network, story: Story, cut: Cut) {
+    let mut hosts = Hosts::new(network, story, TIMING);
     let (host, leader) = hosts.leader();
     let standby = (host + 1) % HOSTS;
     for length in [LEASE / 2, LEASE + LEASE / 2] {
@@ -117,57 +111,40 @@ fn a_standby_is_cut_off(story: Story, cut: Cut) {
     hosts.fleet.conclude();
 }
 
-fn a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed(story: Story) {
-    a_leader_is_cut_off_for_a_moment(story, Cut::BothWays);
+fn a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed(network: Network, story: Story) {
+    a_leader_is_cut_off_for_a_moment(network, story, Cut::BothWays);
 }
 
-fn a_leader_that_is_not_heard_for_a_moment_is_not_disturbed(story: Story) {
-    a_leader_is_cut_off_for_a_moment(story, Cut::HostToStore);
+fn a_leader_that_is_not_heard_for_a_moment_is_not_disturbed(network: Network, story: Story) {
+    a_leader_is_cut_off_for_a_moment(network, story, Cut::HostToStore);
 }
 
-fn a_leader_that_hears_nothing_for_a_moment_is_not_disturbed(story: Story) {
-    a_leader_is_cut_off_for_a_moment(story, Cut::StoreToHost);
+fn a_leader_that_hears_nothing_for_a_moment_is_not_disturbed(network: Network, story: Story) {
+    a_leader_is_cut_off_for_a_moment(network, story, Cut::StoreToHost);
 }
 
-fn a_leader_cut_off_both_ways_is_dead_before_the_next_begins(story: Story) {
-    a_leader_is_cut_off_for_long(story, Cut::BothWays);
+fn a_leader_cut_off_both_ways_is_dead_before_the_next_begins(network: Network, story: Story) {
+    a_leader_is_cut_off_for_long(network, story, Cut::BothWays);
 }
 
-fn a_leader_that_is_not_heard_is_dead_before_the_next_begins(story: Story) {
-    a_leader_is_cut_off_for_long(story, Cut::HostToStore);
+fn a_leader_that_is_not_heard_is_dead_before_the_next_begins(network: Network, story: Story) {
+    a_leader_is_cut_off_for_long(network, story, Cut::HostToStore);
 }
 
-fn a_leader_that_hears_nothing_is_dead_before_the_next_begins(story: Story) {
-    a_leader_is_cut_off_for_long(story, Cut::StoreToHost);
+fn a_leader_that_hears_nothing_is_dead_before_the_next_begins(network: Network, story: Story) {
+    a_leader_is_cut_off_for_long(network, story, Cut::StoreToHost);
 }
 
-fn a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back(story: Story) {
-    a_standby_is_cut_off(story, Cut::BothWays);
+fn a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back(network: Network, story: Story) {
+    a_standby_is_cut_off(network, story, Cut::BothWays);
 }
 
-fn a_standby_that_is_not_heard_disturbs_nobody_and_comes_back(story: Story) {
-    a_standby_is_cut_off(story, Cut::HostToStore);
+fn a_standby_that_is_not_heard_disturbs_nobody_and_comes_back(network: Network, story: Story) {
+    a_standby_is_cut_off(network, story, Cut::HostToStore);
 }
 
-fn a_standby_that_hears_nothing_disturbs_nobody_and_comes_back(story: Story) {
-    a_standby_is_cut_off(story, Cut::StoreToHost);
-}
-
-/// Tells the story in a process of its own, within a network of its own. `path` is the test's.
-fn tell(path: &str, story: Story, told: fn(Story)) {
-    if std::env::var_os(ALONE).is_some() {
-        return told(story);
-    }
-    let network = Network::make(HOSTS);
-    let (_, test) = path.split_once("::").expect("a crate and a test");
-    // It dies with us, however we end.
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "nsenter"]).arg(format!("--net={}", file_of(&network.hub()).display()));
-    command.arg(std::env::current_exe().expect("a test has a path")).args(["--exact", test, "--nocapture"]);
-    let output = command.env(ALONE, network.name()).output().expect("setpriv and nsenter start: install util-linux");
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    let told = output.status.success() && said.contains("1 passed");
-    assert!(told, "{}\n{said}", output.status);
+fn a_standby_that_hears_nothing_disturbs_nobody_and_comes_back(network: Network, story: Story) {
+    a_standby_is_cut_off(network, story, Cut::StoreToHost);
 }
 
 /// The stories, each with each store.
@@ -186,7 +163,7 @@ macro_rules! stories {
                         start: || Box::new($start),
                         kit: Kit::Bare,
                     };
-                    crate::tell(path, story, crate::$story);
+                    crate::support::network::tell(crate::HOSTS, path, |network| crate::$story(network, story));
                 }
             )*
         }

@@ -23,6 +23,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "four facts that become true in any order")]
 pub struct Host {
     pub id: Id,
     pub clock: Clock,
@@ -41,6 +42,8 @@ pub struct Host {
     pub spins: bool,
     /// The lease that it holds was granted after a pause was ordered, which was not taken back since.
     pub granted_under_pause: bool,
+    /// Its last renewal brought a pause, and its tree goes on as before.
+    pub unheard: bool,
     /// The candidate wants a handover of this term, or an earlier one, to be forgotten.
     pub forgets: Option<Term>,
 }
@@ -153,6 +156,7 @@ impl Host {
             term: None,
             spins: false,
             granted_under_pause: false,
+            unheard: false,
             forgets: None,
         }
     }
@@ -287,21 +291,34 @@ impl Host {
     /// The candidate takes in the answer to a request.
     pub fn hear(&mut self, index: usize, answer: Answer, cx: &Context<'_>) {
         let message = self.messages.remove(index);
+        let mut paused = false;
         let from_reply = cx.world.mutant == Some(Mutant::CountFromReply);
         let sent = if from_reply { self.clock.at(cx.tick) } else { message.sent_at };
         let event = match answer {
             Answer::Claimed(answer) => Event::Claimed { sent, answer },
-            Answer::Renewed(Ok(Renewal::Lost(_))) if cx.world.mutant == Some(Mutant::LossTakenForRenewal) => {
-                Event::Renewed { sent, answer: Ok(Renewal::Renewed) }
+            Answer::Renewed(Ok(Renewal::Lost(_)), _) if cx.world.mutant == Some(Mutant::LossTakenForRenewal) => {
+                Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: None }
             }
-            Answer::Renewed(Ok(Renewal::Lost(_))) if cx.world.mutant == Some(Mutant::LossIgnored) => {
-                Event::Renewed { sent, answer: Err(StoreError::unknown("ignored")) }
+            Answer::Renewed(Ok(Renewal::Lost(_)), _) if cx.world.mutant == Some(Mutant::LossIgnored) => {
+                Event::Renewed { sent, answer: Err(StoreError::unknown("ignored")), orders: None }
             }
-            Answer::Renewed(answer) => Event::Renewed { sent, answer },
+            Answer::Renewed(answer @ Ok(Renewal::Renewed), orders) => {
+                // One that a later renewal has passed by may be out of date: that one brings the orders.
+                let is_renewal = |message: &Message| matches!(message.request, Request::Renew { .. });
+                let latest = !self.messages.iter().any(|other| is_renewal(other) && other.sent > message.sent);
+                paused = latest && orders == Some(Orders::Paused { keep: false }) && orders == cx.orders;
+                let ignored = cx.world.mutant == Some(Mutant::OrdersWithRenewalIgnored);
+                let orders = orders.filter(|_| !ignored);
+                let orders = Some(orders.map(|orders| orders.directives(self.id)).unwrap_or_default());
+                Event::Renewed { sent, answer, orders }
+            }
+            Answer::Renewed(answer, _) => Event::Renewed { sent, answer, orders: None },
             Answer::Released(answer) => Event::Released { answer },
         };
         self.tell(event, cx);
         self.settle(cx);
+        let goes_on = |guard: &GuardHandle| guard.tree == Tree::Runs && guard.command == Command::Lives;
+        self.unheard = paused && self.is_able(Link::Guard) && self.guard.as_ref().is_some_and(goes_on);
     }
 
     /// The candidate waits no longer for an answer.
@@ -311,9 +328,9 @@ impl Host {
         let answer = match late.request {
             Request::Claim { .. } => Answer::Claimed(Err(silence)),
             Request::Renew { .. } if cx.world.mutant == Some(Mutant::SilenceTakenForRenewal) => {
-                Answer::Renewed(Ok(Renewal::Renewed))
+                Answer::Renewed(Ok(Renewal::Renewed), None)
             }
-            Request::Renew { .. } => Answer::Renewed(Err(silence)),
+            Request::Renew { .. } => Answer::Renewed(Err(silence), None),
             Request::Release { .. } => Answer::Released(Err(silence)),
         };
         late.waiting = false;

@@ -206,7 +206,7 @@ fn a_candidate_frozen_while_it_starts_its_guard_starts_no_tree_too_late() {
 
 #[test]
 fn no_order_starts_a_second_tree_and_none_starts_under_a_pause() {
-    let breaches = [&Breach::HARMFUL[..], &[Breach::StartedUnderPause, Breach::Spins]].concat();
+    let breaches = [&Breach::HARMFUL[..], &[Breach::StartedUnderPause, Breach::PauseUnheard, Breach::Spins]].concat();
     let world = |store, faults, horizon| World { breaches: breaches.clone(), ..world(store, faults, horizon) };
     let met = [Met::PausedBeforeStart, Met::SteppedDown, Met::TakenAfterRelease];
     for store in [Kind::Conditional, Kind::Atomic] {

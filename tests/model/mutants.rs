@@ -53,6 +53,8 @@ pub enum Mutant {
     ClockStopsInSuspend,
     /// Orders are read before the claim, when there were none, and not again after the grant.
     OrdersReadBeforeClaim,
+    /// Orders that come with the answer to a renewal are taken for none.
+    OrdersWithRenewalIgnored,
     /// A guard that is frozen is not killed at the deadline.
     NoKillTimer,
     /// A PID namespace goes on when its guard has died.
@@ -105,6 +107,7 @@ mutants! {
     a_wipe_that_nobody_waits_for: WipeForgotten, Atomic, { wipes: 1 } => TwoTrees;
     a_wipe_that_is_told_only_once: WipeForgottenOnSecondClaim, Atomic, { wipes: 1, held_up: 1 } => TwoTrees;
     orders_that_are_older_than_the_grant: OrdersReadBeforeClaim, Atomic, { orders: 1 } => StartedUnderPause;
+    orders_that_come_with_a_renewal_ignored: OrdersWithRenewalIgnored, Atomic, { orders: 1 } => PauseUnheard;
     a_clock_that_stops_in_suspend: ClockStopsInSuspend, Conditional, { suspends: 1 } => TwoTrees;
 }
 

@@ -1,6 +1,7 @@
 //! What is under way between a candidate and the store.
 
 use crate::clock::Tick;
+use crate::orders::Orders;
 use crate::store::Seen;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::{Claim, Release, Renewal, StoreError};
@@ -50,7 +51,8 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     Claimed(Result<Claim, StoreError>),
-    Renewed(Result<Renewal, StoreError>),
+    /// With the orders as they were when it was applied.
+    Renewed(Result<Renewal, StoreError>, Option<Orders>),
     Released(Result<Release, StoreError>),
 }
 

@@ -13,7 +13,7 @@ use crate::steps::Step;
 use crate::store::{Id, Kind, Seen, Store, Taken};
 use leaderrun::internals::election::{Event, Settings};
 use leaderrun::internals::lease::{Term, Timing};
-use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError};
+use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Release, Renewal, StoreError};
 use stateright::{Model, Property};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,6 +137,8 @@ pub enum Breach {
     ReleasedAlive,
     /// A tree was started though a pause had been ordered before its lease was granted.
     StartedUnderPause,
+    /// A renewal brought a pause to a leader that does not heed it.
+    PauseUnheard,
     /// A tree runs on a host where something still runs beside its standby.
     BesideStandby,
     /// A candidate's timer fires again and again, and nothing comes of it.
@@ -272,7 +274,7 @@ impl World {
                     Renewal::Lost(_) if message.waiting => self.meet(Met::DefiniteLoss),
                     Renewal::Lost(_) => self.meet(Met::RenewalTooLate),
                 }
-                Answer::Renewed(Ok(answer))
+                Answer::Renewed(Ok(answer), state.orders)
             }
             Request::Release { term } => {
                 let before = state.store.record;
@@ -316,7 +318,7 @@ impl World {
                             _ => clock.at(now).plus(TICK * u32::from(wait)),
                         }
                     });
-                    return Claim::Granted(Grant { term, start_after });
+                    return Claim::Granted(Grant { term, start_after, doubt: Doubt::Forgotten });
                 }
                 // Whoever is there judges anew, and writes anew.
                 Taken::Changed if message.waiting => {
@@ -379,6 +381,7 @@ impl World {
             Breach::TwoTrees => running().count() > 1,
             Breach::OutlivedLease => state.store.wiped_at.is_none() && running().any(|host| !leased(host)),
             Breach::BesideStandby => state.hosts.iter().any(|host| host.has_tree() && host.standby_tasks.are_alive()),
+            Breach::PauseUnheard => state.hosts.iter().any(|host| host.unheard),
             Breach::Spins => state.hosts.iter().any(|host| host.spins),
             Breach::TermNotRisen | Breach::ReleasedAlive | Breach::StartedUnderPause => state.breach == Some(breach),
         }
@@ -462,7 +465,7 @@ impl Model for World {
                     let error = StoreError::not_applied("turned away");
                     let answer = match host.messages[index].request {
                         Request::Claim { .. } => Answer::Claimed(Err(error)),
-                        Request::Renew { .. } => Answer::Renewed(Err(error)),
+                        Request::Renew { .. } => Answer::Renewed(Err(error), None),
                         Request::Release { .. } => Answer::Released(Err(error)),
                     };
                     if host.listens() {

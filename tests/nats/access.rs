@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 use tempfile::TempDir;
 
 /// Made for these tests, and good for nothing else.
@@ -126,13 +127,13 @@ async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
     }
 }
 
-/// What an election needs, as the manual has it.
-pub const NEEDED: [&str; 4] = [
-    "$KV.locks.>",
-    "$JS.API.STREAM.INFO.KV_locks",
-    "$JS.API.STREAM.MSG.GET.KV_locks",
-    "$JS.API.CONSUMER.CREATE.KV_locks",
-];
+/// What an election needs, as examples/infrastructure and leaderrun(7) have it; the first is what writes.
+pub static NEEDED: LazyLock<[&str; 4]> = LazyLock::new(|| {
+    let file = include_str!("../../examples/infrastructure/nats.conf");
+    let (_, candidate) = file.split_once("{user: leaderrun,").expect("there is a candidate");
+    let subjects = candidate.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix('"'));
+    subjects.take(4).collect::<Vec<_>>().try_into().expect("four subjects")
+});
 
 /// With a user `u` that may publish to these, and hear `_INBOX.>` or something else.
 pub fn restricted(publish: &[&str], hear: &str) -> Server {
@@ -152,7 +153,7 @@ pub fn as_admin(server: &Server) -> String {
 
 #[tokio::test]
 async fn the_permissions_in_the_manual_suffice() {
-    let server = restricted(&NEEDED, "_INBOX.>");
+    let server = restricted(&*NEEDED, "_INBOX.>");
     open(&as_admin(&server)).await.prepare().await.unwrap();
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = candidate("one");
@@ -191,7 +192,7 @@ async fn the_permissions_in_the_manual_suffice() {
 
 #[tokio::test]
 async fn a_check_names_each_permission_that_is_missing() {
-    for missing in NEEDED {
+    for missing in *NEEDED {
         let granted: Vec<&str> = NEEDED.into_iter().filter(|subject| *subject != missing).collect();
         let server = restricted(&granted, "_INBOX.>");
         open(&as_admin(&server)).await.prepare().await.unwrap();
@@ -203,7 +204,7 @@ async fn a_check_names_each_permission_that_is_missing() {
         // What is forbidden is not waited for.
         assert!(begun.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", begun.elapsed());
     }
-    let server = restricted(&NEEDED, "elsewhere.>");
+    let server = restricted(&*NEEDED, "elsewhere.>");
     open(&as_admin(&server)).await.prepare().await.unwrap();
     let findings = open(&server.own_url()).await.check().await.unwrap();
     let bad = texts(&findings, Verdict::Bad);
@@ -225,7 +226,7 @@ async fn what_is_denied_is_named_to_the_candidate() {
 
 #[tokio::test]
 async fn an_inbox_of_ones_own_may_be_all_that_one_may_hear() {
-    let mut server = restricted(&NEEDED, "_INBOX_lr.>");
+    let mut server = restricted(&*NEEDED, "_INBOX_lr.>");
     open(&as_admin(&server)).await.prepare().await.unwrap();
     server.options = "?inbox=_INBOX_lr".to_owned();
     let store = open(&server.own_url()).await;

@@ -10,6 +10,7 @@ mod access;
 mod check;
 mod forgotten;
 mod hostile;
+mod lock_key;
 mod notes;
 mod protocol;
 

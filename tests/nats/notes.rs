@@ -189,3 +189,69 @@ async fn a_lease_that_is_over_is_not_revoked() {
     assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert_eq!(server.client().message(KEY).unwrap()["data"], Value::from("aGVsbG8="));
 }
+
+#[tokio::test]
+async fn a_leader_hears_of_orders_without_asking_once_it_listens() {
+    let server = server().await;
+    let (store, operator) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let one = candidate("one");
+    let term = granted_in_time(&*store, &one).await.term;
+    let sequence = std::cell::Cell::new(0);
+    let renew = async || {
+        sequence.set(sequence.get() + 1);
+        let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard()]).await.unwrap();
+        assert_eq!(renewed.renewal, Renewal::Renewed);
+        renewed.orders
+    };
+    assert_eq!(renew().await, None, "nobody listens");
+    let listener = Arc::clone(&store);
+    let listening = tokio::spawn(async move { listener.doubted(&shard()).await });
+    if !Server::has_consumers_of_several_subjects() {
+        sleep(SHORT).await;
+        assert_eq!(renew().await, None, "orders are left to who asks for them");
+        return listening.abort();
+    }
+    let begun = Instant::now();
+    while renew().await.is_none() {
+        assert!(begun.elapsed() < PATIENCE, "no news ever come");
+    }
+    let (ever, other) = (Note::for_ever("ever"), Note::for_ever("other"));
+    for _ in 0..20 {
+        let steps = [(None, Some(&ever)), (Some("ever"), Some(&other)), (Some("other"), None)];
+        for (expected, draft) in steps {
+            assert_eq!(operator.replace(&shard(), &Page::Orders, expected, draft).await, Ok(true));
+            // Seldom the news are late, and then it asks.
+            if let Some(orders) = renew().await {
+                assert_eq!(orders, [draft.cloned()]);
+            }
+        }
+    }
+    let (before, written) = (server.client().requests(), revision(&server));
+    let mut brought = 0;
+    for _ in 0..20 {
+        brought += u64::from(renew().await == Some(vec![None]));
+    }
+    assert!(brought >= 18, "{brought} of 20");
+    // Only the two questions that this takes.
+    assert_eq!((server.client().requests() - before, revision(&server) - written), (2, 20));
+    // Two shards, as in a slot; what is spoilt or ends some time is left to who asks.
+    let both = [shard(), "db".parse().unwrap()];
+    let renew = async || {
+        sequence.set(sequence.get() + 1);
+        store.renew_and_read(&one, term, sequence.get(), &both).await.unwrap().orders
+    };
+    assert_eq!(operator.replace(&both[1], &Page::Orders, None, Some(&ever)).await, Ok(true));
+    while renew().await != Some(vec![None, Some(ever.clone())]) {
+        assert!(begun.elapsed() < PATIENCE, "no news of two shards ever come");
+    }
+    let ends = Note::lasting("ends".to_owned(), Some(Duration::from_mins(1)));
+    assert_eq!(operator.replace(&shard(), &Page::Orders, None, Some(&ends)).await, Ok(true));
+    assert_eq!(renew().await, None);
+    listening.abort();
+    assert!(listening.await.unwrap_err().is_cancelled());
+    assert_eq!(renew().await, None, "nobody listens any more");
+}
+
+fn revision(server: &Server) -> u64 {
+    server.client().info()["state"]["last_seq"].as_u64().expect("a number")
+}

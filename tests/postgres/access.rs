@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use crate::support::fleet::leaderctl;
+use crate::support::fleet::{leaderctl, leaderrun};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Release, Renewal, Verdict};
@@ -183,19 +183,36 @@ async fn a_password_is_found_where_libpq_finds_it_and_a_missing_one_is_asked_for
 }
 
 #[tokio::test]
-async fn a_server_that_has_no_room_is_not_asked() {
-    let server = Server::start_with(&["max_connections=4", "superuser_reserved_connections=1", "max_wal_senders=0"]);
+async fn a_server_without_a_connection_left_says_what_to_raise_and_its_leader_goes_on() {
+    let server = Server::start_with(&["max_connections=5", "superuser_reserved_connections=1", "max_wal_senders=0"]);
     server.sql("CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app");
     let url = format!("postgres://app@127.0.0.1:{}/postgres", server.port());
-    let mut stores = Vec::new();
-    for _ in 0..3 {
+    let leader = open(&url).await;
+    leader.prepare().await.unwrap();
+    let one = candidate("one");
+    let term = granted(leader.claim(&one).await.unwrap()).term;
+    let mut standbys = Vec::new();
+    let error = loop {
         let store = open(&url).await;
-        let _ = store.observe(&shard()).await;
-        stores.push(store);
-    }
-    let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
+        match store.claim(&candidate("another")).await {
+            Ok(claim) => drop(refused(claim)),
+            Err(error) => break error,
+        }
+        standbys.push(store);
+        assert!(standbys.len() < 5, "there is always room");
+    };
     assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
-    assert!(error.message.contains("does not take connections"), "{error}");
+    for part in ["no connection left for user app", "max_connections", "pooler in transaction mode"] {
+        assert!(error.message.contains(part), "{error}");
+    }
+    for sequence in 1..=3 {
+        open(&url).await.claim(&candidate("another")).await.unwrap_err();
+        assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    let output = leaderrun().args(["--store", &url, "-n", "db/main", "true"]).output().expect("leaderrun starts");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(69), 1), "{said}");
+    assert!(said.contains("max_connections"), "{said}");
 }
 
 #[tokio::test]

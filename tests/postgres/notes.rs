@@ -4,7 +4,7 @@ use super::*;
 use crate::support::postgres::Bouncer;
 use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Verdict};
+use leaderrun::internals::store::{ErrorKind, Leases as _, Note, Notes as _, Page, Renewal, Verdict};
 
 fn standby() -> Page {
     Page::Standby(Session::random().unwrap())
@@ -182,5 +182,48 @@ async fn a_note_for_longer_than_any_calendar_lasts_for_ever() {
         let (page, note) = (standby(), Note::lasting("ever".to_owned(), Some(lasts)));
         assert_eq!(store.replace(&shard(), &page, None, Some(&note)).await, Ok(true));
         assert_eq!(store.read(&shard(), &page).await, Ok(Some(Note::for_ever("ever"))));
+    }
+}
+
+#[tokio::test]
+async fn orders_that_cannot_be_read_do_a_renewal_no_harm() {
+    let table = Table::new().await;
+    let (one, page) = (candidate("one"), Page::Orders);
+    for spoil in [
+        "DROP TABLE $T_notes",
+        "ALTER TABLE $T_notes RENAME COLUMN text TO words",
+        "ALTER TABLE $T_notes ALTER COLUMN expires_at TYPE text",
+    ] {
+        let store = table.store().await;
+        store.prepare().await.unwrap();
+        let term = lead(&store, &one).await;
+        assert!(store.replace(&shard(), &page, None, Some(&Note::for_ever("one"))).await.unwrap());
+        let brought = Some(vec![Some(Note::for_ever("one"))]);
+        let renewed = store.renew_and_read(&one, term, 1, &[shard()]).await.unwrap();
+        assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, brought));
+        table.sql(spoil);
+        for sequence in 2..5 {
+            let renewed = store.renew_and_read(&one, term, sequence, &[shard()]).await.unwrap();
+            assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None), "{spoil}");
+        }
+        store.read(&shard(), &page).await.expect_err("who reads them is told");
+        table.sql("DROP TABLE IF EXISTS $T_notes");
+    }
+}
+
+#[tokio::test]
+async fn a_table_of_notes_that_is_locked_costs_no_lease() {
+    let table = Table::new().await;
+    let store = try_open(&table.url(), Duration::from_secs(2)).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let mut other = Psql::start(table.server);
+    other.say(&format!("BEGIN; LOCK TABLE {}_notes", table.name));
+    // One renewal is in vain at most.
+    let first = store.renew_and_read(&one, term, 1, &[shard()]).await;
+    assert!(first.is_err(), "{first:?}");
+    for sequence in 2..5 {
+        let renewed = store.renew_and_read(&one, term, sequence, &[shard()]).await.unwrap();
+        assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
     }
 }

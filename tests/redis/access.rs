@@ -7,11 +7,16 @@ use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Release, Renewal, Verdict};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-/// The line in leaderrun(7).
-const MINIMAL: &str = "on >PASSWORD ~leaderrun:* &leaderrun:* +time +info +get +set +pttl +del +hmget +hset +eval \
-                       +evalsha +publish +subscribe";
+/// A candidate, as in examples/infrastructure and leaderrun(7).
+static MINIMAL: LazyLock<&str> = LazyLock::new(|| rules("leaderrun"));
+
+/// What the example allows this user.
+fn rules(user: &str) -> &'static str {
+    let file = include_str!("../../examples/infrastructure/redis.conf");
+    file.lines().find_map(|line| line.strip_prefix(&format!("user {user} "))).expect("the file has that user")
+}
 
 fn allow(server: &Server, rules: &str) {
     let mut words = vec!["ACL", "SETUSER", "leaderrun", "reset"];
@@ -26,7 +31,7 @@ fn url(server: &Server) -> String {
 #[tokio::test]
 async fn the_minimal_user_may_do_all_that_an_election_needs() {
     let server = old_server();
-    allow(&server, MINIMAL);
+    allow(&server, &MINIMAL);
     let (store, other) = (open(&url(&server)).await.unwrap(), open(&url(&server)).await.unwrap());
     let other = Arc::new(other);
     let one = candidate("one");
@@ -271,20 +276,20 @@ async fn tls_shows_a_certificate_where_one_is_asked_for() {
 }
 
 /// Of [`MINIMAL`] what only reads, and what a list needs besides.
-const LISTING: &str = "on >PASSWORD ~leaderrun:* +time +info +get +pttl +hmget +eval +evalsha +scan";
+static LISTING: LazyLock<&str> = LazyLock::new(|| rules("operator"));
 
 #[tokio::test]
 async fn a_list_needs_scan_and_nothing_that_writes() {
     let server = old_server();
     lead(&store(&server).await, &candidate("one")).await;
-    allow(&server, LISTING);
+    allow(&server, &LISTING);
     let operator = open(&url(&server)).await.unwrap();
     let list = operator.list("db/").await.unwrap();
     assert_eq!(list.len(), 1);
     assert_eq!(list[0].1.holder.as_ref().map(|holder| holder.owner.as_str()), Some("one"));
     assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was denied");
 
-    allow(&server, MINIMAL);
+    allow(&server, &MINIMAL);
     let error = open(&url(&server)).await.unwrap().list("").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
@@ -297,7 +302,7 @@ async fn who_may_list_may_read_notes_and_standbys_and_neither_write_nor_revoke()
     let term = lead(&store, &candidate("one")).await;
     let (standby, draft) = (Page::Standby(candidate("two").session), Note::for_ever("x"));
     assert_eq!(store.replace(&shard(), &standby, None, Some(&draft)).await, Ok(true));
-    allow(&server, LISTING);
+    allow(&server, &LISTING);
     let operator = open(&url(&server)).await.unwrap();
     assert_eq!(operator.standbys("db/").await, Ok(vec![(shard(), draft.clone())]));
     assert_eq!(operator.read(&shard(), &standby).await, Ok(Some(draft.clone())));
@@ -312,7 +317,7 @@ async fn who_may_list_may_read_notes_and_standbys_and_neither_write_nor_revoke()
     }
     assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
 
-    allow(&server, MINIMAL);
+    allow(&server, &MINIMAL);
     let error = open(&url(&server)).await.unwrap().standbys("").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
@@ -321,7 +326,7 @@ async fn who_may_list_may_read_notes_and_standbys_and_neither_write_nor_revoke()
 #[test]
 fn whoever_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
     let server = old_server();
-    allow(&server, MINIMAL);
+    allow(&server, &MINIMAL);
     let (owner, user) = (server.plain_url(), url(&server));
     denied::assert_hands_over_uncounted(User::at(&owner), User::at(&user), "denied user leaderrun");
 }
@@ -350,7 +355,7 @@ async fn who_may_not_touch_notes_is_told_so_and_leads_all_the_same() {
 #[test]
 fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
     let server = old_server();
-    allow(&server, LISTING);
+    allow(&server, &LISTING);
     let (owner, looker) = (server.plain_url(), url(&server));
     denied::assert_may_only_look(User::at(&owner), User::at(&looker), "denied user leaderrun the command ");
 }

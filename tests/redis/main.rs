@@ -13,6 +13,7 @@ mod foreign;
 mod forgotten;
 mod hostile;
 mod late;
+mod lock_key;
 mod notes;
 mod replicas;
 mod revoked;

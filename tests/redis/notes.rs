@@ -3,7 +3,7 @@
 use super::*;
 use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes, Page};
+use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal};
 
 const ORDERS: &str = "leaderrun:{leases}:note:orders:db/main";
 const STANDBY: &str = "leaderrun:{leases}:note:standby:db/main=11111111-2222-4333-8444-555555555555";
@@ -76,4 +76,32 @@ async fn a_prefix_of_shards_ends_where_the_session_begins() {
     for (prefix, found) in [("db/main", 1), ("db/main=", 0), ("db/main=1", 0)] {
         assert_eq!(store.standbys(prefix).await.unwrap().len(), found, "{prefix}");
     }
+}
+
+#[tokio::test]
+async fn orders_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
+    let server = old_server();
+    let store = store(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let sequence = std::cell::Cell::new(0);
+    let renew = async || {
+        sequence.set(sequence.get() + 1);
+        let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard(), shard()]).await.unwrap();
+        assert_eq!(renewed.renewal, Renewal::Renewed);
+        renewed.orders
+    };
+    assert_eq!(renew().await, Some(vec![None, None]));
+    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note(None))).await, Ok(true));
+    assert_eq!(renew().await, Some(vec![Some(note(None)), Some(note(None))]));
+    // What something else wrote is left to whoever reads it by itself, and says so.
+    let bytes = ["EVAL", "return redis.call('SET', KEYS[1], '\\255\\254')", "1", ORDERS];
+    for strange in [&["RPUSH", ORDERS, "one"][..], &["SET", ORDERS, ""], &bytes] {
+        server.cli(&["DEL", ORDERS]);
+        server.cli(strange);
+        assert_eq!(renew().await, None, "{strange:?}");
+        assert_eq!(store.read(&shard(), &Page::Orders).await.unwrap_err().kind, ErrorKind::Misconfigured);
+    }
+    server.cli(&["DEL", ORDERS]);
+    assert_eq!(renew().await, Some(vec![None, None]));
 }

@@ -11,11 +11,12 @@ use leaderrun::internals::election::{Action, CommandEnd, Event, Settings, StartE
 use leaderrun::internals::guard::orphan_release;
 use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term};
+use leaderrun::internals::notes::history;
 use leaderrun::internals::runner::driver::{self, Host, Options};
 use leaderrun::internals::slots::Campaign;
-use leaderrun::internals::store::Administration;
+use leaderrun::internals::store::{Administration, EachPage};
 use leaderrun::internals::store::{
-    Claim, Delivery, Finding, Leases, Note, Notes, Observation, Page, Release, Renewal, Report, Store, StoreError,
+    Claim, Delivery, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store, StoreError,
 };
 use leaderrun::internals::time::BootInstant;
 use std::io;
@@ -160,7 +161,8 @@ impl Machine {
             let run = async move {
                 let store = Arc::new(UsedBy { process: own.clone(), store: (this.site.open)(this.site.index).await });
                 let body = Body { machine: Arc::clone(&this), process: own, tell, inbox, lines: None };
-                let options = Options { announces: this.site.announces, job: None, schedule: None };
+                let options =
+                    Options { announces: this.site.announces, job: None, schedule: None, keep_history: history::USUAL };
                 driver::run(this.site.settings, candidate, Campaign::new(store), body, options, seed).await
             };
             let outcome = tokio::spawn(process.run(run)).await.expect("a candidate does not panic");
@@ -226,8 +228,14 @@ impl Leases for UsedBy {
         self.run(self.store.observe(shard)).await
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        self.run(self.store.renew(candidate, term, sequence)).await
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        self.run(self.store.renew_and_read(candidate, term, sequence, shards)).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -245,8 +253,8 @@ impl Administration for UsedBy {
         self.run(self.store.inspect(shard)).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        self.run(self.store.list(prefix)).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        self.run(self.store.list_in_pages(prefix, each)).await
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {

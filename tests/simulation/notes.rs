@@ -6,8 +6,8 @@ use crate::network::Network;
 use crate::random::Random;
 use crate::story::{Backend, Kind};
 use crate::world::World;
-use leaderrun::internals::lease::{Session, Shard};
-use leaderrun::internals::store::{Note, Page, Store};
+use leaderrun::internals::lease::{Candidate, Session, Shard};
+use leaderrun::internals::store::{Claim, Note, Page, Store};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -74,6 +74,49 @@ fn no_text_is_replaced_by_two_writers() {
             assert!(count > WRITES, "{kind:?} {seed}: only {count} writes");
         }
     }
+}
+
+/// An operator who died before the stamp, or whose release knows of none, leaves orders that nothing tells of.
+#[test]
+fn orders_without_a_stamp_are_heard_within_about_a_minute() {
+    simulate(async {
+        let network = Network::new(Random::new(1));
+        let backend = Backend::new(Kind::DynamoDb);
+        let Backend::DynamoDb(table) = &backend else { unreachable!("it is DynamoDB") };
+        table.mark(0);
+        let store = backend.clone().open(0, network, World::default(), TIMEOUT).await;
+        let one = Candidate {
+            shard: shard(),
+            owner: "one".to_owned(),
+            session: Session::from_record("s-1"),
+            host: "host".to_owned(),
+            pid: 7,
+            lease: Duration::from_secs(15),
+        };
+        let Ok(Claim::Granted(grant)) = store.claim(&one).await else { panic!("it is free") };
+        let (mut begun, mut reads) = (elapsed(), 0);
+        for sequence in 1..=60 {
+            if sequence == 30 {
+                table.put_unstamped(&shard(), "unheard of");
+                begun = elapsed();
+            }
+            let brought = store.renew_and_read(&one, grant.term, sequence, &[shard()]).await.expect("it is answered");
+            let orders = if let Some(orders) = brought.orders {
+                orders.into_iter().next().flatten()
+            } else {
+                reads += 1;
+                store.read(&shard(), &Page::Orders).await.expect("it is answered")
+            };
+            if orders.is_some() {
+                let took = elapsed() - begun;
+                assert!(took > Duration::ZERO && took < Duration::from_secs(66), "{took:?}");
+                assert!((2..=5).contains(&reads), "{reads} reads");
+                return;
+            }
+            sleep(Duration::from_secs(5)).await;
+        }
+        panic!("it is never heard");
+    });
 }
 
 #[test]

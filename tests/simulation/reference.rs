@@ -4,10 +4,10 @@ use crate::network::{Network, Refused};
 use crate::watched::Watched;
 use crate::world::World;
 use leaderrun::internals::lease::{Candidate, Shard, Term};
-use leaderrun::internals::store::Administration;
 use leaderrun::internals::store::memory::Memory;
+use leaderrun::internals::store::{Administration, EachPage};
 use leaderrun::internals::store::{
-    Claim, Delivery, Finding, Grant, Leases, Note, Notes, Observation, Page, Release, Renewal, Report, Store,
+    Claim, Delivery, Finding, Grant, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store,
     StoreError,
 };
 use leaderrun::internals::time::BootInstant;
@@ -117,9 +117,16 @@ impl Leases for Link {
         self.call(false, move |reference| at_once(reference.memory.observe(&shard))).await
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        let candidate = candidate.clone();
-        self.call(true, move |reference| at_once(reference.memory.renew(&candidate, term, sequence))).await
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let (candidate, shards) = (candidate.clone(), shards.to_vec());
+        self.call(true, move |reference| at_once(reference.memory.renew_and_read(&candidate, term, sequence, &shards)))
+            .await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -152,8 +159,8 @@ impl Administration for Link {
         self.reference.memory.inspect(shard).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        self.reference.memory.list(prefix).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        self.reference.memory.list_in_pages(prefix, each).await
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {

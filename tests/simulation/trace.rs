@@ -9,7 +9,7 @@
 use crate::clock::elapsed;
 use leaderrun::internals::election::{
     Action, Booking, CommandEnd, Directives, Dismissal, Ended, Event, Hold, HookEnd, Loss, Notice, Obstacle, Outcome,
-    Ran, Skipped, StartError, Stop, TreeEvent,
+    Ran, Skipped, StartError, Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::guard::hooks::Reason;
 use leaderrun::internals::guard::policy::{Effect, Input, Order};
@@ -80,7 +80,10 @@ fn event_words(event: &Event) -> String {
         Event::Observed { answer } => format!("observed {}", answered(answer, observation_words)),
         Event::Changed(answer) => format!("changed {}", answered(answer, done)),
         Event::Doubted => "doubted".to_owned(),
-        Event::Renewed { sent, answer } => format!("renewed sent {} {}", at(*sent), answered(answer, renewal_words)),
+        Event::Renewed { sent, answer, orders } => {
+            let orders = or_dash(orders.as_ref(), mandate_words);
+            format!("renewed sent {} {} orders {orders}", at(*sent), answered(answer, renewal_words))
+        }
         Event::Released { answer } => format!("released {}", answered(answer, release_words)),
         Event::Ordered { answer } => format!("ordered {}", answered(answer, mandate_words)),
         Event::Booked { term, answer } => format!("booked {} {}", term.0, answered(answer, booking_words)),
@@ -128,7 +131,7 @@ fn notice_words(notice: &Notice) -> String {
     match notice {
         Notice::Waiting(holder) => format!("waiting {}", holder_words(holder)),
         Notice::Leading(term) => format!("leading {}", term.0),
-        Notice::HoldingBack(wait) => format!("holding-back {}", nanos(*wait)),
+        Notice::HoldingBack(_, wait) => format!("holding-back {}", nanos(*wait)),
         Notice::Trouble { message: _, lasting } => format!("trouble {}", nanos(*lasting)),
         Notice::TroubleOver => "trouble-over".to_owned(),
         Notice::Stopping { signal } => format!("stopping {signal}"),
@@ -145,6 +148,7 @@ fn notice_words(notice: &Notice) -> String {
         }
         Notice::GaveUp { end, restarts } => format!("gave-up {} {restarts}", end_words(*end)),
         Notice::Relinquishing => "relinquishing".to_owned(),
+        Notice::Unhealthy(unhealthy) => format!("unhealthy {}", unhealthy_words(*unhealthy)),
         Notice::Staying(_) => "staying".to_owned(),
         Notice::Uncounted(_) => "uncounted".to_owned(),
         Notice::Lost(loss) => format!("lost {}", loss_words(loss)),
@@ -271,6 +275,7 @@ fn tree_words(event: &TreeEvent) -> String {
         TreeEvent::NotStarted(StartError(errno)) => format!("not-started {errno}"),
         TreeEvent::Unready(end) => format!("unready {}", hook_end_words(*end)),
         TreeEvent::Started => "started".to_owned(),
+        TreeEvent::Unhealthy(unhealthy) => format!("unhealthy {}", unhealthy_words(*unhealthy)),
         TreeEvent::Ended(end) => format!("ended {}", end_words(*end)),
         TreeEvent::DeadlineReached => "deadline-reached".to_owned(),
         TreeEvent::GuardFailed => "guard-failed".to_owned(),
@@ -295,6 +300,10 @@ fn hook_end_words(end: HookEnd) -> String {
     }
 }
 
+fn unhealthy_words(unhealthy: Unhealthy) -> String {
+    format!("{} {}", hook_end_words(unhealthy.last.0), unhealthy.failures)
+}
+
 fn reason_words(reason: Reason) -> &'static str {
     match reason {
         Reason::Asked => "asked",
@@ -307,6 +316,7 @@ fn reason_words(reason: Reason) -> &'static str {
         Reason::Ended => "ended",
         Reason::NotStarted => "not-started",
         Reason::Failed => "failed",
+        Reason::Unhealthy => "unhealthy",
     }
 }
 
@@ -325,6 +335,7 @@ fn ended_words(how: &Ended) -> String {
         Ended::Overran => "overran".to_owned(),
         Ended::GaveUp { end, restarts } => format!("gave-up {} {restarts}", end_words(*end)),
         Ended::Relinquished => "relinquished".to_owned(),
+        Ended::Unhealthy(unhealthy) => format!("unhealthy {}", unhealthy_words(*unhealthy)),
         Ended::Lost(loss) => format!("lost {}", loss_words(loss)),
     }
 }
@@ -340,7 +351,7 @@ fn outcome_words(outcome: &Outcome) -> String {
             or_dash(obstacle.as_ref(), |obstacle| match obstacle {
                 Obstacle::Holder(holder) => holder_words(holder),
                 Obstacle::Hold(hold) => bar_words(hold),
-                Obstacle::Doubt(left) => format!("doubt {}", left.as_millis()),
+                Obstacle::Doubt(_, left) => format!("doubt {}", left.as_millis()),
             })
         ),
         Outcome::Unreachable(_) => "unreachable".to_owned(),

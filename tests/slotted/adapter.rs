@@ -3,12 +3,12 @@
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::orders::{self, Orders};
 use leaderrun::internals::slots::Slots;
-use leaderrun::internals::store::Administration;
 use leaderrun::internals::store::file::FileStore;
 use leaderrun::internals::store::memory::Memory;
+use leaderrun::internals::store::{Administration, EachPage};
 use leaderrun::internals::store::{
-    Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewal, Report, Store,
-    StoreError,
+    Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewal, Renewed, Report,
+    Store, StoreError,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -84,9 +84,15 @@ impl Leases for Bent {
         self.memory.observe(shard).await
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
         self.note("renew", &candidate.shard);
-        self.memory.renew(candidate, term, sequence).await
+        self.memory.renew_and_read(candidate, term, sequence, shards).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -108,8 +114,8 @@ impl Administration for Bent {
         self.memory.inspect(shard).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        self.memory.list(prefix).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        self.memory.list_in_pages(prefix, each).await
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {

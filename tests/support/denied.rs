@@ -87,8 +87,8 @@ pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sig
         &["pause", SHARD],
         &["pause", "--keep", "--for", "1m", "--json", SHARD],
         &["pause", "--wait", SHARD],
-        &["step-down", SHARD],
-        &["step-down", "--wait", "--json", SHARD],
+        &["step-down", "--force", SHARD],
+        &["step-down", "--wait", "--force", "--json", SHARD],
     ];
     // Nobody ends a kernel's lease by way of the store.
     let release = if owner.url.starts_with("file:") { &[] } else { release };
@@ -103,7 +103,7 @@ pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sig
         &["resume", SHARD],
         &["resume", "--force", "--json", SHARD],
         &["pause", "--force", SHARD],
-        &["step-down", SHARD],
+        &["step-down", "--force", SHARD],
     ];
     for words in [orders, release].concat() {
         assert_denied(&mut ctl(words), sign);

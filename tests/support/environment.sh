@@ -23,7 +23,7 @@ fi
 require_tools() {
     local program
     for program in "${TEST_DYNOXIDE:-dynoxide}" redis-server redis-cli postgres psql nats-server etcd etcdctl ip \
-        nft setpriv nsenter cc; do
+        nft setpriv nsenter cc curl; do
         command -v "$program" >/dev/null || { echo "$0: $program is missing: tests/run installs it" >&2; exit 69; }
     done
 }

@@ -62,6 +62,18 @@ impl Server {
         Self::make(&flags, Some(tls))
     }
 
+    /// Its certificate is `own.pem`, signed by itself. Clients need none.
+    pub fn start_self_signed() -> Self {
+        let tls = Tls::make();
+        let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
+        let own =
+            ["-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "own.key", "-out", "own.pem"];
+        tls.openssl(&[&["req", "-x509"], &own[..], &curve].concat());
+        let file = |name: &str| tls.file(name).display().to_string();
+        let (cert, key) = (file("own.pem"), file("own.key"));
+        Self::make(&[&FAST[..], &["--cert-file", &cert, "--key-file", &key]].concat(), Some(tls))
+    }
+
     /// Three members of one cluster, ready to serve.
     pub fn cluster() -> Vec<Self> {
         let ports: Vec<_> = (0..3).map(|_| Ports::free()).collect();

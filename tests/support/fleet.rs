@@ -24,6 +24,7 @@ pub struct Fleet {
     title: Option<(&'static str, &'static str)>,
     /// By the name of the file.
     stamps: RefCell<BTreeMap<String, Stamps>>,
+    started: usize,
 }
 
 impl Fleet {
@@ -33,6 +34,7 @@ impl Fleet {
             candidates: BTreeMap::new(),
             title: None,
             stamps: RefCell::default(),
+            started: 0,
         }
     }
 
@@ -43,9 +45,12 @@ impl Fleet {
         fleet
     }
 
-    /// Starts a candidate with `flags` whose COMMAND is a stamp with `stamp_flags`.
+    /// Starts a candidate with `flags` whose COMMAND is a stamp with `stamp_flags`. Every second candidate, beginning with
+    /// the first, is the leaderrun of another version that `TEST_FORMER` names, if it names one.
     pub fn start(&mut self, owner: &str, flags: &[&str], stamp_flags: &[&str], environment: &[(&str, &str)]) {
-        self.start_as(leaderrun(), owner, flags, stamp_flags, environment);
+        let former = std::env::var("TEST_FORMER").ok().filter(|_| self.started.is_multiple_of(2));
+        self.started += 1;
+        self.start_as(former.map_or_else(leaderrun, |path| program(&path)), owner, flags, stamp_flags, environment);
     }
 
     /// The same, where `command` already begins as some leaderrun.
@@ -232,6 +237,12 @@ fn program(path: &str) -> Command {
     // This machine's own is none of a test's business.
     command.env("LEADERRUN_CONFIG", "/dev/null");
     command
+}
+
+/// By another process. While this one has a copy open for writing, a child that another test starts inherits the
+/// descriptor until it becomes its own program, and the kernel runs no file that is open for writing (ETXTBSY).
+pub fn copy_program(program: impl AsRef<Path>, to: &Path) {
+    assert!(Command::new("cp").arg(program.as_ref()).arg(to).status().expect("cp runs").success());
 }
 
 /// Cargo builds examples beside the tests.

@@ -11,8 +11,10 @@ pub mod evidence;
 pub mod fleet;
 pub mod hostile;
 pub mod load;
+pub mod mixed;
 #[cfg(feature = "nats")]
 pub mod nats;
+pub mod network;
 pub mod note;
 pub mod operator;
 #[macro_use]

@@ -4,6 +4,7 @@ use super::ports::free_port;
 use super::server::{self, prepare};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,14 @@ impl Server {
         Client::connect(server::Server::address(self), &self.admin).expect("the server lets the tests in")
     }
 
+    /// Whether it is version 2.10 or later.
+    pub fn has_consumers_of_several_subjects() -> bool {
+        let told = Command::new(program()).arg("--version").output().expect("nats-server starts");
+        let told = String::from_utf8(told.stdout).expect("text");
+        let mut numbers = told.rsplit('v').next().expect("a version").split('.').map_while(|part| part.parse().ok());
+        numbers.next().zip(numbers.next()) >= Some((2_u32, 10_u32))
+    }
+
     /// Of the server by itself.
     pub fn own_url(&self) -> String {
         server::Server::url(self, server::Server::address(self))
@@ -87,10 +96,13 @@ impl Server {
     }
 }
 
+fn program() -> OsString {
+    std::env::var_os("TEST_NATS_SERVER").unwrap_or_else(|| "nats-server".into())
+}
+
 fn spawn(data: &Path, port: u16) -> Child {
-    let program = std::env::var_os("TEST_NATS_SERVER").unwrap_or_else(|| "nats-server".into());
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(program).args([
+    command.args(["--pdeathsig", "KILL"]).arg(program()).args([
         "-a",
         server::listen_on(),
         "-p",

@@ -6,6 +6,7 @@ use leaderrun::internals::election::{OnLoss, Patience, Settings};
 use leaderrun::internals::guard::contain::{Contain, Containment};
 use leaderrun::internals::guard::{self, hooks::Hooks};
 use leaderrun::internals::lease::{Candidate, Session, Timing, TimingRequest};
+use leaderrun::internals::notes::history;
 use leaderrun::internals::runner::driver::{self, Options};
 use leaderrun::internals::runner::guard_handle::Command;
 use leaderrun::internals::runner::processes::Processes;
@@ -71,6 +72,7 @@ async fn lead(store: &str, file: &str) {
         stop_signal: Signal::SIGTERM,
         grace,
         hooks: Hooks::default(),
+        health: None,
         terminal_group: None,
         no_input: true,
         containment: Arc::clone(&containment),
@@ -91,6 +93,6 @@ async fn lead(store: &str, file: &str) {
     };
     let standby_tasks = StandbyTasks::new(duties, &candidate);
     let host = Processes::new(command, &candidate, standby_tasks, None, None).expect("signals and a timer");
-    let options = Options { announces: false, job: None, schedule: None };
+    let options = Options { announces: false, job: None, schedule: None, keep_history: history::USUAL };
     driver::run(settings, candidate, Campaign::new(store), host, options, 1).await.expect("the kernel refuses nothing");
 }

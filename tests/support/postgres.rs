@@ -177,7 +177,7 @@ impl server::Server for Server {
         }
         let _ = child.kill();
         let _ = child.wait();
-        wait_until("all of PostgreSQL is gone", || backends.iter().all(|&backend| is_gone(backend)));
+        wait_until("all of PostgreSQL is gone", || backends.iter().all(|&backend| server::is_gone(backend)));
     }
 
     fn start_again(&mut self) {
@@ -202,12 +202,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         server::Server::kill(self);
     }
-}
-
-/// A zombie is gone as well: whoever inherited it will reap it.
-fn is_gone(pid: i32) -> bool {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    line.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with(['Z', 'X']))
 }
 
 /// One that is shared by the tests of a program that do it no harm: each uses a table of its own.
@@ -280,7 +274,7 @@ fn spawn(command: Command) -> Child {
 }
 
 /// A command that ends with the thread that starts it. Neither PostgreSQL nor PgBouncer runs as root.
-fn as_servant(program: &Path) -> Command {
+pub fn as_servant(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
     if let Some((user, group)) = servant() {
@@ -302,7 +296,7 @@ fn servant() -> Option<(u32, u32)> {
     user.map(|user| (user.uid.as_raw(), user.gid.as_raw()))
 }
 
-fn give_to_servant(directory: &Path) {
+pub fn give_to_servant(directory: &Path) {
     if let Some((user, group)) = servant() {
         run(Command::new("chown").args(["-R", &format!("{user}:{group}")]).arg(directory));
     }
@@ -315,7 +309,7 @@ fn run(command: &mut Command) {
 }
 
 /// Debian puts each version's programs into a directory of its own.
-fn binaries() -> &'static Path {
+pub fn binaries() -> &'static Path {
     static BINARIES: LazyLock<PathBuf> = LazyLock::new(|| {
         let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
         let mut versions: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
@@ -327,7 +321,7 @@ fn binaries() -> &'static Path {
 }
 
 /// An initialised data directory to copy: made once, for it takes a second.
-fn template() -> &'static Path {
+pub fn template() -> &'static Path {
     static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
         let version =
             binaries().parent().and_then(Path::file_name).expect("VERSION/bin").to_string_lossy().into_owned();

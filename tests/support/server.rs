@@ -68,6 +68,12 @@ pub fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"))
 }
 
+/// A zombie is gone as well: whoever inherited it will reap it.
+pub fn is_gone(pid: i32) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    line.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with(['Z', 'X']))
+}
+
 /// Set where a test has a network namespace to itself: its servers may be reached by other hosts.
 pub const ALONE: &str = "TEST_ALONE";
 

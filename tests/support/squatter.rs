@@ -2,7 +2,7 @@
 //! them.
 //!
 //! `squatter WORD NAME...`: WORD is its answer to each connection. `silence` sends nothing, `endless` sends a stream
-//! without an end, and any other word is sent as it is.
+//! without an end, and any other word is sent as it is. Without a NAME it only keeps its namespaces.
 
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -29,6 +29,9 @@ fn main() {
                     silent.extend(answer(stream, &word));
                 }
             });
+        }
+        loop {
+            std::thread::park();
         }
     });
 }

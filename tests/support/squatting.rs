@@ -1,6 +1,6 @@
 //! Other users who bind names of sockets that candidates need.
 
-use super::fleet::example_program;
+use super::fleet::{copy_program, example_program};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -61,7 +61,6 @@ pub fn copied(program: impl AsRef<Path>) -> (TempDir, PathBuf) {
     let scratch = TempDir::new().unwrap();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = scratch.path().join(program.file_name().unwrap());
-    // By another process: one that this one has open for writing, and a child of another test's with it, cannot be run.
-    assert!(Command::new("cp").arg(program).arg(&copy).status().unwrap().success());
+    copy_program(program, &copy);
     (scratch, copy)
 }

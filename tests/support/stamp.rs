@@ -1,6 +1,7 @@
-//! A COMMAND that shows when it was alive: it appends a line to a file every two milliseconds until it dies.
+//! A COMMAND that shows when it was alive: it appends a line to a file every two milliseconds until it dies; with
+//! `slowly`, every tenth of a second.
 //!
-//! `stamp FILE [ignore-term] [daemon] [ends | ends-once]`; in slot 2 of a shard it writes into `FILE.2`. Each line is
+//! `stamp FILE [ignore-term] [daemon] [ends | ends-once] [slowly]`; in slot 2 of a shard it writes into `FILE.2`. Each line is
 //! `OWNER TERM PID BOOT_NANOSECONDS`. With `daemon` it first starts a second stamp, double-forked and in a session of
 //! its own. With `ends` it fails after a random time; with `ends-once` it fails soon, in the first run of each term.
 //! The daemon does not fail. The terms of all runs are in `FILE.runs`.
@@ -45,12 +46,13 @@ fn main() {
     } else {
         Duration::MAX
     };
+    let pause = Duration::from_millis(if has("slowly") { 100 } else { 2 });
     let mut file = append_to(&path);
     while BootInstant::now().since(begun) < lasts {
         if line::append(&mut file, &owner, &term).is_err() {
             return;
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(pause);
     }
     std::process::exit(3);
 }

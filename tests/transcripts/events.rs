@@ -1,16 +1,18 @@
 //! The events of a story, read from its words.
 
 use leaderrun::internals::election::{
-    Booking, CommandEnd, Directives, Event, Handover, Pause, Restart, RestartWhen, Settings, Skipped, TreeEvent,
+    Booking, CheckEnd, CommandEnd, Directives, Event, Handover, HookEnd, Pause, Restart, RestartWhen, Settings,
+    Skipped, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, Timing, TimingRequest};
-use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError};
+use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError};
 use leaderrun::internals::time::BootInstant;
 use std::time::Duration;
 
-/// Those of `leaderrun` without options on a store that is polled, changed by `wishes`.
+/// Those of `leaderrun --grace 5s` on a store that is polled, changed by `wishes`.
 pub fn settings<'a>(wishes: impl Iterator<Item = &'a str>) -> Settings {
-    let mut settings = Settings::new(Timing::new(TimingRequest::default()).unwrap(), true, Delivery::Poll);
+    let timing = TimingRequest { stop_grace: Duration::from_secs(5), ..TimingRequest::default() };
+    let mut settings = Settings::new(Timing::new(timing).unwrap(), true, Delivery::Poll);
     for wish in wishes {
         match wish {
             "a store that tells of changes" => settings.delivery = Delivery::Push,
@@ -67,13 +69,21 @@ fn answer(said: &str, sent: BootInstant) -> Option<Event> {
     Some(match said.split_once(": ").map_or((said, ""), |(what, rest)| (what, rest)) {
         ("the claim is granted", term) => {
             let term = Term(number(term.strip_prefix("term ")?));
-            Event::Claimed { sent, answer: Ok(Claim::Granted(Grant { term, start_after: None })) }
+            Event::Claimed {
+                sent,
+                answer: Ok(Claim::Granted(Grant { term, start_after: None, doubt: Doubt::Forgotten })),
+            }
         }
         ("the claim is refused", who) => Event::Claimed { sent, answer: Ok(Claim::Refused(holder(who))) },
         ("the claim has no answer", "") => Event::Claimed { sent, answer: Err(no_answer()) },
-        ("renewed", "") => Event::Renewed { sent, answer: Ok(Renewal::Renewed) },
-        ("the renewal has no answer", "") => Event::Renewed { sent, answer: Err(no_answer()) },
-        ("the renewal is refused", who) => Event::Renewed { sent, answer: Ok(Renewal::Lost(Some(holder(who)))) },
+        ("renewed", "") => Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: None },
+        ("renewed, with orders", said) => {
+            Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: Some(orders(said)?) }
+        }
+        ("the renewal has no answer", "") => Event::Renewed { sent, answer: Err(no_answer()), orders: None },
+        ("the renewal is refused", who) => {
+            Event::Renewed { sent, answer: Ok(Renewal::Lost(Some(holder(who)))), orders: None }
+        }
         _ => return None,
     })
 }
@@ -124,6 +134,10 @@ fn parse(said: &str) -> Option<Event> {
     }
     if let Some(signal) = said.strip_prefix("command ended by signal ") {
         return Some(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(number(signal)))));
+    }
+    if let Some(failures) = said.strip_prefix("command is unhealthy: this many checks hung: ") {
+        let unhealthy = Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: number(failures) };
+        return Some(Event::Tree(TreeEvent::Unhealthy(unhealthy)));
     }
     if let Some(signal) = said.strip_prefix("asked to stop by signal ") {
         return Some(Event::Asked { signal: number(signal) });

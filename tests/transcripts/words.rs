@@ -68,6 +68,7 @@ fn because(reason: StopReason) -> &'static str {
         StopReason::Paused => "for a pause",
         StopReason::SteppedDown => "to hand over",
         StopReason::Relinquished => "for another candidate's turn",
+        StopReason::Unhealthy => "as it is unhealthy",
         StopReason::Overran => "after its longest run",
     }
 }

@@ -1,13 +1,17 @@
 //! `leaderctl history`: how the last leaderships of a shard went.
 
 use super::age::dated;
+use super::live::columns;
+use super::timeline::{self, Present};
 use super::unknown::Unknown;
 use super::{PROGRAM, inspect, printed, rfc3339};
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
+use crate::notes::{jobs, orders};
 use crate::observe::terminal;
 use crate::store::{Report, Store, StoreError, within};
 use crate::text::on_one_line;
+use crate::time::wall_clock_millis;
 use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -23,11 +27,15 @@ pub struct HistoryFlags {
     /// Print each leadership as one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Draw who led when, a line for each host
+    #[arg(long, conflicts_with = "json")]
+    timeline: bool,
 }
 
 /// What each line of `history --json` prints. Fields are added, never renamed or removed.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+pub struct Line<'a> {
     shard: &'a str,
     term: u64,
     owner: &'a str,
@@ -70,11 +78,32 @@ impl HistoryFlags {
         if entries.is_empty() && !self.json {
             self.say_that_there_is_none(store, &report, patience).await;
         }
+        if self.timeline {
+            return self.draw(store, &entries, &report, patience).await;
+        }
         let leads = report.holder.and_then(|holder| holder.term);
         let lines = entries.iter().map(|entry| {
-            let ended = ended(entry, leads);
-            if self.json { self.as_json(entry, ended) } else { as_text(entry, ended) }
+            if self.json { Line::of(&self.shard, entry, leads).as_json() } else { as_text(entry, ended(entry, leads)) }
         });
+        let mut out = stdout().lock();
+        Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
+    }
+
+    async fn draw(
+        &self,
+        store: &dyn Store,
+        entries: &[Entry],
+        report: &Report,
+        patience: Duration,
+    ) -> Result<ExitCode, StoreError> {
+        let paused = within(patience, orders::read(store, &self.shard)).await?.pause.is_some();
+        let is_job = within(patience, jobs::last(store, &self.shard)).await?.is_some()
+            || entries.iter().any(|entry| entry.job.is_some());
+        let present = Present { holder: report.holder.as_ref(), paused, is_job, now: wall_clock_millis() };
+        let mut lines = timeline::as_text(&present.stretches(entries), columns());
+        if !lines.is_empty() {
+            lines.push(timeline::LEGEND.to_owned());
+        }
         let mut out = stdout().lock();
         Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
     }
@@ -91,29 +120,37 @@ impl HistoryFlags {
             unknown.say(shard);
         }
     }
+}
 
-    fn as_json(&self, entry: &Entry, ended: Option<&str>) -> String {
-        let line = Line {
-            shard: self.shard.as_str(),
+impl<'a> Line<'a> {
+    /// `leads`: the term of the present leader.
+    pub fn of(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> Self {
+        Self {
+            shard: shard.as_str(),
             term: entry.term.0,
             owner: &entry.owner,
             host: &entry.host,
             pid: entry.pid,
             from: rfc3339(entry.from_millis),
             to: entry.to_millis.map(rfc3339),
-            ended,
+            ended: ended(entry, leads),
             ordered: entry.cause().map(Order::of),
-        };
-        serde_json::to_string(&line).expect("a line of history is plain data")
+        }
+    }
+
+    fn as_json(&self) -> String {
+        serde_json::to_string(self).expect("a line of history is plain data")
     }
 }
 
-fn ended(entry: &Entry, leads: Option<Term>) -> Option<&str> {
+/// How a leadership ended; None while it lasts.
+pub fn ended(entry: &Entry, leads: Option<Term>) -> Option<&str> {
     let untold = (leads != Some(entry.term)).then_some(UNTOLD);
     entry.ended.as_deref().or(untold)
 }
 
-fn as_text(entry: &Entry, ended: Option<&str>) -> String {
+/// In one line.
+pub fn as_text(entry: &Entry, ended: Option<&str>) -> String {
     let to = match (entry.to_millis, ended) {
         (Some(to), _) => dated(to),
         (None, Some(_)) => "?".to_owned(),
@@ -121,12 +158,17 @@ fn as_text(entry: &Entry, ended: Option<&str>) -> String {
     };
     let Entry { term, owner, host, .. } = entry;
     let (from, how) = (dated(entry.from_millis), ended.unwrap_or("leads"));
+    on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}{}", cause_in_words(entry)))
+}
+
+/// To whom, by whom and why an operator ended it; empty if none did.
+pub fn cause_in_words(entry: &Entry) -> String {
     let cause = entry.cause().map(|Ordered { by, reason, to, .. }| {
         let to = to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
         let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         format!("{to}, by {by}{reason}")
     });
-    on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}{}", cause.unwrap_or_default()))
+    cause.unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -144,6 +186,7 @@ mod tests {
             to_millis: None,
             ended: None,
             ordered: None,
+            job: None,
         };
         let text = |leads| as_text(&entry, ended(&entry, leads));
         let from = dated(0);

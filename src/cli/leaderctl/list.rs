@@ -1,17 +1,21 @@
 //! `leaderctl list`: who leads each shard, in a line for each.
+//!
+//! The hazard: there may be very many shards, and a store shows them in pages. So a long list is printed page by page:
+//! the first line does not wait for the last one.
 
 use super::age::{ago, coarse};
 use super::live::{self, Live};
-use super::noted::{Notes, note};
-use super::slots::{self, sessions, waiting};
+use super::noted::{MOST, Notes, note};
+use super::slots::{self, count_waiting, sessions};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, printed};
 use crate::lease::{Prefix, Shard};
+use crate::notes::standbys::Standby;
 use crate::observe::terminal;
 use crate::store::{Report, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
-use std::io::{BufWriter, IsTerminal, Write, stdout};
+use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -54,42 +58,96 @@ impl ListFlags {
     /// # Errors
     /// As [`Store::list`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let list = self.read(store, patience).await?;
         if self.watch {
+            let list = self.read(store, patience).await?;
             return Live::new(self.json).show(list, async || self.read(store, patience).await).await;
+        }
+        let standbys = self.standbys(store, patience).await?;
+        let mut table = Table::new(self.json);
+        let (mut list, mut pages) = (Vec::new(), 0);
+        store
+            .list_in_pages(self.prefix.as_str(), &mut |page| {
+                list.extend(page);
+                // So many that their notes are not read unasked: nothing more is known of them later.
+                if !self.orders && list.len() > MOST {
+                    pages += 1;
+                    table.print(&shown(&std::mem::take(&mut list), standbys.as_deref(), None));
+                }
+            })
+            .await?;
+        let notes = if pages > 0 { None } else { Notes::of(store, &list, self.orders, patience).await? };
+        let list = shown(&list, standbys.as_deref(), notes.as_ref());
+        table.print(&list);
+        let unread = |(_, shown): &(Shard, Shown)| shown.orders.is_none() && shown.trouble.is_none();
+        if !self.json && (pages > 0 || list.iter().any(unread)) {
+            terminal::say(format_args!("{PROGRAM}: pauses and jobs are not shown: --orders reads them"));
+        }
+        Ok(printed(table.written))
+    }
+
+    async fn read(&self, store: &dyn Store, patience: Duration) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let standbys = self.standbys(store, patience).await?;
+        let list = store.list(self.prefix.as_str()).await?;
+        let notes = Notes::of(store, &list, self.orders, patience).await?;
+        Ok(shown(&list, standbys.as_deref(), notes.as_ref()))
+    }
+
+    /// None if they are not to be counted unasked. Read before the list: one that leads by then is not counted.
+    async fn standbys(
+        &self,
+        store: &dyn Store,
+        patience: Duration,
+    ) -> Result<Option<Vec<(Shard, Standby)>>, StoreError> {
+        if self.standbys || !store.is_metered() {
+            slots::standbys(store, self.prefix.as_str(), patience).await.map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+}
+
+fn shown(
+    list: &[(Shard, Report)],
+    standbys: Option<&[(Shard, Standby)]>,
+    notes: Option<&Notes>,
+) -> Vec<(Shard, Shown)> {
+    let standbys = standbys.map(slots::by_name);
+    let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
+    let shown = |(shard, report): &(Shard, Report)| {
+        let standbys = standbys.as_ref().map(|all| count_waiting(all, shard, &leaders));
+        let mut shown = Shown { report: report.clone(), standbys, ..Shown::default() };
+        if let Some(notes) = notes {
+            notes.add_to(shard, &mut shown);
+        }
+        (shard.clone(), shown)
+    };
+    list.iter().map(shown).collect()
+}
+
+/// What is printed, in parts. Each part is printed at once.
+struct Table {
+    json: bool,
+    columns: Columns,
+    written: io::Result<()>,
+}
+
+impl Table {
+    fn new(json: bool) -> Self {
+        let columns = Columns::new(stdout().is_terminal().then(live::columns));
+        Self { json, columns, written: Ok(()) }
+    }
+
+    fn print(&mut self, list: &[(Shard, Shown)]) {
+        if self.written.is_err() {
+            return;
         }
         let lines = if self.json {
             list.iter().map(|(shard, shown)| as_json(shard, shown)).collect()
         } else {
-            as_columns(&list, stdout().is_terminal().then(live::columns))
+            self.columns.lines(list)
         };
         let mut out = BufWriter::new(stdout().lock());
-        let written = printed(lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush()));
-        if !self.json && list.iter().any(|(_, shown)| shown.orders.is_none() && shown.trouble.is_none()) {
-            terminal::say(format_args!("{PROGRAM}: pauses and jobs are not shown: --orders reads them"));
-        }
-        Ok(written)
-    }
-
-    async fn read(&self, store: &dyn Store, patience: Duration) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let prefix = self.prefix.as_str();
-        let list = store.list(prefix).await?;
-        let standbys = if self.standbys || !store.is_metered() {
-            Some(slots::standbys(store, prefix, patience).await?)
-        } else {
-            None
-        };
-        let notes = Notes::of(store, &list, self.orders, patience).await?;
-        let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
-        let shown = |(shard, report): &(Shard, Report)| {
-            let standbys = standbys.as_ref().map(|all| waiting(all, shard, &leaders).count());
-            let mut shown = Shown { report: report.clone(), standbys, ..Shown::default() };
-            if let Some(notes) = &notes {
-                notes.add_to(shard, &mut shown);
-            }
-            (shard.clone(), shown)
-        };
-        Ok(list.iter().map(shown).collect())
+        self.written = lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
     }
 }
 
@@ -98,30 +156,56 @@ impl ListFlags {
 ///
 /// A terminal has a `width`: long names are shortened in the middle, and the rest gets a line of its own. Elsewhere
 /// names stay as they are, because somebody looks for them, or hands them on.
-pub fn as_columns(list: &[(Shard, Shown)], width: Option<usize>) -> Vec<String> {
-    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS"];
-    let header = (header.map(str::to_owned), if width.is_none() { "NOTE".to_owned() } else { String::new() });
-    let rows = list.iter().map(|(shard, shown)| (row(shard, shown), note(shown)));
-    let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
-    let widest = |column: usize| rows.iter().map(|(row, _)| row[column].chars().count()).max().unwrap_or_default();
-    let mut widths: [usize; COLUMNS] = std::array::from_fn(widest);
-    if let Some(width) = width {
-        narrow(&mut widths, width);
+///
+/// In a list that comes in parts, a column is as wide as its widest word so far.
+pub struct Columns {
+    width: Option<usize>,
+    widths: [usize; COLUMNS],
+    headed: bool,
+}
+
+impl Columns {
+    pub fn new(width: Option<usize>) -> Self {
+        Self { width, widths: [0; COLUMNS], headed: false }
     }
-    let mut lines = Vec::new();
-    for (row, note) in &rows {
-        let padded = row.iter().zip(widths).map(|(word, width)| format!("{:<width$}", shortened(word, width)));
-        let line = padded.collect::<Vec<_>>().join("  ");
-        match width {
-            None => lines.push(format!("{line}  {note}").trim_end().to_owned()),
-            Some(width) => {
-                lines.push(line.trim_end().to_owned());
-                let beneath: String = format!("  {note}").chars().take(width).collect();
-                lines.extend((!note.is_empty()).then_some(beneath));
+
+    /// The next lines; the first part begins with the names of the columns.
+    pub fn lines(&mut self, list: &[(Shard, Shown)]) -> Vec<String> {
+        let width = self.width;
+        let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS"];
+        let header = (header.map(str::to_owned), if width.is_none() { "NOTE".to_owned() } else { String::new() });
+        let header = (!std::mem::replace(&mut self.headed, true)).then_some(header);
+        let rows = list.iter().map(|(shard, shown)| (row(shard, shown), note(shown)));
+        let rows: Vec<_> = header.into_iter().chain(rows).collect();
+        for (row, _) in &rows {
+            for (widest, word) in self.widths.iter_mut().zip(row) {
+                *widest = (*widest).max(word.chars().count());
             }
         }
+        let mut widths = self.widths;
+        if let Some(width) = width {
+            narrow(&mut widths, width);
+        }
+        let mut lines = Vec::new();
+        for (row, note) in &rows {
+            let padded = row.iter().zip(widths).map(|(word, width)| format!("{:<width$}", shortened(word, width)));
+            let line = padded.collect::<Vec<_>>().join("  ");
+            match width {
+                None => lines.push(format!("{line}  {note}").trim_end().to_owned()),
+                Some(width) => {
+                    lines.push(line.trim_end().to_owned());
+                    let beneath: String = format!("  {note}").chars().take(width).collect();
+                    lines.extend((!note.is_empty()).then_some(beneath));
+                }
+            }
+        }
+        lines
     }
-    lines
+}
+
+/// The lines of a whole list.
+pub fn as_columns(list: &[(Shard, Shown)], width: Option<usize>) -> Vec<String> {
+    Columns::new(width).lines(list)
 }
 
 /// Takes from the widest names until a line fits, or they are as short as they may become.

@@ -1,12 +1,11 @@
 //! `leaderctl list --watch`: a table that is redrawn on a terminal; elsewhere, a line for each change.
 
 use super::list::{as_columns, row};
-use super::noted::note;
+use super::noted::{note, pauses};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, rfc3339};
 use crate::lease::Shard;
 use crate::notes::jobs::Ledger;
-use crate::notes::orders::PauseOrder;
 use crate::observe::terminal;
 use crate::store::StoreError;
 use crate::text::on_one_line;
@@ -80,16 +79,15 @@ impl Live {
 }
 
 /// What does not change just because time passes.
-fn lasting(Shown { report, standbys, orders, ledger, kin, .. }: &Shown) -> String {
+fn lasting(shown: &Shown) -> String {
+    let Shown { report, standbys, orders, ledger, .. } = shown;
     let mut report = report.clone();
     if let Some(holder) = &mut report.holder {
         (holder.renewed_ago, holder.expires_in) = (None, None);
     }
-    let id = |pause: &PauseOrder| pause.id.clone();
-    let pause = orders.as_ref().and_then(|orders| orders.pause.as_ref()).map(id);
+    let pauses: Vec<_> = pauses(shown).map(|(pause, _)| &pause.id).collect();
     let handover = orders.as_ref().and_then(|orders| orders.handover.as_ref()).map(|handover| handover.id.clone());
-    let above = kin.pause.as_ref().map(|above| id(&above.pause));
-    format!("{:?}", (report, standbys, pause, above, handover, ledger.as_ref().map(Ledger::counting)))
+    format!("{:?}", (report, standbys, pauses, handover, ledger.as_ref().map(Ledger::counting)))
 }
 
 fn draw(list: &[(Shard, Shown)], trouble: Option<&str>) -> std::io::Result<()> {
@@ -118,7 +116,7 @@ pub fn columns() -> usize {
 }
 
 /// The rows and columns of the terminal, or of a VT100.
-fn size() -> (usize, usize) {
+pub fn size() -> (usize, usize) {
     let usual = (24, 80);
     crate::sys::terminal_size(stdout()).map_or(usual, |(rows, columns)| {
         if rows < 3 || columns == 0 { usual } else { (usize::from(rows), usize::from(columns)) }

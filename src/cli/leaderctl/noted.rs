@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::age::ago;
 
 /// The most shards whose notes are read without being asked for.
-const MOST: usize = 1000;
+pub const MOST: usize = 1000;
 
 /// The orders and the last run of one shard, or why they cannot be read.
 type Noted = Result<(Orders, Option<Ledger>), StoreError>;
@@ -87,11 +87,8 @@ impl Notes {
 
 /// What matters beside who leads, on one line: pauses, a handover, the last run. Empty if there is nothing.
 pub fn note(shown: &Shown) -> String {
-    let orders = shown.orders.as_ref();
-    let own = orders.and_then(|orders| orders.pause.as_ref()).map(|pause| format!("paused {}", paused(pause)));
-    let above = shown.kin.pause.as_ref();
-    let above = above.map(|above| format!("paused with all slots of {} {}", above.parent, paused(&above.pause)));
-    let handover = orders.and_then(|orders| orders.handover.as_ref()).map(|handover| {
+    let pauses = pauses(shown).map(|(_, words)| words);
+    let handover = shown.orders.as_ref().and_then(|orders| orders.handover.as_ref()).map(|handover| {
         let to = handover.to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
         format!("step-down{to} ordered by {} {}", handover.by, ago(handover.since_millis))
     });
@@ -104,12 +101,23 @@ pub fn note(shown: &Shown) -> String {
             None => format!("last run began {} on {}: {}", ago(run.from_millis), run.host, run.end()),
         }
     });
-    let all = [own, above, handover, run, shown.trouble.clone()];
-    crate::text::on_one_line(all.into_iter().flatten().collect::<Vec<_>>().join("; "))
+    let all = pauses.chain([handover, run, shown.trouble.clone()].into_iter().flatten());
+    crate::text::on_one_line(all.collect::<Vec<_>>().join("; "))
+}
+
+/// The pauses in force, of the shard and of all slots of one, with their words.
+pub fn pauses(Shown { orders, kin, .. }: &Shown) -> impl Iterator<Item = (&PauseOrder, String)> {
+    let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
+    let own = own.map(|pause| (pause, format!("paused {}", paused(pause))));
+    let above = kin
+        .pause
+        .as_ref()
+        .map(|ParentPause { parent, pause }| (pause, format!("paused with all slots of {parent} {}", paused(pause))));
+    own.into_iter().chain(above)
 }
 
 /// Who paused it, when, for how long and why.
-pub fn paused(PauseOrder { by, since_millis, reason, keep, left, .. }: &PauseOrder) -> String {
+fn paused(PauseOrder { by, since_millis, reason, keep, left, .. }: &PauseOrder) -> String {
     let until = left.map_or("until it is resumed".to_owned(), |left| format!("for another {}", show_seconds(left)));
     let keep = if *keep { ", the leader goes on" } else { "" };
     let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

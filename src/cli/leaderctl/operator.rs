@@ -173,10 +173,9 @@ impl Operator<'_> {
         fail(exit::NOT_ACQUIRED, &format!("{}: {what} after {most}; the order stays in force", self.shard))
     }
 
-    /// The standbys that have announced themselves, of the shard, or of any slot of the shard that it is a slot of.
-    pub async fn standbys(&self) -> Result<Vec<Standby>, StoreError> {
+    /// The standbys that have announced themselves, while `leader` leads.
+    pub async fn standbys(&self, leader: &Holder) -> Result<Vec<Standby>, StoreError> {
         let all = slots::standbys(self.store, self.shard.as_str(), self.patience).await?;
-        let waits = |shard: &Shard| slots::is_waited_for(self.shard, shard.as_str());
-        Ok(all.into_iter().filter(|(shard, _)| waits(shard)).map(|(_, standby)| standby).collect())
+        Ok(slots::waiting(&all, self.shard, &slots::sessions([leader])).cloned().collect())
     }
 }

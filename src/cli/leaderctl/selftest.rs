@@ -328,12 +328,13 @@ impl Drop for Scratch {
     }
 }
 
-/// The store without the advisory lock in its URL, whose number belongs to a real shard. None if it has no such lock.
+/// The store without the lock in its URL that it shares with other programs. That lock belongs to a real shard. None if
+/// it has no such lock.
 fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
-    let Some(url) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
+    let Some((url, option)) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
         return Ok(None);
     };
-    terminal::say(format_args!("{PROGRAM}: ignoring advisory_lock= in the URL: that lock belongs to a real shard"));
+    terminal::say(format_args!("{PROGRAM}: ignoring {option}= in the URL: that lock belongs to a real shard"));
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
 }
 

@@ -13,7 +13,7 @@ use crate::observe::terminal;
 use crate::slots;
 use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The slots of a shard that were ever led.
@@ -163,6 +163,27 @@ pub fn waiting<'a>(
         is_waited_for(shard, of.as_str()) && !leaders.contains(&standby.session)
     };
     standbys.iter().filter(waits).map(|(_, standby)| standby)
+}
+
+/// Standbys, by the name that each announced: a list of many shards looks there, and not at every standby for each.
+pub fn by_name(standbys: &[(Shard, standbys::Standby)]) -> HashMap<&str, Vec<&standbys::Standby>> {
+    let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
+    for (of, standby) in standbys {
+        by_name.entry(of.as_str()).or_default().push(standby);
+    }
+    by_name
+}
+
+/// How many of them [wait](waiting) for a shard.
+pub fn count_waiting(
+    standbys: &HashMap<&str, Vec<&standbys::Standby>>,
+    shard: &Shard,
+    leaders: &HashSet<&Session>,
+) -> usize {
+    let parent = slots::parent(shard).map(|(parent, _)| parent);
+    let names = std::iter::once(shard).chain(&parent);
+    let all = names.filter_map(|name| standbys.get(name.as_str())).flatten();
+    all.filter(|standby| !leaders.contains(&standby.session)).count()
 }
 
 pub fn sessions<'a>(leaders: impl IntoIterator<Item = &'a Holder>) -> HashSet<&'a Session> {

@@ -56,7 +56,7 @@ pub struct Shown {
 
 /// What `status --json` and each line of `list --json` prints. Fields are added, never renamed or removed.
 #[derive(Debug, Serialize)]
-struct Status<'a> {
+pub struct Status<'a> {
     shard: &'a str,
     held: bool,
     owner: Option<&'a str>,
@@ -206,14 +206,18 @@ impl StatusFlags {
     /// # Errors
     /// As [`Store::inspect`].
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
-        let mut last = ExitCode::SUCCESS;
+        let mut status = ExitCode::SUCCESS;
         for shard in &self.shards {
-            last = match &self.once {
+            let shown = match &self.once {
                 Some(job) => job::show(store, timeout, shard, job, self.json).await?,
                 None => self.show_one(store, timeout, shard).await?,
             };
+            // The first that is not as it should be.
+            if status == ExitCode::SUCCESS {
+                status = shown;
+            }
         }
-        Ok(last)
+        Ok(status)
     }
 
     async fn show_one(&self, store: &dyn Store, timeout: Duration, shard: &Shard) -> Result<ExitCode, StoreError> {
@@ -250,25 +254,30 @@ impl Shown {
     }
 }
 
+impl<'a> Status<'a> {
+    pub fn of(shard: &'a Shard, shown: &'a Shown) -> Self {
+        let report = &shown.report;
+        let holder = report.holder.as_ref();
+        Self {
+            shard: shard.as_str(),
+            held: holder.is_some(),
+            owner: holder.map(|holder| holder.owner.as_str()),
+            host: holder.and_then(|holder| holder.host.as_deref()),
+            pid: holder.and_then(|holder| holder.pid),
+            term: holder.and_then(|holder| holder.term).map(|term| term.0),
+            since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
+            renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
+            expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
+            last_term: report.last_term.map(|term| term.0),
+            standbys: shown.standbys,
+            orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, shown)),
+        }
+    }
+}
+
 /// One line.
 pub fn as_json(shard: &Shard, shown: &Shown) -> String {
-    let report = &shown.report;
-    let holder = report.holder.as_ref();
-    let status = Status {
-        shard: shard.as_str(),
-        held: holder.is_some(),
-        owner: holder.map(|holder| holder.owner.as_str()),
-        host: holder.and_then(|holder| holder.host.as_deref()),
-        pid: holder.and_then(|holder| holder.pid),
-        term: holder.and_then(|holder| holder.term).map(|term| term.0),
-        since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
-        renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
-        expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
-        last_term: report.last_term.map(|term| term.0),
-        standbys: shown.standbys,
-        orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, shown)),
-    };
-    serde_json::to_string(&status).expect("a status is plain data")
+    serde_json::to_string(&Status::of(shard, shown)).expect("a status is plain data")
 }
 
 fn as_text(shard: &Shard, shown: &Shown) -> String {

@@ -1,7 +1,7 @@
 //! `leaderctl step-down`: the leader stops COMMAND in order and lets another candidate lead.
 //!
-//! The hazard: an order for a name that nobody has leaves the shard without a leader until its hold is over. So it is
-//! refused where standbys announce themselves and none has that name. And an order that is taken back may have been
+//! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So it is
+//! refused where standbys announce themselves and none has, or none by the name that is to follow. And an order that is taken back may have been
 //! read before: nobody can tell from the store, so the leader may step down all the same.
 
 use super::PROGRAM;
@@ -29,8 +29,8 @@ pub struct StepDownFlags {
     #[arg(long, value_name = "NAME", value_parser = name)]
     to: Option<String>,
 
-    /// Order it even if no standby is known by the name of --to
-    #[arg(long, requires = "to")]
+    /// Order it even if no standby is known, or none by the name of --to
+    #[arg(long)]
     force: bool,
 
     /// Take an order back that has not been carried out
@@ -92,17 +92,14 @@ impl StepDownFlags {
             (Some(term), Some(session)) => (*term, session.clone()),
             _ => return Ok(operator.refuse(&format!("{holder} leads and takes no orders: stop it on its host"))),
         };
-        if let Some(to) = &self.to {
-            if is_called(&holder, to) {
-                return Ok(operator.refuse(&format!("{holder} already leads on \"{to}\": name another owner or host")));
-            }
-            if let Some(refusal) = self.nobody_is_called(&operator, &holder, to).await? {
-                return Ok(operator.refuse(&refusal));
-            }
+        if let Some(to) = self.to.as_ref().filter(|to| is_called(&holder, to)) {
+            return Ok(operator.refuse(&format!("{holder} already leads on \"{to}\": name another owner or host")));
         }
-        let is_alone = self.to.is_none()
-            && !store.is_metered()
-            && operator.standbys().await.is_ok_and(|standbys| waiting(&standbys, &holder).next().is_none());
+        let warning = match self.followers(&operator, &holder).await? {
+            Followers::Known => None,
+            Followers::Unknown(what) => Some(what),
+            Followers::Nobody(refusal) => return Ok(operator.refuse(&refusal)),
+        };
         let order = orders::handover(term, Some(session), self.to.clone(), self.hold)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
         let mut other: Option<HandoverOrder> = None;
@@ -121,9 +118,9 @@ impl StepDownFlags {
             return Ok(operator
                 .refuse(&format!("{by} has already ordered {holder} to hand over{to}; --cancel takes that back")));
         }
-        if is_alone {
+        if let Some(what) = warning {
             terminal::say(format_args!(
-                "{PROGRAM}: {}: no standby has announced itself: the shard may have no leader until --for is over",
+                "{PROGRAM}: {}: {what}: the shard may have no leader until --for is over",
                 self.shard
             ));
         }
@@ -144,53 +141,49 @@ impl StepDownFlags {
         }
     }
 
-    /// Why the order would leave the shard without a leader. None if a standby has that name, or it is forced.
-    async fn nobody_is_called(
-        &self,
-        operator: &Operator<'_>,
-        holder: &Holder,
-        to: &str,
-    ) -> Result<Option<String>, StoreError> {
-        let warn = |what: &str| {
-            terminal::say(format_args!(
-                "{PROGRAM}: {}: {what} is called \"{}\": the shard may have no leader until --for is over",
-                self.shard,
-                on_one_line(to.to_owned())
-            ));
-        };
+    /// Whether a standby can follow.
+    async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Followers, StoreError> {
+        let called = self.to.as_ref().map(|to| format!(" is called \"{}\"", on_one_line(to.clone())));
         if operator.store.is_metered() {
-            if !self.force {
-                warn("standbys of this store do not announce themselves by default, so nobody knows whether one");
-            }
-            return Ok(None);
+            let called = called.filter(|_| !self.force);
+            return Ok(called.map_or(Followers::Known, |called| {
+                Followers::Unknown(format!(
+                    "standbys of this store do not announce themselves by default, so nobody knows whether one{called}"
+                ))
+            }));
         }
-        let standbys = match operator.standbys().await {
+        let waiting = match operator.standbys(holder).await {
             // Force is for those, too, who may not look.
-            Err(_) if self.force => return Ok(None),
-            standbys => standbys?,
+            Err(_) if self.force || self.to.is_none() => return Ok(Followers::Known),
+            waiting => waiting?,
         };
-        let waiting: Vec<_> = waiting(&standbys, holder).collect();
-        if waiting.iter().any(|standby| standby.owner == to || standby.host == to) {
-            return Ok(None);
+        let follows = |standby: &Standby| self.to.as_ref().is_none_or(|to| standby.owner == *to || standby.host == *to);
+        if waiting.iter().any(follows) {
+            return Ok(Followers::Known);
         }
+        let no_standby = format!("no standby{}", called.as_deref().unwrap_or(" has announced itself"));
         if self.force {
-            warn("no standby");
-            return Ok(None);
+            return Ok(Followers::Unknown(no_standby));
         }
-        let there_are = if waiting.is_empty() {
-            "no standby has announced itself".to_owned()
-        } else {
-            let names = waiting.iter().map(|Standby { owner, host, .. }| format!("{owner} on {host}"));
-            format!("there are {}", names.collect::<Vec<_>>().join(", "))
+        let there_are = match (&called, waiting.is_empty()) {
+            (None, _) => ", so nobody would lead until --for is over".to_owned(),
+            (Some(_), true) => ": no standby has announced itself".to_owned(),
+            (Some(_), false) => {
+                let names = waiting.iter().map(|Standby { owner, host, .. }| format!("{owner} on {host}"));
+                format!(": there are {}", names.collect::<Vec<_>>().join(", "))
+            }
         };
-        let refusal = format!("no standby is called \"{to}\": {there_are}; --force orders it all the same");
-        Ok(Some(on_one_line(refusal)))
+        Ok(Followers::Nobody(on_one_line(format!("{no_standby}{there_are}; --force orders it all the same"))))
     }
 }
 
-/// The standbys. A leader may have announced itself a moment before it led.
-fn waiting<'a>(standbys: &'a [Standby], holder: &'a Holder) -> impl Iterator<Item = &'a Standby> {
-    standbys.iter().filter(|standby| Some(&standby.session) != holder.session.as_ref())
+/// Who may lead next.
+enum Followers {
+    Known,
+    /// In these words, for a warning.
+    Unknown(String),
+    /// In these words, for a refusal.
+    Nobody(String),
 }
 
 /// Takes back the order to step down.

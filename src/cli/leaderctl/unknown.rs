@@ -8,11 +8,9 @@ use super::{PROGRAM, inspect};
 use crate::lease::Shard;
 use crate::observe::terminal;
 use crate::store::{Report, Store, within};
+use crate::text;
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// How alike two names are, from 0 to 1, when one may be meant by the other.
-const NEAR: f64 = 0.85;
 
 /// A name of which the store knows nothing.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,9 +46,8 @@ impl Unknown {
         if names.contains(shard) || parent(shard).is_some_and(|parent| names.contains(&parent)) {
             return None;
         }
-        let near = |known: &Shard| strsim::jaro_winkler(shard.as_str(), known.as_str());
-        let nearest = names.iter().max_by(|one, other| near(one).total_cmp(&near(other)));
-        Some(Self { nearest: nearest.filter(|known| near(known) > NEAR).cloned() })
+        let nearest = text::nearest(shard.as_str(), names.iter().map(Shard::as_str));
+        Some(Self { nearest: nearest.and_then(|nearest| names.iter().find(|name| name.as_str() == nearest)).cloned() })
     }
 
     pub fn say(&self, shard: &Shard) {

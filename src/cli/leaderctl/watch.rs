@@ -6,7 +6,7 @@
 //! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
 //! all.
 
-use super::noted::{Notes, paused};
+use super::noted::{Notes, pauses};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
 use crate::lease::{Session, Shard};
@@ -155,7 +155,7 @@ impl Watch {
         let led = known.is_none_or(|known| identity(&known.report) != identity(&shown.report));
         // What could not be read has not ended.
         let pause = match known {
-            None => pause(shown).is_some(),
+            None => pause_id(shown).is_some(),
             Some(known) => is_read(shown) && is_read(known) && pause_id(known) != pause_id(shown),
         };
         if !led && !pause {
@@ -170,7 +170,7 @@ impl Watch {
                 Some(holder) => format!("led by {}", on_one_line(holder.to_string())),
                 None => "free".to_owned(),
             };
-            let pause_is = self::pause(shown).unwrap_or_else(|| "not paused any more".to_owned());
+            let pause_is = pauses(shown).next().map_or("not paused any more".to_owned(), |(_, words)| words);
             [(led, leader), (pause, on_one_line(pause_is))]
                 .into_iter()
                 .filter(|(told, _)| *told)
@@ -184,16 +184,8 @@ fn is_read(shown: &Shown) -> bool {
     shown.orders.is_some()
 }
 
-/// The pause in force, of the shard or of all slots of one.
-fn pause_id(Shown { orders, kin, .. }: &Shown) -> Option<&Session> {
-    let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
-    own.or(kin.pause.as_ref().map(|above| &above.pause)).map(|pause| &pause.id)
-}
-
-fn pause(Shown { orders, kin, .. }: &Shown) -> Option<String> {
-    let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
-    let above = || kin.pause.as_ref().map(|it| format!("paused with all slots of {} {}", it.parent, paused(&it.pause)));
-    own.map(|own| format!("paused {}", paused(own))).or_else(above)
+fn pause_id(shown: &Shown) -> Option<&Session> {
+    pauses(shown).next().map(|(pause, _)| &pause.id)
 }
 
 /// Returns when it is time to check the shard again.

@@ -6,6 +6,7 @@
 use super::slots::{self, Slots, listed};
 use super::status;
 use super::{fail, inspect, printed, rfc3339};
+use crate::election::Obstacle;
 use crate::exit;
 use crate::lease::{Shard, show};
 use crate::notes::orders::{self, Orders};
@@ -45,6 +46,9 @@ struct Answer<'a> {
     silent: usize,
 }
 
+/// The most silent processes to name.
+const MOST_SILENT: usize = 5;
+
 /// What the store reports.
 struct Known {
     /// An error if it does not answer.
@@ -68,11 +72,29 @@ impl Known {
         is_silence(&self.report) || self.slots.as_ref().is_some_and(is_silence)
     }
 
+    /// Who leads the shard, or a slot of it.
+    fn holders(&self) -> impl Iterator<Item = &Holder> {
+        let whole = self.report.iter().filter_map(|report| report.holder.as_ref());
+        whole.chain(self.slots.iter().flatten().flat_map(|slots| slots.led().map(|(_, holder)| holder)))
+    }
+
     fn leads(&self, host: &str) -> bool {
-        let leads = |holder: &Holder| holder.host.as_deref() == Some(host);
-        let whole = self.report.as_ref().is_ok_and(|report| report.holder.as_ref().is_some_and(leads));
-        let slots = self.slots.as_ref().and_then(|slots| slots.as_ref().ok());
-        whole || slots.is_some_and(|slots| slots.led().any(|(_, holder)| leads(holder)))
+        self.holders().any(|holder| holder.host.as_deref() == Some(host))
+    }
+
+    /// What is known of a candidate that does not answer.
+    fn silence(&self, process: u32, host: &str) -> String {
+        let is_it = |holder: &Holder| holder.pid == Some(process) && holder.host.as_deref() == Some(host);
+        let who = if self.holders().any(is_it) { ", the leader," } else { "" };
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // The state follows the name, which is in parentheses and may have more of them in it: proc_pid_stat(5).
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        let how = match state {
+            Some('T' | 't') => format!("it is stopped: kill -CONT {process} lets it go on"),
+            Some(_) => "it hangs, or is no candidate".to_owned(),
+            None => "it is gone by now".to_owned(),
+        };
+        format!("process {process}{who} does not answer: {how}")
     }
 
     fn tell(&self, because: &mut Vec<String>) {
@@ -81,7 +103,10 @@ impl Known {
             Ok(report) => report,
         };
         if let Some(holder) = &report.holder {
-            return because.push(led(holder, None));
+            return because.push(match Obstacle::from(holder.clone()) {
+                Obstacle::Holder(holder) => led(&holder, None),
+                doubt @ (Obstacle::Doubt(..) | Obstacle::Hold(_)) => doubt.to_string(),
+            });
         }
         let slots = match &self.slots {
             Some(Ok(slots)) => slots,
@@ -125,7 +150,7 @@ impl WhyFlags {
         let here = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
         let asked = async { if host == here { self.candidates(patience).await } else { Survey::default() } };
-        let (Survey { answers: candidates, silent }, known) =
+        let (Survey { answers: candidates, silent, silent_processes }, known) =
             tokio::join!(asked, Known::of(store, &self.shard, patience));
         let mut because = Vec::new();
         known.tell(&mut because);
@@ -147,10 +172,12 @@ impl WhyFlags {
                 None => format!("whether a standby waits on {host} is not known: that store was not asked"),
             });
         }
-        because.extend((silent > 0).then(|| {
-            let sockets = if silent == 1 { "socket" } else { "sockets" };
+        because.extend(silent_processes.iter().take(MOST_SILENT).map(|&process| known.silence(process, &host)));
+        let unnamed = silent.saturating_sub(silent_processes.len().min(MOST_SILENT));
+        because.extend((unnamed > 0).then(|| {
+            let sockets = if unnamed == 1 { "socket" } else { "sockets" };
             format!(
-                "{silent} {sockets} leaderrun-* on {host} gave no answer: a candidate that is frozen, or none at all"
+                "{unnamed} {sockets} leaderrun-* on {host} gave no answer: a candidate that is frozen, or none at all"
             )
         }));
         let leads = known.leads(&host);

@@ -10,8 +10,9 @@ use super::PROGRAM;
 use crate::election::{OnLoss, Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
-use crate::guard::{hooks, hooks::Hooks};
-use crate::lease::{JobId, Shard, Timing, TimingRequest};
+use crate::guard::{health, health::Health, hooks, hooks::Hooks};
+use crate::lease::{JobId, Shard, Timing, TimingRequest, show};
+use crate::notes::history;
 use crate::notes::jobs::{Job as LedgerJob, Occasion, Period};
 use crate::observe::http;
 use crate::observe::log::Format;
@@ -22,10 +23,11 @@ use crate::store::Store;
 use crate::time::wall_clock_millis;
 use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, Parser, ValueEnum};
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, Parser, ValueEnum};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +61,9 @@ pub struct Flags {
 
     #[command(flatten, next_help_heading = "Restarts")]
     restarts: Restarts,
+
+    #[command(flatten, next_help_heading = "Health")]
+    health: HealthFlags,
 
     #[command(flatten, next_help_heading = "Hooks")]
     hooks: HookFlags,
@@ -127,7 +132,7 @@ pub(super) struct Stopping {
           value_parser = signal)]
     pub(super) signal: Signal,
 
-    /// Time from the signal to SIGKILL [default: 5s, at most lease/3]
+    /// Time from the signal to SIGKILL [default: 3s, at most lease/5]
     #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
           value_parser = flags::duration, allow_hyphen_values = true)]
     grace: Option<Duration>,
@@ -163,6 +168,28 @@ struct Restarts {
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_HEALTHY", default_value = "1m",
           value_parser = flags::duration, allow_hyphen_values = true)]
     restart_healthy: Duration,
+}
+
+#[derive(Debug, Args)]
+struct HealthFlags {
+    /// Give the lease up if CMD keeps failing while COMMAND runs
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_HEALTH", value_parser = hook)]
+    health: Option<OsString>,
+
+    /// Time before the first check and between two [default: 10s]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HEALTH_INTERVAL", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    health_interval: Option<Duration>,
+
+    /// A check that takes longer has failed [default: 5s]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HEALTH_TIMEOUT", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    health_timeout: Option<Duration>,
+
+    /// Failures in a row before giving up the lease [default: 3]
+    #[arg(long, value_name = "N", env = "LEADERRUN_HEALTH_FAILURES", value_parser = times,
+          allow_hyphen_values = true)]
+    health_failures: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -220,6 +247,14 @@ pub(super) struct Observability {
     /// Serve probes and Prometheus metrics on this address
     #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
     pub(super) listen: Option<http::Address>,
+
+    /// Write the result of each run to this file, for node_exporter
+    #[arg(long, value_name = "FILE", env = "LEADERRUN_METRICS_FILE", value_parser = metrics_file)]
+    pub(super) metrics_file: Option<PathBuf>,
+
+    /// How many leaderships the history keeps [default: 16]
+    #[arg(long, value_name = "N", env = "LEADERRUN_KEEP_HISTORY", value_parser = kept, allow_hyphen_values = true)]
+    pub(super) keep_history: Option<usize>,
 
     /// The name that others see [default: HOST-PID-HEX]
     #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
@@ -326,6 +361,9 @@ impl Flags {
             ("restart_limit", "--restart-limit", "--restart on-failure or --restart always", restarts),
             ("restart_delay", "--restart-delay", "--restart on-failure or --restart always", restarts),
             ("restart_healthy", "--restart-healthy", "--restart on-failure or --restart always", restarts),
+            ("health_interval", "--health-interval", "--health", self.health.health.is_some()),
+            ("health_timeout", "--health-timeout", "--health", self.health.health.is_some()),
+            ("health_failures", "--health-failures", "--health", self.health.health.is_some()),
         ] {
             if given(name) && !is_there {
                 return Err(format!("{option} needs {needed}"));
@@ -389,6 +427,7 @@ impl Flags {
         if self.hooks.hook_timeout.is_some_and(|most| most.is_zero()) {
             return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
+        self.health.refuse_zeros()?;
         let fitting = TimingRequest::of_lease(self.timing.lease);
         let timing = Timing::new(TimingRequest {
             lease: self.timing.lease,
@@ -437,6 +476,25 @@ impl Flags {
         }
     }
 
+    pub(super) fn health(&self) -> Option<Health> {
+        let HealthFlags { health, health_interval, health_timeout, health_failures } = &self.health;
+        Some(Health {
+            command: health.as_ref()?.as_bytes().to_vec(),
+            interval: health_interval.unwrap_or(health::DEFAULT_INTERVAL),
+            timeout: health_timeout.unwrap_or(health::DEFAULT_TIMEOUT),
+            failures: health_failures.unwrap_or(health::DEFAULT_FAILURES),
+        })
+    }
+
+    /// A line about checks that never come.
+    pub(super) fn health_doubt(&self) -> Option<String> {
+        let (interval, most) = (self.health()?.interval, self.stopping.max_run?);
+        (interval >= most).then(|| {
+            let [interval, most] = [interval, most].map(show);
+            format!("the first --health check comes after {interval}, and --max-run stops COMMAND after {most}")
+        })
+    }
+
     pub(super) fn duties(&self, grace: Duration, containment: &Arc<Containment>) -> Duties {
         Duties {
             containment: Arc::clone(containment),
@@ -478,35 +536,33 @@ impl Flags {
     }
 }
 
+impl HealthFlags {
+    fn refuse_zeros(&self) -> Result<(), String> {
+        if self.health_interval.is_some_and(|interval| interval.is_zero()) {
+            return Err("--health-interval 0s leaves no time between two checks: use a longer one".to_owned());
+        }
+        if self.health_timeout.is_some_and(|most| most.is_zero()) {
+            return Err("--health-timeout 0s leaves a check no time to run: use a longer one".to_owned());
+        }
+        if self.health_failures == Some(0) {
+            return Err("--health-failures 0 would give the lease up before a check fails: use 1 or more".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// The format that `words`, or else the environment, ask for, also where they cannot be read as options: then the
 /// mistake is told in this format.
 pub(super) fn log_format_in(words: impl IntoIterator<Item = OsString>) -> Format {
     let command = Flags::command();
-    let takes_value = |is_it: &dyn Fn(&Arg) -> bool| {
-        command.get_arguments().any(|arg| arg.get_action().takes_values() && !arg.is_positional() && is_it(arg))
-    };
     let mut named = std::env::var("LEADERRUN_LOG_FORMAT").ok();
     let mut words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
-    while let Some(word) = words.next() {
-        if let Some(option) = word.strip_prefix("--").filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-            let is_it = |arg: &Arg| {
-                arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|names| names.contains(&name))
-            };
-            let follows = value.is_none() && takes_value(&is_it);
-            let value = if follows { words.next() } else { value.map(str::to_owned) };
-            if name == "log-format" {
-                named = value;
-            }
-        } else if let Some(letters) = word.strip_prefix('-').filter(|letters| *letters != "-") {
-            // Its value is the rest of the word, or the next one.
-            let takes = |letter: char| takes_value(&|arg| arg.get_short() == Some(letter));
-            if letters.find(takes).is_some_and(|at| letters[at..].chars().count() == 1) {
-                words.next();
-            }
-        } else {
-            // SHARD, or what ends the options.
-            break;
+    // Up to SHARD, or what ends the options.
+    while let Some(word) = words.next().filter(|word| word.starts_with('-') && !["-", "--"].contains(&word.as_str())) {
+        let next = if flags::takes_next(&command, &word) { words.next() } else { None };
+        let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+        if name == "--log-format" {
+            named = value.map(str::to_owned).or(next);
         }
     }
     named.and_then(|name| Format::from_str(&name, false).ok()).unwrap_or(Format::Text)
@@ -531,6 +587,20 @@ fn status(text: &str) -> Result<u8, String> {
 
 fn times(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
+}
+
+fn kept(text: &str) -> Result<usize, String> {
+    let most = history::MOST;
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {most}"))
+}
+
+fn metrics_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension == "prom" => Ok(path),
+        _ => Err("node_exporter reads only files whose names end with .prom".to_owned()),
+    }
 }
 
 fn every(text: &str) -> Result<Duration, String> {

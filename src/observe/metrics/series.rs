@@ -11,7 +11,7 @@ use prometheus::{
 };
 
 /// The causes of a transition: COMMAND was started, or why its leadership ended.
-const CAUSES: [&str; 14] = [
+const CAUSES: [&str; 15] = [
     "started",
     "ended",
     "not_started",
@@ -22,6 +22,7 @@ const CAUSES: [&str; 14] = [
     "overran",
     "gave_up",
     "relinquished",
+    "unhealthy",
     "taken",
     "record_gone",
     "deadline",
@@ -100,15 +101,25 @@ impl Series {
             Box::new(series.observed.clone()),
             Box::new(series.restarts.clone()),
             Box::new(series.silence.clone()),
+            Box::new(build_info()),
         ]);
         series
     }
 
-    fn register(&self, collectors: [Box<dyn Collector>; 10]) {
+    fn register(&self, collectors: [Box<dyn Collector>; 11]) {
         for collector in collectors {
             self.registry.register(collector).expect(SOUND);
         }
     }
+}
+
+/// Always 1, with the version as a label, as Prometheus' own exporters have it.
+fn build_info() -> IntGaugeVec {
+    let what = Opts::new("build_info", "1, with the version and the commit of this leaderrun, if it is known.");
+    let info = IntGaugeVec::new(what, &["version", "commit"]).expect(SOUND);
+    let commit = option_env!("LEADERRUN_COMMIT").unwrap_or_default();
+    info.with_label_values(&[env!("CARGO_PKG_VERSION"), commit]).set(1);
+    info
 }
 
 pub(super) fn conclusion_label(kind: ErrorKind) -> &'static str {
@@ -131,6 +142,7 @@ pub(super) fn cause(how: &Ended) -> &'static str {
         Ended::Overran => "overran",
         Ended::GaveUp { .. } => "gave_up",
         Ended::Relinquished => "relinquished",
+        Ended::Unhealthy(_) => "unhealthy",
         Ended::Lost(Loss::TakenBy(_)) => "taken",
         Ended::Lost(Loss::RecordGone) => "record_gone",
         Ended::Lost(Loss::DeadlinePassed) => "deadline",
@@ -141,7 +153,7 @@ pub(super) fn cause(how: &Ended) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::{CommandEnd, HookEnd, StartError};
+    use crate::election::{CheckEnd, CommandEnd, HookEnd, StartError, Unhealthy};
     use crate::store::Holder;
 
     #[test]
@@ -156,6 +168,7 @@ mod tests {
             Ended::Overran,
             Ended::GaveUp { end: CommandEnd::Exited(3), restarts: 5 },
             Ended::Relinquished,
+            Ended::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: 3 }),
             Ended::Lost(Loss::TakenBy(Holder::default())),
             Ended::Lost(Loss::RecordGone),
             Ended::Lost(Loss::DeadlinePassed),

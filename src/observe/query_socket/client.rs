@@ -9,7 +9,7 @@
 use super::{ASKER, Key, PATIENCE, Statement, all, path};
 use crate::lease::Session;
 use crate::store::parallel;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct Survey {
     pub answers: Vec<Answer>,
     /// Sockets with a listener that gave no answer, or none that a candidate would give.
     pub silent: usize,
+    /// The processes of this user or of root behind those sockets, as far as the kernel names them.
+    pub silent_processes: BTreeSet<u32>,
 }
 
 impl Answer {
@@ -103,11 +105,15 @@ pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
 pub async fn ask_all(patience: Duration) -> Survey {
     let names = all().unwrap_or_default();
     let (listening, answers) = (Mutex::new(names.len()), Mutex::new(Vec::new()));
+    let known = Mutex::new(BTreeSet::new());
     let asked = async {
         let mut queues: BTreeMap<u32, Mutex<Vec<String>>> = BTreeMap::new();
         for name in names {
             match reach(&name, None).await {
-                Ok((_, peer)) => lock(queues.entry(peer.user).or_default()).push(name),
+                Ok((_, peer)) => {
+                    lock(&known).extend(peer.process.filter(|_| peer.is_ours()));
+                    lock(queues.entry(peer.user).or_default()).push(name);
+                }
                 // Bound but not listening, or gone.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => *lock(&listening) -= 1,
                 Err(_) => {}
@@ -117,9 +123,11 @@ pub async fn ask_all(patience: Duration) -> Survey {
     };
     // After a timeout, the answers that have arrived still count.
     let _ = tokio::time::timeout(patience.min(PATIENCE), asked).await;
-    let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let answers: Vec<Answer> = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
     let silent = lock(&listening).saturating_sub(answers.len());
-    Survey { answers, silent }
+    let mut silent_processes = known.into_inner().unwrap_or_else(PoisonError::into_inner);
+    silent_processes.retain(|process| answers.iter().all(|answer| answer.peer.process != Some(*process)));
+    Survey { answers, silent, silent_processes }
 }
 
 async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<Answer>>) {

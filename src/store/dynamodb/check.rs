@@ -11,7 +11,7 @@ use super::table::{Expression, Key, Outcome, Table, lock_key, marker_key};
 use super::{DynamoDb, MOST_ATTEMPTS, list, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term, show};
 use crate::store::{
-    Administration, ErrorKind, Finding, Release, Report, Store, StoreError, Verdict, parallel, round_trip,
+    Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, Verdict, parallel, round_trip,
 };
 use crate::time::BootInstant;
 use aws_sdk_dynamodb::error::BuildError;
@@ -51,8 +51,9 @@ impl Administration for DynamoDb {
         Ok(report(holder, term::last(&self.table, shard).await?))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        list::list(self, prefix).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        each(list::list(self, prefix).await?);
+        Ok(())
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
@@ -133,6 +134,10 @@ impl Administration for DynamoDb {
         });
         lines.push(enable_ttl(table).await?);
         Ok(lines)
+    }
+
+    async fn vouch(&self) -> Result<(), StoreError> {
+        term::vouch_for_table(&self.table).await
     }
 
     /// Checks everything that an election relies on.

@@ -4,9 +4,9 @@
 
 use super::record::{Draft, Item, Record, ttl_of};
 use super::table::{Expression, Outcome, lock_key};
-use super::{DynamoDb, MOST_ATTEMPTS, Seen, term};
+use super::{DynamoDb, MOST_ATTEMPTS, Seen, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
 use std::sync::atomic::Ordering;
@@ -49,25 +49,35 @@ impl Leases for DynamoDb {
         Ok(if left.is_zero() { Observation::Free } else { Observation::Held(record.holder(Some(left))) })
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
         // The `beat` in the record comes from our own counter, which claims raise as well: see `DynamoDb::beat`. The
         // argument only reveals a renewal that arrives after a later one.
         if self.seen().get(&candidate.shard).is_some_and(|seen| sequence <= seen.renewed) {
-            return Ok(Renewal::Overtaken);
+            return Ok(Renewed::alone(Renewal::Overtaken));
         }
         let (mine, outcome) = self.prolong(candidate, Some(term), BootInstant::now()).await?;
         let item = match outcome {
-            Outcome::Done(_) => {
+            Outcome::Done(before) => {
                 let mut seen = self.seen();
                 let seen = seen.entry(candidate.shard.clone()).or_default();
                 seen.renewed = seen.renewed.max(sequence);
-                return Ok(Renewal::Renewed);
+                let stamp = before.as_ref().and_then(notes::stamp_in);
+                let orders = seen.orders.as_mut().and_then(|known| known.unless_changed(stamp));
+                // The orders of another shard have their stamp in its own lock item.
+                let orders = orders.filter(|_| *shards == [candidate.shard.clone()]).map(Vec::from);
+                return Ok(Renewed { renewal: Renewal::Renewed, orders });
             }
             Outcome::Refused(Some(item)) => item,
             // The item is gone, or the server does not return it.
             Outcome::Refused(None) => match self.table.get(lock_key(&candidate.shard), true).await? {
                 Some(item) => item,
-                None => return Ok(Renewal::Lost(None)),
+                None => return Ok(Renewed::alone(Renewal::Lost(None))),
             },
         };
         match Record::read(&item) {
@@ -75,15 +85,15 @@ impl Leases for DynamoDb {
                 let theirs = record.ours.map_or(0, |ours| ours.beat);
                 self.beat.fetch_max(theirs, Ordering::Relaxed);
                 if theirs >= mine {
-                    return Ok(Renewal::Overtaken);
+                    return Ok(Renewed::alone(Renewal::Overtaken));
                 }
                 Err(StoreError::unknown(format!(
                     "the record of shard {} changed while it was renewed",
                     candidate.shard
                 )))
             }
-            Some(record) => Ok(Renewal::Lost(Some(record.holder(None)))),
-            None => Ok(Renewal::Lost(Some(Holder::stranger()))),
+            Some(record) => Ok(Renewed::alone(Renewal::Lost(Some(record.holder(None))))),
+            None => Ok(Renewed::alone(Renewal::Lost(Some(Holder::stranger())))),
         }
     }
 
@@ -248,7 +258,8 @@ impl DynamoDb {
     async fn lead(&self, candidate: &Candidate, dead: &[Session]) -> Result<Grant, StoreError> {
         match term::take(&self.table, candidate, dead).await {
             Ok(grant) => {
-                let seen = Seen { led_mark: Some(candidate.lease), ..Seen::default() };
+                let orders = Some(notes::Known::since(BootInstant::now()));
+                let seen = Seen { led_mark: Some(candidate.lease), orders, ..Seen::default() };
                 self.seen().insert(candidate.shard.clone(), seen);
                 Ok(grant)
             }

@@ -122,6 +122,7 @@ pub async fn connect(
     watch: &Watch,
 ) -> Result<(Client, String), StoreError> {
     let endpoint = address.endpoint.as_deref().map(parse_endpoint).transpose()?;
+    find_profile(address).await?;
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
     if let Some(profile) = &address.profile {
         loader = loader.profile_name(profile);
@@ -158,6 +159,27 @@ pub async fn connect(
         config = config.endpoint_url(endpoint);
     }
     Ok((Client::from_conf(config.build()), server))
+}
+
+/// The SDK passes over a profile that does not exist, and then tells of the last place where it looked for credentials.
+async fn find_profile(address: &Address) -> Result<(), StoreError> {
+    let named = || std::env::var("AWS_PROFILE").ok().filter(|_| std::env::var_os("AWS_ACCESS_KEY_ID").is_none());
+    let Some(name) = address.profile.clone().or_else(named).filter(|name| !name.is_empty() && name != "default") else {
+        return Ok(());
+    };
+    let (fs, env, files) = Default::default();
+    // The SDK says what is wrong with a file that cannot be read.
+    let Ok(profiles) = aws_config::profile::load(&fs, &env, &files, None).await else { return Ok(()) };
+    if profiles.get_profile(&name).is_some() {
+        return Ok(());
+    }
+    let mut known: Vec<_> = profiles.profiles().collect();
+    known.sort_unstable();
+    let known = if known.is_empty() { "none at all".to_owned() } else { format!("only {}", known.join(", ")) };
+    Err(StoreError::misconfigured(format!(
+        "no AWS profile is called {name:?}; the configuration files of the AWS CLI have {known}: correct profile=NAME in \
+         the URL, or AWS_PROFILE"
+    )))
 }
 
 /// DynamoDB Local and similar servers on this machine check nothing. So a user without a region or credentials need not

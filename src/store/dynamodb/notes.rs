@@ -6,13 +6,18 @@
 //! may stay for some seconds more. In those seconds two hosts may disagree on whether the note has ended. Writes are
 //! compared and swapped all the same. DynamoDB's own TTL deletes by a clock that nobody here has seen, and compares
 //! nothing. So a note that lasts for a time gets a `ttl` of a day more than that, and a note without an end gets none.
+//!
+//! Another hazard: a leader hears of orders by a stamp in its lock item, which is written after them, and a writer may die
+//! in between, or be of a release that writes none. So the stamp holds no order: it only says that they changed, and the
+//! leader reads them then. A stamp that is lost delays an order, and one that is left over costs a read. The leader also
+//! reads them after every grant, and when what it read is a minute old.
 
 use super::DynamoDb;
 use super::record::{Item, PARTITION, n, number, partition, shard_of, text, ttl_of};
-use super::table::{Expression, Key, Outcome};
-use crate::lease::Shard;
+use super::table::{Expression, Key, Outcome, lock_key};
+use crate::lease::{Session, Shard};
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -29,6 +34,67 @@ const ONCE: &str = "ONCE#";
 const TTL_SLACK: Duration = Duration::from_hours(24);
 /// The most ended notes that one look at all notes deletes: its caller must not wait for a crowd.
 const MOST_SWEPT: usize = 50;
+
+/// How long a leader believes the orders that it read, while the stamp is the same.
+const BELIEVED_FOR: Duration = Duration::from_mins(1);
+
+/// What a leader knows of its shard's orders.
+#[derive(Debug)]
+pub struct Known {
+    /// When the leadership began.
+    since: BootInstant,
+    /// The stamp that the last renewal showed.
+    stamp: Option<String>,
+    heard: Option<Heard>,
+}
+
+/// The orders as they were read.
+#[derive(Debug)]
+struct Heard {
+    /// The stamp that was known before the request for them.
+    stamp: Option<String>,
+    note: Option<Note>,
+    asked: BootInstant,
+    answered: BootInstant,
+}
+
+impl Known {
+    pub fn since(since: BootInstant) -> Self {
+        Self { since, stamp: None, heard: None }
+    }
+
+    /// The one note, if it is as it was read. `stamp` is the one that the answer to a renewal showed.
+    pub fn unless_changed(&mut self, stamp: Option<&str>) -> Option<[Option<Note>; 1]> {
+        let now = BootInstant::now();
+        let same = |heard: &&Heard| heard.stamp.as_deref() == stamp && now.since(heard.asked) < BELIEVED_FOR;
+        let known = self.heard.as_ref().filter(same).and_then(|heard| heard.note_at(now));
+        self.stamp = stamp.map(str::to_owned);
+        known
+    }
+
+    /// Takes note of an answer to a request that was sent at `asked`, when `stamp` was known.
+    fn hear(&mut self, stamp: Option<String>, note: Option<Note>, asked: BootInstant) {
+        // An earlier request may be of an earlier leadership, whose stamp went with its item.
+        if asked >= self.since && self.heard.as_ref().is_none_or(|heard| heard.asked <= asked) {
+            self.heard = Some(Heard { stamp, note, asked, answered: BootInstant::now() });
+        }
+    }
+}
+
+impl Heard {
+    /// The orders with what is left of their time. None once that has passed: whether they have ended shows a look.
+    fn note_at(&self, now: BootInstant) -> Option<[Option<Note>; 1]> {
+        let Some(note) = &self.note else { return Some([None]) };
+        let Some(lasts) = note.lasts else { return Some([Some(note.clone())]) };
+        let left = lasts.checked_sub(now.since(self.answered)).filter(|left| !left.is_zero())?;
+        Some([Some(Note::lasting(note.text.clone(), Some(left)))])
+    }
+}
+
+/// The stamp in a lock item.
+pub fn stamp_in(item: &Item) -> Option<&str> {
+    text(item, "ordersStamp")
+}
 
 /// The content of an item.
 struct Kept {
@@ -93,6 +159,19 @@ impl DynamoDb {
         bounds.map_or_else(|| self.table.wall_clock_millis(), |bounds| bounds.lower)
     }
 
+    /// Shows the leader, if there is one, that its orders have changed. They stand whether this succeeds or not.
+    async fn stamp(&self, shard: &Shard) {
+        let Ok(stamp) = Session::random() else { return };
+        // Not in an item of the other library, whose candidates have no orders.
+        let condition = Expression::new("attribute_exists(#beat)").text(":stamp", stamp.as_str());
+        if let Err(error) = self.table.update(lock_key(shard), "SET #ordersStamp = :stamp", condition).await {
+            tracing::warn!(
+                "a leader of {shard} hears of its new orders within a minute, not at once: {}",
+                error.message
+            );
+        }
+    }
+
     fn note_item(&self, shard: &Shard, page: &Page, draft: &Note) -> Item {
         let (pk, sk) = key(shard, page);
         let text = AttributeValue::S(draft.text.clone());
@@ -119,9 +198,19 @@ impl DynamoDb {
 #[async_trait::async_trait]
 impl Notes for DynamoDb {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
-        let Some(item) = self.table.get(key(shard, page), true).await? else { return Ok(None) };
-        // The answer has shown what time it is.
-        Ok(self.kept(shard, &item)?.note(self.least_server_millis()))
+        let asked = BootInstant::now();
+        let stamp = self.seen().get(shard).and_then(|seen| seen.orders.as_ref()?.stamp.clone());
+        let note = match self.table.get(key(shard, page), true).await? {
+            // The answer has shown what time it is.
+            Some(item) => self.kept(shard, &item)?.note(self.least_server_millis()),
+            None => None,
+        };
+        if *page == Page::Orders
+            && let Some(known) = self.seen().get_mut(shard).and_then(|seen| seen.orders.as_mut())
+        {
+            known.hear(stamp, note.clone(), asked);
+        }
+        Ok(note)
     }
 
     async fn replace(
@@ -140,10 +229,18 @@ impl Notes for DynamoDb {
         }
         let condition = stands(expected, self.least_server_millis());
         let outcome = match draft {
-            Some(draft) => self.table.put(self.note_item(shard, page, draft), condition).await?,
-            None => self.table.delete(key(shard, page), condition).await?,
+            Some(draft) => self.table.put(self.note_item(shard, page, draft), condition).await,
+            None => self.table.delete(key(shard, page), condition).await,
         };
-        Ok(matches!(outcome, Outcome::Done(_)))
+        let may_be_written = match &outcome {
+            Ok(Outcome::Done(_)) => true,
+            Ok(Outcome::Refused(_)) => false,
+            Err(error) => error.kind == ErrorKind::Unknown,
+        };
+        if *page == Page::Orders && may_be_written {
+            self.stamp(shard).await;
+        }
+        Ok(matches!(outcome?, Outcome::Done(_)))
     }
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {

@@ -74,6 +74,7 @@ impl Record {
             since_millis: ours.and_then(|ours| ours.since_millis),
             expires_in,
             renewed_ago: None,
+            doubt: None,
         }
     }
 

@@ -14,7 +14,7 @@ use super::clock::{Clock, with_drift};
 use super::record::{Item, Ours, n, number, text};
 use super::table::{Expression, Outcome, Table, led_mark_key, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Grant, StoreError};
+use crate::store::{Doubt, Grant, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -59,7 +59,7 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
                 }
                 let now = BootInstant::now();
                 let start_after = last.wait.and_then(|wait| wait.over_at(table, now));
-                return Ok(Grant { term: Term(last.term + 1), start_after });
+                return Ok(Grant { term: Term(last.term + 1), start_after, doubt: Doubt::Forgotten });
             }
             // The item may exist, on a server that does not return it.
             Outcome::Refused(None) => table.get(term_key(&candidate.shard), true).await?,
@@ -147,6 +147,13 @@ pub async fn mark_table(table: &Table) -> Result<bool, StoreError> {
     Ok(matches!(outcome, Outcome::Done(_)))
 }
 
+/// Makes the marker one of a table that has always remembered.
+pub async fn vouch_for_table(table: &Table) -> Result<(), StoreError> {
+    let (pk, sk) = marker_key();
+    let item = Item::from([("pk".to_owned(), pk), ("sk".to_owned(), sk), ("createdMs".to_owned(), n(0))]);
+    table.put(item, Expression::new("attribute_exists(#pk)")).await.map(drop)
+}
+
 /// Nearly always the only request: the last leadership was released, was our own, or is known to be dead.
 async fn take_after_a_known_end(table: &Table, candidate: &Candidate, dead: &[Session]) -> Result<Outcome, StoreError> {
     let mut holders = vec![(":me".to_owned(), &candidate.session)];
@@ -169,7 +176,7 @@ async fn take_after_an_unknown_end(
     candidate: &Candidate,
     last: Option<LastTerm>,
 ) -> Result<Option<Grant>, StoreError> {
-    let (mut condition, term, start_after) = if let Some(last) = last {
+    let (mut condition, term, start_after, doubt) = if let Some(last) = last {
         if last.led_mark < candidate.lease {
             write_led_mark(table, candidate).await?;
         }
@@ -180,16 +187,19 @@ async fn take_after_an_unknown_end(
             || Expression::new("#term = :last AND attribute_not_exists(#holder)"),
             |holder| Expression::new("#term = :last AND #holder = :holder").text(":holder", holder.as_str()),
         );
-        (same.number(":last", last.term), last.term + 1, Some(earlier.map_or(dead_at, |earlier| earlier.max(dead_at))))
+        let start_after = Some(earlier.map_or(dead_at, |earlier| earlier.max(dead_at)));
+        (same.number(":last", last.term), last.term + 1, start_after, Doubt::Forgotten)
     } else {
         let (by_marker, by_led_mark) =
             tokio::join!(wait_of_a_new_shard(table, candidate), wait_of_a_known_shard(table, candidate));
-        let start_after = by_marker?.max(by_led_mark?);
+        let (by_marker, by_led_mark) = (by_marker?, by_led_mark?);
+        let doubt = if by_led_mark.is_none() { Doubt::FirstUse } else { Doubt::Forgotten };
+        let start_after = by_marker.max(by_led_mark);
         // Milliseconds since 1970 rise faster than leaderships do, so this is above every term of a table that was
         // wiped. The known server's time may be off by a second or two, but the wait for wiped leaderships lasts
         // longer.
         let term = table.server_millis(start_after.unwrap_or_else(BootInstant::now)) + 1;
-        (Expression::new("attribute_not_exists(#pk)"), term, start_after)
+        (Expression::new("attribute_not_exists(#pk)"), term, start_after, doubt)
     };
     condition = condition
         .number(":term", term)
@@ -204,7 +214,7 @@ async fn take_after_an_unknown_end(
         update.push_str(" REMOVE #released, #waitUntilMs, #waitMs");
     }
     Ok(match table.update(term_key(&candidate.shard), &update, condition).await? {
-        Outcome::Done(_) => Some(Grant { term: Term(term), start_after }),
+        Outcome::Done(_) => Some(Grant { term: Term(term), start_after, doubt }),
         Outcome::Refused(_) => None,
     })
 }

@@ -1,8 +1,6 @@
 //! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...][/PREFIX]`, and `etcds://` with `?ca=`, `cert=` and `key=`.
 
 use crate::store::url::{Secret, StoreUrl, TlsFiles};
-use crate::store::{StoreError, tls};
-use tonic::transport::{ClientTlsConfig, Identity};
 
 const PORT: u16 = 2379;
 const DEFAULT_PREFIX: &str = "leaderrun";
@@ -53,22 +51,6 @@ impl Address {
         let hosts = url.hosts.iter().map(|host| (host.name.clone(), host.with_port(PORT))).collect();
         Ok(Self { hosts, prefix, user, tls })
     }
-}
-
-/// The configuration for TLS. Checks the files.
-pub fn tls_config(files: &TlsFiles) -> Result<ClientTlsConfig, StoreError> {
-    // Reports in our own words what is wrong with the files.
-    tls::client_config(files)?;
-    let mut config = ClientTlsConfig::new().trust_anchors(tls::roots(files.ca.as_deref())?.roots);
-    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
-        let read = |file: &std::path::Path| {
-            std::fs::read(file).map_err(|error| {
-                StoreError::misconfigured(format!("{} cannot be used for TLS: {error}", file.display()))
-            })
-        };
-        config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
-    }
-    Ok(config)
 }
 
 #[cfg(test)]

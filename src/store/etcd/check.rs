@@ -14,7 +14,9 @@ use super::record::{Base, Entry, EtcdLease, Last, Lock, View, read, written};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS, list};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Administration, ErrorKind, Finding, Page, Release, Report, StoreError, Verdict, round_trip};
+use crate::store::{
+    Administration, EachPage, ErrorKind, Finding, Page, Release, Report, StoreError, Verdict, round_trip,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,8 +29,8 @@ impl Administration for Etcd {
         self.client.operate(|connection| Box::pin(self.inspect_on(connection, shard))).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        list::list(self, prefix).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        list::list(self, prefix, each).await
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
@@ -61,6 +63,16 @@ impl Administration for Etcd {
         } else {
             format!("the prefix {prefix} in etcd at {server} is there already")
         }])
+    }
+
+    async fn vouch(&self) -> Result<(), StoreError> {
+        let vouched = self.client.bounded(async {
+            let connection = self.client.connection().await?;
+            let request = TxnRequest { success: vec![delete(&self.keys.young())], ..TxnRequest::default() };
+            let _: TxnResponse = self.client.call(&connection, TXN, request).await?;
+            Ok(())
+        });
+        vouched.await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {

@@ -12,7 +12,7 @@ use super::record::{self, Base, Entry, EtcdLease, Last, Lock, View, millis, writ
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, Known, Leadership, MOST_ATTEMPTS, YOUTH};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::store::{Claim, Doubt, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, wall_clock_millis};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,14 @@ impl Leases for Etcd {
         self.client.operate(|connection| Box::pin(self.observe_on(connection, shard))).await
     }
 
-    async fn renew(&self, candidate: &Candidate, _term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, sequence))).await
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        _term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, sequence, shards))).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -165,10 +171,11 @@ impl Etcd {
                 continue;
             };
             let debt = self.debt(&connection, &view, candidate).await?;
+            let doubt = if view.last_known().is_none() { Doubt::FirstUse } else { Doubt::Forgotten };
             match self.take(&connection, candidate, &view, base, debt, unclaimed.id).await? {
                 Ok(leadership) => {
                     unclaimed.keep();
-                    let grant = Grant { term: leadership.term, start_after: leadership.start_after };
+                    let grant = Grant { term: leadership.term, start_after: leadership.start_after, doubt };
                     self.known().insert(shard.clone(), Known { seen: None, leadership: Some(leadership) });
                     return Ok(Claim::Granted(grant));
                 }
@@ -236,11 +243,12 @@ impl Etcd {
         connection: Arc<Connection>,
         candidate: &Candidate,
         sequence: u64,
-    ) -> Result<Renewal, StoreError> {
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
         let shard = &candidate.shard;
         let key = self.keys.lock(shard);
         let mut mine = match self.leadership(shard, &candidate.session) {
-            Some(leadership) if sequence <= leadership.sequence => return Ok(Renewal::Overtaken),
+            Some(leadership) if sequence <= leadership.sequence => return Ok(Renewed::alone(Renewal::Overtaken)),
             Some(leadership) => Some((leadership.lock.lease, leadership.lock.mod_revision)),
             None => None,
         };
@@ -255,14 +263,14 @@ impl Etcd {
                         )));
                     }
                     Whose::Ours(lock) => mine = Some((lock.lease, lock.mod_revision)),
-                    Whose::Theirs(holder) => return Ok(Renewal::Lost(Some(holder))),
-                    Whose::Nobodys => return Ok(Renewal::Lost(None)),
+                    Whose::Theirs(holder) => return Ok(Renewed::alone(Renewal::Lost(Some(holder)))),
+                    Whose::Nobodys => return Ok(Renewed::alone(Renewal::Lost(None))),
                 }
                 continue;
             };
             let (kept, found) =
-                tokio::join!(self.keep_alive(&connection, etcd_lease), self.get(&connection, key.clone()));
-            let found = found?;
+                tokio::join!(self.keep_alive(&connection, etcd_lease), self.get_with_orders(&connection, &key, shards));
+            let (found, orders) = found?;
             match found.kvs.first() {
                 Some(kv) if kv.mod_revision == mod_revision && kv.lease == etcd_lease => {
                     let kept = kept?;
@@ -282,7 +290,7 @@ impl Etcd {
                     {
                         leadership.sequence = leadership.sequence.max(sequence);
                     }
-                    return Ok(Renewal::Renewed);
+                    return Ok(Renewed { renewal: Renewal::Renewed, orders });
                 }
                 other => {
                     let holder = match whose(candidate, &connection, other) {
@@ -294,7 +302,7 @@ impl Etcd {
                         Whose::Nobodys => None,
                     };
                     self.forget_leadership(shard, &candidate.session);
-                    return Ok(Renewal::Lost(holder));
+                    return Ok(Renewed::alone(Renewal::Lost(holder)));
                 }
             }
         }

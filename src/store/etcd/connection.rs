@@ -19,20 +19,24 @@ use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost;
 use crate::store::kept::{self, Asked, Kept, Pending};
-use crate::store::url::Secret;
+use crate::store::tls;
+use crate::store::url::{Secret, TlsFiles};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream;
 use futures_util::stream::StreamExt;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -61,6 +65,18 @@ pub struct Server {
     /// `HOST:PORT`.
     pub name: String,
     pub endpoint: Endpoint,
+    /// Some if connections use TLS, with the name that the server's certificate must hold.
+    pub tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+/// TLS as `files` say, for HTTP/2.
+///
+/// # Errors
+/// Misconfigured, with the name of the file that cannot be used.
+pub fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
+    let mut config = tls::client_config(files)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 #[derive(Default)]
@@ -129,9 +145,9 @@ impl Client {
         request_timeout: Duration,
     ) -> Self {
         assert!(!servers.is_empty(), "a store URL names a host");
-        let servers = servers.into_iter().map(|Server { name, endpoint }| {
+        let servers = servers.into_iter().map(|Server { name, endpoint, tls }| {
             let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
-            Server { name, endpoint }
+            Server { name, endpoint, tls }
         });
         Self {
             servers: servers.collect(),
@@ -234,11 +250,11 @@ impl Client {
 
     /// Connects to one of the servers, and logs in.
     pub async fn dial(&self, index: usize, within: Duration) -> Result<Arc<Connection>, StoreError> {
-        let Server { name, endpoint } = &self.servers[index];
+        let Server { name, endpoint, tls } = &self.servers[index];
         let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach etcd at {name}: {why}"));
         let dialled = async {
             let allowance = Allowance::of(MOST);
-            let connector = Connector { network: network(), allowance: allowance.clone() };
+            let connector = Connector { network: network(), tls: tls.clone(), allowance: allowance.clone() };
             let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
                 if allowance.is_exceeded() {
                     StoreError::not_applied(allowance.complaint(&format!("etcd at {name}"), "etcd"))
@@ -426,24 +442,34 @@ fn network() -> HttpConnector {
     network
 }
 
-/// A connector whose connections count their bytes.
+/// A connector whose connections count their bytes, and use our TLS: the library's own trusts no certificate that is
+/// self-signed.
 struct Connector {
     network: HttpConnector,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
     allowance: Allowance,
 }
 
+trait Bytes: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Bytes for T {}
+
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Counted<TcpStream>>;
-    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Response = TokioIo<Pin<Box<dyn Bytes>>>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.network.poll_ready(cx)
+        self.network.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (connecting, allowance) = (self.network.call(uri), self.allowance.clone());
-        Box::pin(async move { Ok(TokioIo::new(Counted::new(connecting.await?.into_inner(), &allowance))) })
+        let (connecting, tls, allowance) = (self.network.call(uri), self.tls.clone(), self.allowance.clone());
+        Box::pin(async move {
+            let stream = Counted::new(connecting.await?.into_inner(), &allowance);
+            let Some((tls, name)) = tls else { return Ok(TokioIo::new(Box::pin(stream) as Pin<Box<dyn Bytes>>)) };
+            Ok(TokioIo::new(Box::pin(tls.connect(name, stream).await?) as Pin<Box<dyn Bytes>>))
+        })
     }
 }
 

@@ -8,33 +8,44 @@ use super::proto::{KeyValue, RANGE, RangeRequest, RangeResponse};
 use super::record::{self, Entry, Last, Lock};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{Holder, Report, StoreError, parallel};
+use crate::store::{EachPage, Holder, Report, StoreError, parallel};
 use std::collections::BTreeMap;
 
 /// How many keys one request reads.
 const RANGE_PAGE: i64 = 250;
 
-pub async fn list(etcd: &Etcd, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+/// Lists in pages of locks. Each is followed by what is known of the last leaderships up to its end.
+pub async fn list(etcd: &Etcd, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
     let (locks, lasts) = (etcd.keys.locks(), etcd.keys.lasts());
-    // In this order: a shard that is released in between is shown as free.
-    let (found, server) = below(etcd, &locks, prefix).await?;
-    let held = of_shards(found).map(|(shard, kv)| {
-        let server = &server;
-        async move {
+    let (mut locked, mut led) = (Below::new(&locks, prefix), Below::new(&lasts, prefix));
+    let mut listed = 0;
+    while !locked.ended {
+        // In this order: a shard that is released in between is shown as free.
+        let found = locked.page(etcd).await?;
+        let server = &locked.server;
+        let held = of_shards(found).map(|(shard, kv)| async move {
             let holder = match record::read_lock(server, &kv) {
                 Ok(lock) => holder(etcd, lock).await?,
                 Err(_) => record::foreign(&kv),
             };
             Ok((shard, Report { holder: Some(holder), last_term: None }))
+        });
+        let mut reports: BTreeMap<Shard, Report> = parallel::answers(held).await?.into_iter().collect();
+        led.up_to(&locked);
+        while !led.ended {
+            let found = led.page(etcd).await?;
+            for (shard, kv) in of_shards(found) {
+                let last = record::read::<Last>(&led.server, &kv).ok();
+                reports.entry(shard).or_default().last_term = last.as_ref().map(Entry::<Last>::term);
+            }
         }
-    });
-    let mut reports: BTreeMap<Shard, Report> = parallel::answers(held).await?.into_iter().collect();
-    let (found, server) = below(etcd, &lasts, prefix).await?;
-    for (shard, kv) in of_shards(found) {
-        let last = record::read::<Last>(&server, &kv).ok();
-        reports.entry(shard).or_default().last_term = last.as_ref().map(Entry::<Last>::term);
+        listed += reports.len();
+        if listed > MOST_LISTED {
+            return Err(allowance::too_long(&format!("etcd at {}", locked.server)));
+        }
+        each(reports.into_iter().collect());
     }
-    Ok(reports.into_iter().collect())
+    Ok(())
 }
 
 async fn holder(etcd: &Etcd, lock: Entry<Lock>) -> Result<Holder, StoreError> {
@@ -47,13 +58,36 @@ fn of_shards(found: Vec<(String, KeyValue)>) -> impl Iterator<Item = (Shard, Key
     found.into_iter().filter_map(|(name, kv)| Some((name.parse().ok()?, kv)))
 }
 
-/// All keys whose names below `root` begin with `prefix`, and the server that answered last.
-pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String, KeyValue)>, String), StoreError> {
-    let mut key = format!("{root}{prefix}").into_bytes();
-    let range_end = after_all(&key);
-    let mut found = Vec::new();
-    loop {
-        let request = &RangeRequest { key, range_end: range_end.clone(), limit: RANGE_PAGE };
+/// The keys whose names below `root` begin with a prefix, page by page.
+pub struct Below<'a> {
+    root: &'a str,
+    key: Vec<u8>,
+    range_end: Vec<u8>,
+    after_all: Vec<u8>,
+    pub ended: bool,
+    /// The server that answered last.
+    pub server: String,
+}
+
+impl<'a> Below<'a> {
+    pub fn new(root: &'a str, prefix: &str) -> Self {
+        let key = format!("{root}{prefix}").into_bytes();
+        let after_all = after_all(&key);
+        Self { root, key, range_end: after_all.clone(), after_all, ended: false, server: String::new() }
+    }
+
+    /// Goes on, as far as `other` has come.
+    fn up_to(&mut self, other: &Self) {
+        self.range_end = if other.ended {
+            self.after_all.clone()
+        } else {
+            [self.root.as_bytes(), &other.key[other.root.len()..]].concat()
+        };
+        self.ended = false;
+    }
+
+    pub async fn page(&mut self, etcd: &Etcd) -> Result<Vec<(String, KeyValue)>, StoreError> {
+        let request = &RangeRequest { key: self.key.clone(), range_end: self.range_end.clone(), limit: RANGE_PAGE };
         let (answer, server) = etcd
             .client
             .operate(|connection| {
@@ -63,21 +97,29 @@ pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<(Vec<(String
                 })
             })
             .await?;
-        let next = answer.kvs.last().map(|last| [&last.key[..], b"\0"].concat());
-        for kv in answer.kvs {
-            let name = std::str::from_utf8(&kv.key).ok().and_then(|key| key.strip_prefix(root));
-            if let Some(name) = name.map(str::to_owned) {
-                found.push((name, kv));
+        self.server = server;
+        match answer.kvs.last() {
+            Some(last) if answer.more => self.key = [&last.key[..], b"\0"].concat(),
+            Some(_) | None => {
+                self.key.clone_from(&self.range_end);
+                self.ended = true;
             }
         }
+        let name = |kv: &KeyValue| Some(std::str::from_utf8(&kv.key).ok()?.strip_prefix(self.root)?.to_owned());
+        Ok(answer.kvs.into_iter().filter_map(|kv| Some((name(&kv)?, kv))).collect())
+    }
+}
+
+/// All keys whose names below `root` begin with `prefix`.
+pub async fn below(etcd: &Etcd, root: &str, prefix: &str) -> Result<Vec<(String, KeyValue)>, StoreError> {
+    let (mut pages, mut found) = (Below::new(root, prefix), Vec::new());
+    while !pages.ended {
+        found.extend(pages.page(etcd).await?);
         if found.len() > MOST_LISTED {
-            return Err(allowance::too_long(&format!("etcd at {server}")));
-        }
-        match next {
-            Some(next) if answer.more => key = next,
-            Some(_) | None => return Ok((found, server)),
+            return Err(allowance::too_long(&format!("etcd at {}", pages.server)));
         }
     }
+    Ok(found)
 }
 
 /// The first key after all that begin with `key`. The last byte of `key` must not be 255.

@@ -11,9 +11,10 @@
 //!   change of etcd's leader gives it its whole time again.
 
 use super::connection::Connection;
+use super::failure::Failure;
 use super::keys::STANDBY_MARK;
 use super::list::below;
-use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse, delete, get, is_absent, is_value, put};
+use super::proto::{KeyValue, RangeResponse, TXN, TxnRequest, TxnResponse, delete, get, is_absent, is_value, put};
 use super::record::{unreadable, whole_seconds};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS};
@@ -47,6 +48,40 @@ impl Etcd {
         }
         let left = self.time_to_live(connection, kv.lease).await?;
         Ok(left.map_or(Found::Gone, |left| Found::Stands(Note::lasting(text, Some(left.at_most)))))
+    }
+
+    /// What a linearizable read finds under `key`, and in the same request the orders of `shards`. The orders are None if
+    /// they need a second look: they end some time, or cannot be read.
+    pub(super) async fn get_with_orders(
+        &self,
+        connection: &Arc<Connection>,
+        key: &[u8],
+        shards: &[Shard],
+    ) -> Result<(RangeResponse, Option<Vec<Option<Note>>>), Failure> {
+        if shards.is_empty() {
+            return Ok((self.get(connection, key.to_vec()).await?, None));
+        }
+        let orders = shards.iter().map(|shard| get(&self.keys.note(shard, &Page::Orders)));
+        let success = [get(key)].into_iter().chain(orders).collect();
+        let request = TxnRequest { success, ..TxnRequest::default() };
+        let answer: Result<TxnResponse, Failure> = self.client.call(connection, TXN, request).await;
+        let answer = match answer {
+            // A key whose orders are denied must not cost the lease.
+            Err(failure) if failure.error.kind == ErrorKind::Denied => None,
+            answer => Some(answer?),
+        };
+        let header = answer.as_ref().and_then(|answer| answer.header.clone());
+        let found: Vec<Option<KeyValue>> = answer.into_iter().flat_map(TxnResponse::found).collect();
+        let [lock, orders @ ..] = &found[..] else {
+            return Ok((self.get(connection, key.to_vec()).await?, None));
+        };
+        let note = |kv: &Option<KeyValue>| match kv {
+            None => Some(None),
+            Some(kv) if kv.lease == 0 => Some(Some(Note::for_ever(std::str::from_utf8(&kv.value).ok()?))),
+            Some(_) => None,
+        };
+        let orders = orders.iter().map(note).collect::<Option<Vec<_>>>().filter(|notes| notes.len() == shards.len());
+        Ok((RangeResponse { header, kvs: lock.iter().cloned().collect(), more: false }, orders))
     }
 
     async fn read_on(&self, connection: &Arc<Connection>, key: &[u8]) -> Result<Option<Note>, StoreError> {
@@ -130,7 +165,7 @@ impl Notes for Etcd {
     }
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
-        let (found, _) = below(self, &self.keys.standbys(), prefix).await?;
+        let found = below(self, &self.keys.standbys(), prefix).await?;
         let notes = found.into_iter().filter_map(|(name, kv)| {
             // Other keys here were written by another program.
             let shard: Shard = name.split_once(STANDBY_MARK)?.0.parse().ok()?;

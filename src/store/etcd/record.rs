@@ -154,6 +154,7 @@ impl Entry<Lock> {
             since_millis: Some(self.record.since_ms),
             expires_in,
             renewed_ago: None,
+            doubt: None,
         }
     }
 }

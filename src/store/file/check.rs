@@ -6,7 +6,7 @@
 use super::lock::Lock;
 use super::{FileStore, explain, lock};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -41,7 +41,7 @@ impl Administration for FileStore {
         Ok(Report { holder, last_term: record.map(|record| record.term) })
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
         let mut list = Vec::new();
         for shard in self.shards()?.into_iter().filter(|shard| shard.as_str().starts_with(prefix)) {
             let report = match self.inspect(&shard).await {
@@ -55,7 +55,8 @@ impl Administration for FileStore {
                 list.push((shard, report));
             }
         }
-        Ok(list)
+        each(list);
+        Ok(())
     }
 
     async fn revoke(&self, shard: &Shard, _term: Term) -> Result<Release, StoreError> {

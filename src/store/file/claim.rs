@@ -7,7 +7,7 @@ use super::record::Record;
 use super::sockets::Taken;
 use super::{FileStore, Held, files, lock};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Claim, Grant, Leases, Observation, Release, Renewal, StoreError};
+use crate::store::{Claim, Doubt, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::wall_clock_millis;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
@@ -45,7 +45,7 @@ impl Leases for FileStore {
         };
         self.write_record(&record, shard)?;
         lock(&self.held).insert(shard.clone(), held);
-        Ok(Claim::Granted(Grant { term, start_after: None }))
+        Ok(Claim::Granted(Grant { term, start_after: None, doubt: Doubt::default() }))
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -59,17 +59,23 @@ impl Leases for FileStore {
 
     /// Checks that the lock is still on the file that the path names: a lock on a deleted file is worth nothing. The
     /// lock itself needs no prolonging.
-    async fn renew(&self, candidate: &Candidate, _term: Term, _beat: u64) -> Result<Renewal, StoreError> {
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        _term: Term,
+        _sequence: u64,
+        _shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
         let shard = &candidate.shard;
         if let Some(held) = lock(&self.held).get(shard)
             && files::names(&self.path(shard, "lock"), &held.lock)?
         {
-            return Ok(Renewal::Renewed);
+            return Ok(Renewed::alone(Renewal::Renewed));
         }
         // The file at the path now is not ours, whatever it is.
         let holder =
             self.is_locked(shard).and_then(|locked| if locked { self.holder(shard).map(Some) } else { Ok(None) });
-        Ok(Renewal::Lost(holder.ok().flatten()))
+        Ok(Renewed::alone(Renewal::Lost(holder.ok().flatten())))
     }
 
     async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {

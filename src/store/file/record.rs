@@ -61,6 +61,7 @@ impl FileStore {
                 since_millis: Some(record.since_millis),
                 expires_in: None,
                 renewed_ago: None,
+                doubt: None,
             },
         ))
     }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 pub const DEFAULT_PORT: u16 = 4222;
-const OPTIONS: [&str; 8] = ["creds", "nkey", "ca", "cert", "key", "domain", "inbox", "replicas"];
+const OPTIONS: [&str; 9] = ["creds", "nkey", "ca", "cert", "key", "lock_key", "domain", "inbox", "replicas"];
 /// The key that says since when the bucket remembers. It is not a shard's key: see [`key_of`].
 pub const MARKER: &str = "=born";
 /// The key for a check's trials, and for asking a server's time.
@@ -27,9 +27,18 @@ pub struct Address {
     /// The JetStream domain of the bucket, if it is not our server's own.
     pub domain: Option<String>,
     /// The beginning of the subjects of our answers, instead of `_INBOX`.
-    pub inbox: Option<String>,
+    pub inbox: Option<Box<str>>,
     /// How many replicas a new bucket gets.
     pub replicas: u8,
+    /// The key of other programs that is held in addition to the lease.
+    pub lock_key: Option<Box<LockKey>>,
+}
+
+/// A key of other programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockKey {
+    pub bucket: String,
+    pub key: String,
 }
 
 /// How to log in.
@@ -76,6 +85,7 @@ impl Address {
         if !is_name(&url.path) {
             return Err(format!("a bucket of {scheme}:// has letters, digits, _ and - in its name, and nothing else"));
         }
+        let lock_key = read_lock_key(scheme, &mut url)?;
         let files = url.take_tls_files()?;
         let domain = url.take("domain");
         if domain.as_deref().is_some_and(|domain| !is_name(domain)) {
@@ -91,7 +101,17 @@ impl Address {
         }
         let login = read_login(scheme, &mut url)?;
         let demand_tls = demand_tls || files.ca.is_some() || files.cert.is_some();
-        Ok(Self { hosts: url.hosts, bucket: url.path, login, demand_tls, files, domain, inbox, replicas })
+        Ok(Self {
+            hosts: url.hosts,
+            bucket: url.path,
+            login,
+            demand_tls,
+            files,
+            domain,
+            inbox: inbox.map(Into::into),
+            replicas,
+            lock_key,
+        })
     }
 
     /// All servers, for messages.
@@ -134,6 +154,29 @@ impl Address {
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+}
+
+/// Reads `lock_key=`, and `key=` unless that is the file of a certificate's key.
+fn read_lock_key(scheme: &str, url: &mut StoreUrl) -> Result<Option<Box<LockKey>>, String> {
+    let (option, name) = match url.take("lock_key") {
+        Some(name) => ("lock_key", name),
+        None if url.has("cert") => return Ok(None),
+        None => match url.take("key") {
+            Some(name) => ("key", name),
+            None => return Ok(None),
+        },
+    };
+    let (bucket, key) = name.split_once('/').unwrap_or((&url.path, &name));
+    let plain = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/_=.".contains(&byte));
+    // Ours begin with it.
+    let is_ours = key.starts_with('=');
+    if !is_name(bucket) || is_ours || !plain || key.split('.').any(str::is_empty) {
+        return Err(format!(
+            "the option {option} of {scheme}:// names no key of other programs: write {option}=BUCKET/KEY (beside cert=, \
+             key= is the file of its key)"
+        ));
+    }
+    Ok(Some(Box::new(LockKey { bucket: bucket.to_owned(), key: key.to_owned() })))
 }
 
 fn read_login(scheme: &str, url: &mut StoreUrl) -> Result<Login, String> {
@@ -267,6 +310,23 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_other_programs_is_in_this_bucket_or_in_another() {
+        let of = |url: &str| read(url).lock_key.map(|lock| format!("{} {}", lock.bucket, lock.key));
+        for (url, expected) in [
+            ("nats://h/b?key=leader", Some("b leader")),
+            ("nats://h/b?key=c/svc/leader.x", Some("c svc/leader.x")),
+            ("nats+tls://h/b?ca=/ca&key=c%2Fleader", Some("c leader")),
+            ("nats://h/b?lock_key=c/leader", Some("c leader")),
+            ("nats://h/b?cert=/c&key=/k&lock_key=c/leader", Some("c leader")),
+            ("nats://h/b?cert=/c&key=/k", None),
+            ("nats://h/b", None),
+        ] {
+            assert_eq!(of(url).as_deref(), expected, "{url}");
+        }
+        assert!(!read("nats://h/b?key=c/leader").demand_tls);
+    }
+
+    #[test]
     fn naming_an_authority_or_a_certificate_turns_tls_on() {
         for url in ["nats+tls://h/b", "nats://h/b?ca=/ca.pem", "nats://h/b?cert=/c.pem&key=/k.pem"] {
             assert!(read(url).demand_tls, "{url}");
@@ -288,6 +348,13 @@ mod tests {
             ("//h/b?domain=a.b", "option domain"),
             ("//h/b?inbox=a..b", "option inbox"),
             ("//h/b?cert=/c", "needs both cert=FILE and key=FILE"),
+            ("//h/b?key=/etc/client.key", "write key=BUCKET/KEY"),
+            ("//h/b?key=c/", "write key=BUCKET/KEY"),
+            ("//h/b?key=c.d/k", "write key=BUCKET/KEY"),
+            ("//h/b?key=c/a..b", "write key=BUCKET/KEY"),
+            ("//h/b?lock_key=c/a%20b", "write lock_key=BUCKET/KEY"),
+            ("//h/b?lock_key=c/=led.a", "write lock_key=BUCKET/KEY"),
+            ("//h/b?lock_key=c/a&key=c/a", "needs both cert=FILE and key=FILE"),
             ("//h/b?creds=/c&nkey=/n", "takes one of"),
             ("//u:p@h/b?creds=/c", "takes one of"),
             ("//:hunter2@h/b", "a password without a user"),

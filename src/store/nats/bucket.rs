@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Another process has written the key meanwhile.
 const WRONG_LAST_SEQUENCE: [u16; 2] = [10071, 10164];
+/// The marker's text once an operator has vouched for the bucket.
+const NEW: &str = "leaderrun: this bucket was new when this was written; do not delete it";
 const NO_MESSAGE: u16 = 10037;
 pub const NO_STREAM: u16 = 10059;
 const NO_JETSTREAM: [u16; 2] = [10039, 10076];
@@ -29,6 +31,8 @@ pub const STREAM_NAME_TAKEN: u16 = 10058;
 
 pub struct Bucket {
     pub connections: Connections,
+    /// False if it belongs to other programs.
+    pub is_ours: bool,
 }
 
 /// The result of a conditional write.
@@ -81,7 +85,43 @@ impl Bucket {
     /// # Errors
     /// Unknown if it may have been written.
     pub async fn put(&self, key: &str, value: Vec<u8>, expected: u64) -> Result<Put, StoreError> {
-        self.store(key, HeaderMap::new(), value, expected).await
+        self.store(key, HeaderMap::new(), value, Some(expected)).await
+    }
+
+    /// Returns when everything is stored that the stream's leader had accepted before this was called.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub async fn settle(&self) -> Result<(), StoreError> {
+        self.store(SCRATCH, HeaderMap::new(), b"what came before this?".to_vec(), None).await.map(drop)
+    }
+
+    /// Whether the stream may be kept by several servers.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub async fn may_be_replicated(&self) -> Result<bool, StoreError> {
+        let info = self.connections.connection().await?.client.server_info();
+        // Another server keeps it if this one does not, and of that one we know nothing.
+        Ok(info.cluster.is_some() || !info.jetstream || self.address().domain.is_some())
+    }
+
+    /// Like [`Bucket::put`], of a value that the server forgets after `lasts`, if the bucket allows that.
+    ///
+    /// # Errors
+    /// Unknown if it may have been written.
+    pub async fn put_for(
+        &self,
+        key: &str,
+        value: Vec<u8>,
+        expected: u64,
+        lasts: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        let mut headers = HeaderMap::new();
+        if let Some(lasts) = lasts {
+            headers.insert("Nats-TTL", format!("{}s", lasts.as_millis().div_ceil(1000)));
+        }
+        self.store(key, headers, value, Some(expected)).await
     }
 
     /// Replaces revision `expected` by the mark of a deletion.
@@ -91,11 +131,19 @@ impl Bucket {
     pub async fn delete(&self, key: &str, expected: u64) -> Result<Put, StoreError> {
         let mut headers = HeaderMap::new();
         headers.insert("KV-Operation", "DEL");
-        self.store(key, headers, Vec::new(), expected).await
+        self.store(key, headers, Vec::new(), Some(expected)).await
     }
 
-    async fn store(&self, key: &str, mut headers: HeaderMap, value: Vec<u8>, expected: u64) -> Result<Put, StoreError> {
-        headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
+    async fn store(
+        &self,
+        key: &str,
+        mut headers: HeaderMap,
+        value: Vec<u8>,
+        expected: Option<u64>,
+    ) -> Result<Put, StoreError> {
+        if let Some(expected) = expected {
+            headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
+        }
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.address().stream());
         let subject = self.address().target(key);
@@ -141,6 +189,30 @@ impl Bucket {
     /// # Errors
     /// An election cannot work on this bucket, or cannot rely on it.
     pub fn usable(&self, info: &Info) -> Result<(), StoreError> {
+        self.fit(info)?;
+        let max_age = info.config.max_age;
+        if max_age == 0 {
+            return Ok(());
+        }
+        let (address, age) = (self.address(), show(Duration::from_nanos(max_age)));
+        let (name, server) = (&address.bucket, address.server());
+        let advice = match &address.lock_key {
+            Some(lock) if lock.bucket == *name => format!(
+                "as a lock of other programs needs it, and leases must not be forgotten: name another bucket, and write \
+                 key={name}/{}",
+                lock.key
+            ),
+            _ => "set its TTL (max_age) to 0, for leases end by themselves".to_owned(),
+        };
+        let colon = if advice.starts_with("as") { "," } else { ":" };
+        Err(StoreError::misconfigured(format!(
+            "bucket {name} in {server} forgets its records after {age}{colon} {advice}"
+        )))
+    }
+
+    /// # Errors
+    /// No lock can rely on this bucket.
+    pub fn fit(&self, info: &Info) -> Result<(), StoreError> {
         let address = self.address();
         let (name, server, config) = (&address.bucket, address.server(), &info.config);
         let all = address.subject(">");
@@ -154,9 +226,6 @@ impl Bucket {
             "does not acknowledge writes: turn no_ack off".to_owned()
         } else if config.retention != "limits" {
             format!("forgets what was read (retention {}): use another one", config.retention)
-        } else if config.max_age > 0 {
-            let age = show(Duration::from_nanos(config.max_age));
-            format!("forgets its records after {age}: set its TTL (max_age) to 0, for leases end by themselves")
         } else if (config.max_msgs > 0 || config.max_bytes > 0) && config.discard != "new" {
             "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs and \
              max_bytes"
@@ -288,6 +357,28 @@ impl Bucket {
         Ok(self.put(MARKER, text.into(), expected).await? != Put::Conflict)
     }
 
+    /// Marks that the bucket has never been used. See [`Bucket::is_new`].
+    ///
+    /// # Errors
+    /// The server's error.
+    pub async fn vouch(&self) -> Result<(), StoreError> {
+        for _ in 0..super::MOST_ATTEMPTS {
+            let expected = self.get(MARKER).await?.map_or(0, |marker| marker.revision);
+            if self.put(MARKER, NEW.into(), expected).await? != Put::Conflict {
+                return Ok(());
+            }
+        }
+        Err(StoreError::unknown(format!(
+            "the marker of bucket {} changes faster than it can be written",
+            self.address().bucket
+        )))
+    }
+
+    /// Whether an operator vouched that nobody has used the bucket before its marker was written.
+    pub fn is_new(marker: &Entry) -> bool {
+        marker.value.as_deref() == Some(NEW.as_bytes())
+    }
+
     /// Sends a request to JetStream.
     ///
     /// # Errors
@@ -334,10 +425,12 @@ impl Bucket {
 
     pub fn missing(&self) -> StoreError {
         let Address { bucket, .. } = self.address();
-        StoreError::misconfigured(format!(
-            "no bucket {bucket} in {}: make it with leaderctl store init",
-            self.address().server()
-        ))
+        let advice = if self.is_ours {
+            "make it with leaderctl store init"
+        } else {
+            "the programs whose key key= names have to make it"
+        };
+        StoreError::misconfigured(format!("no bucket {bucket} in {}: {advice}", self.address().server()))
     }
 
     /// The error if JetStream is missing. Only one case is certain: in the others, the server may have just started.

@@ -12,7 +12,7 @@ use super::record::{Content, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, list, slack};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::store::{
-    Administration, ErrorKind, Finding, Leases, Release, Report, StoreError, Verdict, parallel, round_trip,
+    Administration, EachPage, ErrorKind, Finding, Release, Report, StoreError, Verdict, parallel, round_trip,
 };
 use crate::time::BootInstant;
 use futures_util::StreamExt;
@@ -26,14 +26,15 @@ const OLDEST_VERSION: (u32, u32) = (2, 9);
 #[async_trait::async_trait]
 impl Administration for Nats {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let Some(snapshot) = self.look_dated(shard, Asks::Onlooker).await? else { return Ok(Report::default()) };
-        let now = BootInstant::now();
-        let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
-        Ok(Report { holder, last_term: snapshot.term().map(Term) })
+        let report = self.inspect_record(shard).await?;
+        match (&report.holder, &self.lock) {
+            (None, Some(lock)) => Ok(Report { holder: lock.holder().await?, ..report }),
+            _ => Ok(report),
+        }
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        list::list(self, prefix).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        list::list(self, prefix, each).await
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
@@ -57,43 +58,12 @@ impl Administration for Nats {
         Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be deleted")))
     }
 
-    /// The key goes last, and with it all marks of the shard: the next leader finds a new shard.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let (shard, led_mark) = (&candidate.shard, led_mark_of(&candidate.shard));
-        // Checks the permission to purge before anything is gone. The bound is 1, and the server takes that for no
-        // bound: it would remove all of a key that exists, so this key holds nothing.
-        self.bucket.sweep(NOTHING, 0).await?;
-        let ours = |snapshot: &Snapshot| Self::is_ours(candidate, snapshot) && snapshot.term() == Some(term.0);
-        if !self.look(shard).await?.is_some_and(|seen| ours(&seen)) {
-            return Ok(Release::NotHeld);
+        let release = self.forget_record(candidate, term).await?;
+        if let Some(lock) = &self.lock {
+            lock.let_go(candidate).await;
         }
-        let (info, keys) = self.bucket.keys().await?;
-        let notes = keys.into_iter().filter(|key| is_note_of(key, shard)).map(|key| async move {
-            match self.bucket.get(&key).await? {
-                Some(note) => self.bucket.sweep(&key, note.revision).await,
-                None => Ok(()),
-            }
-        });
-        parallel::answers(notes).await?;
-        let time = self.bucket.time(&info).await?.micros();
-        let Some(snapshot) = self.look(shard).await?.filter(ours) else { return Ok(Release::NotHeld) };
-        let slack = u64::try_from(slack(&info).as_micros()).unwrap_or(u64::MAX);
-        let is_ahead = term.0 >= time.saturating_sub(slack);
-        let Some(record) = snapshot.record().filter(|record| !is_ahead && !record.released) else {
-            // The next term would be lower.
-            return self.release(candidate, term).await;
-        };
-        // If we do not get as far as the key, the next leader writes another led mark.
-        let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
-        let Some(snapshot) = self.write(shard, record, snapshot.revision, None).await? else {
-            return Ok(Release::NotHeld);
-        };
-        if let Some(entry) = self.bucket.get(&led_mark).await? {
-            self.bucket.sweep(&led_mark, entry.revision).await?;
-        }
-        self.bucket.sweep(&key_of(shard), snapshot.revision).await?;
-        self.seen().remove(shard);
-        Ok(Release::Released)
+        Ok(release)
     }
 
     /// Makes the bucket and its marker if they are missing.
@@ -131,6 +101,10 @@ impl Administration for Nats {
         Ok(lines)
     }
 
+    async fn vouch(&self) -> Result<(), StoreError> {
+        self.bucket.vouch().await
+    }
+
     /// Checks everything that an election relies on.
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         let bucket = &self.bucket;
@@ -161,7 +135,59 @@ impl Administration for Nats {
             ),
         });
         findings.push(round_trip(bucket).await?);
+        if let Some(lock) = &self.lock {
+            lock.check(&mut findings).await?;
+        }
         Ok(findings)
+    }
+}
+
+/// The record by itself, without the key of other programs.
+impl Nats {
+    async fn inspect_record(&self, shard: &Shard) -> Result<Report, StoreError> {
+        let Some(snapshot) = self.look_dated(shard, Asks::Onlooker).await? else { return Ok(Report::default()) };
+        let now = BootInstant::now();
+        let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
+        Ok(Report { holder, last_term: snapshot.term().map(Term) })
+    }
+
+    /// The key goes last, and with it all marks of the shard: the next leader finds a new shard.
+    async fn forget_record(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (shard, led_mark) = (&candidate.shard, led_mark_of(&candidate.shard));
+        // Checks the permission to purge before anything is gone. The bound is 1, and the server takes that for no
+        // bound: it would remove all of a key that exists, so this key holds nothing.
+        self.bucket.sweep(NOTHING, 0).await?;
+        let ours = |snapshot: &Snapshot| Self::is_ours(candidate, snapshot) && snapshot.term() == Some(term.0);
+        if !self.look(shard).await?.is_some_and(|seen| ours(&seen)) {
+            return Ok(Release::NotHeld);
+        }
+        let (info, keys) = self.bucket.keys().await?;
+        let notes = keys.into_iter().filter(|key| is_note_of(key, shard)).map(|key| async move {
+            match self.bucket.get(&key).await? {
+                Some(note) => self.bucket.sweep(&key, note.revision).await,
+                None => Ok(()),
+            }
+        });
+        parallel::answers(notes).await?;
+        let time = self.bucket.time(&info).await?.micros();
+        let Some(snapshot) = self.look(shard).await?.filter(ours) else { return Ok(Release::NotHeld) };
+        let slack = u64::try_from(slack(&info).as_micros()).unwrap_or(u64::MAX);
+        let is_ahead = term.0 >= time.saturating_sub(slack);
+        let Some(record) = snapshot.record().filter(|record| !is_ahead && !record.released) else {
+            // The next term would be lower.
+            return self.release_record(candidate, term).await;
+        };
+        // If we do not get as far as the key, the next leader writes another led mark.
+        let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
+        let Some(snapshot) = self.write(shard, record, snapshot.revision, None).await? else {
+            return Ok(Release::NotHeld);
+        };
+        if let Some(entry) = self.bucket.get(&led_mark).await? {
+            self.bucket.sweep(&led_mark, entry.revision).await?;
+        }
+        self.bucket.sweep(&key_of(shard), snapshot.revision).await?;
+        self.seen().remove(shard);
+        Ok(Release::Released)
     }
 }
 

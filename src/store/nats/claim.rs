@@ -3,12 +3,13 @@
 //! The hazards are those of the store: see its module.
 
 use super::address::led_mark_of;
-use super::bucket::Put;
+use super::bucket::{Bucket, Put};
 use super::jetstream::{Entry, Stamp};
+use super::lock_key::{Kept, Taken};
 use super::record::{Content, LedMark, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, slack, watch};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Claim, ErrorKind, Grant, Leases, Observation, Release, Renewal, StoreError};
+use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, millis};
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -16,6 +17,87 @@ use std::time::Duration;
 #[async_trait::async_trait]
 impl Leases for Nats {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let Some(lock) = &self.lock else { return self.claim_record(candidate).await };
+        if lock.is_record_of(&self.bucket, &candidate.shard) {
+            return Err(lock.is_ours(&candidate.shard));
+        }
+        if let Taken::Theirs(stranger) = lock.take(candidate).await? {
+            // If a leader of ours has both, its record says more. A record of our own is from a leadership that was lost.
+            let Observation::Held(holder) = self.observe_record(&candidate.shard).await? else {
+                return Ok(Claim::Refused(stranger));
+            };
+            let is_own = holder.session.as_ref() == Some(&candidate.session);
+            return Ok(Claim::Refused(if is_own { stranger } else { holder }));
+        }
+        let claim = self.claim_record(candidate).await;
+        let may_lead = match &claim {
+            Ok(Claim::Granted(_)) => true,
+            Ok(Claim::Refused(_)) => false,
+            Err(error) => error.kind == ErrorKind::Unknown,
+        };
+        if !may_lead {
+            lock.let_go(candidate).await;
+        }
+        claim
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        match (self.observe_record(shard).await?, &self.lock) {
+            (Observation::Free, Some(lock)) => Ok(lock.holder().await?.map_or(Observation::Free, Observation::Held)),
+            (observation, _) => Ok(observation),
+        }
+    }
+
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let (record, called) = (self.renew_record(candidate, term, sequence), BootInstant::now());
+        let (renewal, revision) = match &self.lock {
+            None => record.await?,
+            Some(lock) => match tokio::join!(record, lock.renew(candidate, called)) {
+                (Ok((Renewal::Lost(holder), _)), _) | (_, Ok(Kept::Lost(holder))) => (Renewal::Lost(holder), None),
+                (Ok(renewed), Ok(Kept::Ours)) => renewed,
+                (Err(error), _) | (_, Err(error)) => {
+                    return Err(match error.kind {
+                        ErrorKind::NotApplied | ErrorKind::Unknown => StoreError::unknown(error.message),
+                        ErrorKind::Denied | ErrorKind::Misconfigured => error,
+                    });
+                }
+            },
+        };
+        let Some(revision) = revision else { return Ok(Renewed::alone(renewal)) };
+        Ok(Renewed { renewal, orders: self.orders_at(&candidate.shard, shards, revision, called).await })
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        if let Some(lock) = &self.lock {
+            lock.let_go(candidate).await;
+        }
+        self.release_record(candidate, term).await
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        if let Some(lock) = &self.lock
+            && self.observe_record(shard).await? == Observation::Free
+        {
+            return lock.freed().await;
+        }
+        watch::changed(self, shard).await
+    }
+
+    /// Doubts nothing. It is called for as long as we lead, and hears of orders meanwhile.
+    async fn doubted(&self, shard: &Shard) {
+        self.hear_orders(shard).await;
+    }
+}
+
+/// The record by itself, without the key of other programs.
+impl Nats {
+    async fn claim_record(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         if let Some(snapshot) = self.free_as_known(candidate)
             && let Some(grant) = self.succeed(candidate, &snapshot).await?
         {
@@ -35,77 +117,17 @@ impl Leases for Nats {
         Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be taken")))
     }
 
-    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+    pub(super) async fn observe_record(&self, shard: &Shard) -> Result<Observation, StoreError> {
         let Some(snapshot) = self.look_dated(shard, Asks::Candidate).await? else { return Ok(Observation::Free) };
         let now = BootInstant::now();
         Ok(if snapshot.left(now).is_zero() { Observation::Free } else { Observation::Held(snapshot.holder(now)) })
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        // One revision follows another, so of several renewals under way only one is applied in each round trip. On a
-        // slow network that is enough only if it is the right one.
-        let (shard, called) = (&candidate.shard, BootInstant::now());
-        self.begin_renewal(shard, term, sequence);
-        let mut snapshot = self.known(shard).filter(|snapshot| Self::is_ours(candidate, snapshot));
-        let mut written = false;
-        for _ in 0..MOST_ATTEMPTS {
-            let last = match snapshot.take() {
-                Some(known) => known,
-                None => match self.look(shard).await? {
-                    Some(seen) => seen,
-                    None => return Ok(Renewal::Lost(None)),
-                },
-            };
-            let record = match &last.content {
-                Content::Record(record) if record.is_of(candidate) && record.released => {
-                    return Ok(Renewal::Lost(None));
-                }
-                Content::Record(record) if record.is_of(candidate) => record,
-                Content::Deleted => return Ok(Renewal::Lost(None)),
-                Content::Record(_) | Content::Foreign => {
-                    return Ok(Renewal::Lost(Some(last.holder(BootInstant::now()))));
-                }
-            };
-            // Refused because it had been applied: the request was sent over two connections.
-            if written && record.beat == sequence && last.term() == Some(term.0) {
-                return Ok(Renewal::Renewed);
-            }
-            // A later leadership of the same session is later as well.
-            if record.beat >= sequence || last.term().is_some_and(|of_record| of_record > term.0) {
-                return Ok(Renewal::Overtaken);
-            }
-            let lease_ms = millis(candidate.lease);
-            let record = Record { beat: sequence, term: Some(term.0), lease_ms, ..record.clone() };
-            let hold_until = last.hold_until(BootInstant::now());
-            tokio::select! {
-                biased;
-                done = self.write(shard, record, last.revision, hold_until) => {
-                    if done?.is_some() {
-                        return Ok(Renewal::Renewed);
-                    }
-                    written = true;
-                }
-                // Another renewal of ours replaced that revision, so this one is refused, wherever it is.
-                () = self.succeeded_to(candidate, last.revision) => {
-                    if BootInstant::now().since(called) > self.bucket.connections.bound() / 8 {
-                        return Ok(Renewal::Overtaken);
-                    }
-                }
-            }
-            snapshot = self
-                .known(shard)
-                .filter(|snapshot| Self::is_ours(candidate, snapshot) && snapshot.revision != last.revision);
-            // Only one at a time can be applied. The renewal that was requested last counts from the latest instant.
-            if snapshot.is_some() && !self.is_latest(shard, term, sequence) {
-                return Ok(Renewal::Overtaken);
-            }
-        }
-        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be renewed")))
-    }
-
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+    pub(super) async fn release_record(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
-        let mut snapshot = self.known(shard).filter(|snapshot| Self::is_ours(candidate, snapshot));
+        // A record that we released is no answer: a claim of ours that was late may have replaced it.
+        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
+        let mut snapshot = self.known(shard).filter(|known| Self::is_ours(candidate, known) && is_held(known));
         let mut written = false;
         for _ in 0..MOST_ATTEMPTS {
             let last = match snapshot.take() {
@@ -131,10 +153,6 @@ impl Leases for Nats {
             written = true;
         }
         Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be released")))
-    }
-
-    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        watch::changed(self, shard).await
     }
 }
 
@@ -191,7 +209,14 @@ impl Nats {
                 return Ok(None);
             }
         }
-        Ok(Some(Grant { term: Term(term), start_after: hold_until.filter(|&until| until > BootInstant::now()) }))
+        if !self.is_sole(candidate, &snapshot).await? {
+            return Ok(None);
+        }
+        Ok(Some(Grant {
+            term: Term(term),
+            start_after: hold_until.filter(|&until| until > BootInstant::now()),
+            doubt: Doubt::Forgotten,
+        }))
     }
 
     /// Claims if there is no record. None if another candidate was faster.
@@ -215,8 +240,16 @@ impl Nats {
         let Some(snapshot) = self.write(&candidate.shard, record, expected, Some(all)).await? else { return Ok(None) };
         let kept = self.keep_led_mark(candidate, &snapshot, led_mark.clone()).await;
         let Some((stamp, heard)) = self.completed(candidate, kept).await? else { return Ok(None) };
+        if !self.is_sole(candidate, &snapshot).await? {
+            return Ok(None);
+        }
         let rest = |since| heard.plus(longest.saturating_sub(stamp.since(since).saturating_sub(slack(&info)))).min(all);
-        let by_marker = marker.map_or(all, |marker| rest(marker.stamp));
+        let by_marker = match marker {
+            Some(marker) if Bucket::is_new(&marker) => heard,
+            Some(marker) => rest(marker.stamp),
+            None => all,
+        };
+        let doubt = if deleted.is_none() && led_mark.is_none() { Doubt::FirstUse } else { Doubt::Forgotten };
         let by_deletion = match (deleted.and_then(|deleted| deleted.stamp), led_mark) {
             (Some(deleted), _) => rest(deleted),
             (None, Some(_)) => all,
@@ -227,7 +260,25 @@ impl Nats {
             known.hold_until = Some(hold_until);
         }
         let start_after = Some(hold_until).filter(|&until| until > BootInstant::now());
-        Ok(Some(Grant { term: Term(stamp.micros()), start_after }))
+        Ok(Some(Grant { term: Term(stamp.micros()), start_after, doubt }))
+    }
+
+    /// Whether the claim that stored `snapshot` is the only one that was granted.
+    ///
+    /// The leader of a replicated stream compares revisions when it accepts a write, and stores the write once a second
+    /// server has it. Servers before 2.9.21 accept several writes over one revision meanwhile, and acknowledge all
+    /// of them. By the time that a later write of ours is stored, they are stored as well. So of all claimants only the
+    /// last one then finds its record in place.
+    async fn is_sole(&self, candidate: &Candidate, snapshot: &Snapshot) -> Result<bool, StoreError> {
+        let look = async {
+            if !self.bucket.may_be_replicated().await? {
+                return Ok(true);
+            }
+            self.bucket.settle().await?;
+            Ok(self.look(&candidate.shard).await?.is_some_and(|now| now.revision == snapshot.revision))
+        };
+        let sole = look.await;
+        self.completed(candidate, sole).await
     }
 
     /// Marks that the shard was led: after its record `snapshot` was written, and before its tree starts. Then checks
@@ -262,6 +313,76 @@ impl Nats {
         Err(StoreError::unknown(format!("the record that shard {shard} was led changes faster than it can be kept")))
     }
 
+    /// Renews. Returns also the revision that the renewal got, if its acknowledgement told that.
+    async fn renew_record(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+    ) -> Result<(Renewal, Option<u64>), StoreError> {
+        // One revision follows another, so of several renewals under way only one is applied in each round trip. On a
+        // slow network that is enough only if it is the right one.
+        let (shard, called) = (&candidate.shard, BootInstant::now());
+        self.begin_renewal(shard, term, sequence);
+        // A record that we released is no answer: a claim of ours that was late may have replaced it.
+        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
+        let mut snapshot = self.known(shard).filter(|known| Self::is_ours(candidate, known) && is_held(known));
+        let mut written = false;
+        for _ in 0..MOST_ATTEMPTS {
+            let last = match snapshot.take() {
+                Some(known) => known,
+                None => match self.look(shard).await? {
+                    Some(seen) => seen,
+                    None => return Ok((Renewal::Lost(None), None)),
+                },
+            };
+            let record = match &last.content {
+                Content::Record(record) if record.is_of(candidate) && record.released => {
+                    return Ok((Renewal::Lost(None), None));
+                }
+                Content::Record(record) if record.is_of(candidate) => record,
+                Content::Deleted => return Ok((Renewal::Lost(None), None)),
+                Content::Record(_) | Content::Foreign => {
+                    return Ok((Renewal::Lost(Some(last.holder(BootInstant::now()))), None));
+                }
+            };
+            // Refused because it had been applied: the request was sent over two connections.
+            if written && record.beat == sequence && last.term() == Some(term.0) {
+                return Ok((Renewal::Renewed, None));
+            }
+            // A later leadership of the same session is later as well.
+            if record.beat >= sequence || last.term().is_some_and(|of_record| of_record > term.0) {
+                return Ok((Renewal::Overtaken, None));
+            }
+            let lease_ms = millis(candidate.lease);
+            let record = Record { beat: sequence, term: Some(term.0), lease_ms, ..record.clone() };
+            let hold_until = last.hold_until(BootInstant::now());
+            tokio::select! {
+                biased;
+                done = self.write(shard, record, last.revision, hold_until) => {
+                    if let Some(stored) = done? {
+                        return Ok((Renewal::Renewed, Some(stored.revision)));
+                    }
+                    written = true;
+                }
+                // Another renewal of ours replaced that revision, so this one is refused, wherever it is.
+                () = self.succeeded_to(candidate, last.revision) => {
+                    if BootInstant::now().since(called) > self.bucket.connections.bound() / 8 {
+                        return Ok((Renewal::Overtaken, None));
+                    }
+                }
+            }
+            snapshot = self
+                .known(shard)
+                .filter(|snapshot| Self::is_ours(candidate, snapshot) && snapshot.revision != last.revision);
+            // Only one at a time can be applied. The renewal that was requested last counts from the latest instant.
+            if snapshot.is_some() && !self.is_latest(shard, term, sequence) {
+                return Ok((Renewal::Overtaken, None));
+            }
+        }
+        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be renewed")))
+    }
+
     fn begin_renewal(&self, shard: &Shard, term: Term, sequence: u64) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = latest.entry(shard.clone()).or_insert((term, sequence));
@@ -292,7 +413,7 @@ impl Nats {
                 ErrorKind::NotApplied | ErrorKind::Unknown => Err(StoreError::unknown(error.message)),
                 ErrorKind::Denied | ErrorKind::Misconfigured => {
                     // We will not ask again soon, so others should not have to wait until the lease expires.
-                    let _ = self.release(candidate, Term(0)).await;
+                    let _ = self.release_record(candidate, Term(0)).await;
                     Err(error)
                 }
             },

@@ -16,6 +16,8 @@ pub struct Entry {
     pub stamp: Stamp,
     /// None if the key was deleted: the mark of the deletion replaced the value.
     pub value: Option<Vec<u8>>,
+    /// How long after that the server forgets it. None if its writer did not say.
+    pub lasts: Option<Duration>,
 }
 
 /// An instant on the server's clock, in nanoseconds since 1970.
@@ -112,6 +114,8 @@ pub struct Config {
     pub max_msgs_per_subject: i64,
     /// In nanoseconds.
     pub max_age: u64,
+    /// Whether a message may say when it is forgotten.
+    pub allow_msg_ttl: bool,
     pub num_replicas: u8,
     pub no_ack: bool,
     pub sealed: bool,
@@ -135,8 +139,15 @@ impl RawMessage {
     pub fn decoded(self) -> Option<Entry> {
         let headers = String::from_utf8(base64(&self.hdrs)?).unwrap_or_default();
         let value = if is_deletion(lines(&headers)) { None } else { Some(base64(&self.data)?) };
-        Some(Entry { revision: self.seq, stamp: Stamp::read(&self.time)?, value })
+        let lasts = lines(&headers).find(|(name, _)| name.eq_ignore_ascii_case("Nats-TTL"));
+        let lasts = lasts.and_then(|(_, lasts)| seconds(lasts.trim()));
+        Some(Entry { revision: self.seq, stamp: Stamp::read(&self.time)?, value, lasts })
     }
+}
+
+/// A time to live, as a number of seconds or with a unit. None for "never".
+fn seconds(text: &str) -> Option<Duration> {
+    text.parse().map(Duration::from_secs).ok().or_else(|| humantime::parse_duration(text).ok())
 }
 
 /// Whether the headers say that the message only marks a deletion or an expiry of the key.

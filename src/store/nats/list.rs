@@ -7,35 +7,46 @@
 use super::address::shard_of;
 use super::record::Content;
 use super::{Nats, slack};
-use crate::lease::{Shard, Term};
-use crate::store::{Holder, Report, StoreError, parallel};
+use crate::lease::Term;
+use crate::store::{EachPage, Holder, Report, StoreError};
 use crate::time::BootInstant;
+use futures_util::stream::{self, StreamExt};
 
-pub async fn list(store: &Nats, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+/// How many shards are in a page, and how many requests are under way at once.
+const PAGE: usize = 250;
+const AT_ONCE: usize = 64;
+
+pub async fn list(store: &Nats, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
     let (info, keys) = store.bucket.keys().await?;
     let time = store.bucket.time(&info).await?;
     let told = BootInstant::now();
     let mut shards: Vec<_> = keys.iter().filter_map(|key| shard_of(key)).collect();
     shards.retain(|shard| shard.as_str().starts_with(prefix));
-    let looks = shards.into_iter().map(|shard| async move { Ok((store.look(&shard).await?, shard)) });
-    let mut list = Vec::new();
-    for (snapshot, shard) in parallel::answers(looks).await? {
-        let Some(mut snapshot) = snapshot else { continue };
-        let report = match &snapshot.content {
-            Content::Record(_) => {
-                if let Some(stamp) = snapshot.stamp.filter(|_| !snapshot.dated) {
-                    snapshot.learn_age(time.since(stamp).saturating_sub(slack(&info)), told);
+    shards.retain(|shard| !store.lock.as_ref().is_some_and(|lock| lock.is_record_of(&store.bucket, shard)));
+    shards.sort();
+    let looks = shards.into_iter().map(|shard| async move { Ok::<_, StoreError>((store.look(&shard).await?, shard)) });
+    let mut pages = stream::iter(looks).buffered(AT_ONCE).chunks(PAGE);
+    while let Some(page) = pages.next().await {
+        let mut list = Vec::with_capacity(page.len());
+        for found in page {
+            let (snapshot, shard) = found?;
+            let Some(mut snapshot) = snapshot else { continue };
+            let report = match &snapshot.content {
+                Content::Record(_) => {
+                    if let Some(stamp) = snapshot.stamp.filter(|_| !snapshot.dated) {
+                        snapshot.learn_age(time.since(stamp).saturating_sub(slack(&info)), told);
+                    }
+                    let now = BootInstant::now();
+                    let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
+                    Report { holder, last_term: snapshot.term().map(Term) }
                 }
-                let now = BootInstant::now();
-                let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
-                Report { holder, last_term: snapshot.term().map(Term) }
-            }
-            Content::Foreign => Report { holder: Some(Holder::stranger()), last_term: None },
-            // The key was deleted, so the shard is not listed.
-            Content::Deleted => continue,
-        };
-        list.push((shard, report));
+                Content::Foreign => Report { holder: Some(Holder::stranger()), last_term: None },
+                // The key was deleted, so the shard is not listed.
+                Content::Deleted => continue,
+            };
+            list.push((shard, report));
+        }
+        each(list);
     }
-    list.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(list)
+    Ok(())
 }

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 /// The content of a key. Fields are added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
-    text: String,
+pub struct Kept {
+    pub text: String,
     /// How long the note lasts from when the server stored it. None: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    lasts_ms: Option<u64>,
+    pub lasts_ms: Option<u64>,
 }
 
 impl Kept {
@@ -62,7 +62,7 @@ impl Nats {
     }
 
     /// The content, ended or not. None if the key holds nothing.
-    fn kept(&self, key: &str, entry: &Entry) -> Result<Option<Kept>, StoreError> {
+    pub(super) fn kept(&self, key: &str, entry: &Entry) -> Result<Option<Kept>, StoreError> {
         let Some(value) = &entry.value else { return Ok(None) };
         let foreign = |_| {
             let bucket = &self.bucket.address().bucket;

@@ -201,6 +201,7 @@ impl Snapshot {
             since_millis: Some(record.since_ms),
             expires_in: Some(self.left(now)),
             renewed_ago: Some(self.age(now)),
+            doubt: None,
         }
     }
 }
@@ -342,7 +343,7 @@ mod tests {
     fn a_million_led_marks_are_read_as_they_were_written_or_taken_for_none() {
         let ours = LedMark { lease_ms: 15_000 }.encoded();
         fuzz::bent("led mark of nats://", &[&ours], |value, _| {
-            let entry = |value: Vec<u8>| Entry { revision: 1, stamp: Stamp(1), value: Some(value) };
+            let entry = |value: Vec<u8>| Entry { revision: 1, stamp: Stamp(1), value: Some(value), lasts: None };
             let read = LedMark::read(&entry(value.to_vec()));
             assert_eq!(LedMark::read(&entry(read.encoded())).lease_ms, read.lease_ms);
             if read.lease_ms == 0 { Fate::Refused } else { Fate::Accepted }

@@ -22,11 +22,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// How often the server says that it is there.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+pub const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A consumer that is silent for this long is gone.
-const SILENCE: Duration = Duration::from_secs(11);
+pub const SILENCE: Duration = Duration::from_secs(11);
 /// The server forgets a consumer without a listener after this time.
-const INACTIVE: Duration = Duration::from_secs(10);
+pub const INACTIVE: Duration = Duration::from_secs(10);
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -130,17 +130,17 @@ async fn consume(store: &Nats, shard: &Shard, inbox: &str) -> Result<(), StoreEr
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn number(message: &Message, header: &str) -> Option<u64> {
+pub fn number(message: &Message, header: &str) -> Option<u64> {
     message.headers.as_ref()?.get(header)?.as_str().parse().ok()
 }
 
 /// A message of the stream, and its number among those of this consumer.
 fn read(message: &Message) -> Option<(Snapshot, u64)> {
-    let (revision, sequence, stamp) = place(message.reply.as_ref()?.as_str())?;
+    let Place { revision, sequence, stamp, .. } = place(message.reply.as_ref()?.as_str())?;
     let deleted = message.headers.as_ref().is_some_and(|headers| {
         is_deletion(headers.iter().flat_map(|(name, values)| values.iter().map(|v| (name.as_ref(), v.as_str()))))
     });
@@ -151,14 +151,26 @@ fn read(message: &Message) -> Option<(Snapshot, u64)> {
     Some((snapshot, sequence))
 }
 
-/// The stream's number, the consumer's number, and the time of a message, from the subject that acknowledges it:
+/// Where a message stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number in the stream.
+    pub revision: u64,
+    /// Its number among those of the consumer.
+    pub sequence: u64,
+    pub stamp: Stamp,
+    /// How many follow that the stream has already.
+    pub pending: u64,
+}
+
+/// The place of a message, from the subject that acknowledges it:
 /// `$JS.ACK.STREAM.CONSUMER.DELIVERIES.REVISION.SEQUENCE.NANOSECONDS.PENDING`. After `ACK` there may be a domain and an
 /// account, and more parts may follow at the end.
-fn place(reply: &str) -> Option<(u64, u64, Stamp)> {
+pub fn place(reply: &str) -> Option<Place> {
     let tokens = reply.strip_prefix("$JS.ACK.")?.split('.').collect::<Vec<_>>();
     let from = if tokens.len() == 7 { 3 } else { 5 };
     let number = |index: usize| tokens.get(from + index)?.parse().ok();
-    Some((number(0)?, number(1)?, Stamp(number(2)?)))
+    Some(Place { revision: number(0)?, sequence: number(1)?, stamp: Stamp(number(2)?), pending: number(3)? })
 }
 
 #[cfg(test)]
@@ -174,8 +186,8 @@ mod tests {
         ];
         fuzz::bent_text("place of a message of JetStream", &seeds, |text, _| {
             let read = place(text);
-            if let Some((revision, sequence, stamp)) = read {
-                let written = format!("$JS.ACK.KV_b.c.1.{revision}.{sequence}.{}.0", stamp.0);
+            if let Some(Place { revision, sequence, stamp, pending }) = read {
+                let written = format!("$JS.ACK.KV_b.c.1.{revision}.{sequence}.{}.{pending}", stamp.0);
                 assert_eq!(place(&written), read);
             }
             (&read).into()
@@ -184,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_place_of_a_message_is_read_in_both_forms() {
-        let place_of = (7, 2, Stamp(1_795_268_611_017_220_056));
+        let place_of = Place { revision: 7, sequence: 2, stamp: Stamp(1_795_268_611_017_220_056), pending: 0 };
         assert_eq!(place("$JS.ACK.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0"), Some(place_of));
         assert_eq!(place("$JS.ACK._.hash.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0"), Some(place_of));
         assert_eq!(place("$JS.ACK.hub.hash.KV_b.xqnyZdQv.1.7.2.1795268611017220056.0.r4nd"), Some(place_of));

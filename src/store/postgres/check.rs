@@ -18,7 +18,9 @@ use super::watch::POLL;
 use super::{Postgres, list};
 use crate::lease::{self, Candidate, Shard, Term, show};
 use crate::store::error::in_short;
-use crate::store::{Administration, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip};
+use crate::store::{
+    Administration, EachPage, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip,
+};
 
 /// The first version with `AS MATERIALIZED`.
 const OLDEST: i32 = 120_000;
@@ -34,8 +36,8 @@ impl Administration for Postgres {
         Ok(Report { holder: look.holder(), last_term })
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        list::list(self, prefix).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        list::list(self, prefix, each).await
     }
 
     /// The row stays: see `statement`. A session that holds the advisory lock keeps it until its holder notices.
@@ -129,6 +131,11 @@ impl Administration for Postgres {
             lines.push(format!("each candidate needs: {}", table.grant("...")));
         }
         Ok(lines)
+    }
+
+    async fn vouch(&self) -> Result<(), StoreError> {
+        let server = &self.server;
+        server.ask(|_| server.statements.vouch(), &[], server.deadline()).await.map(drop)
     }
 
     /// Checks everything that an election relies on.
@@ -351,7 +358,7 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
     let term = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok());
     let granted = term.unwrap_or(0);
     let renew = [text(&shard), text(&me), number(&granted), number(&one), number(&lease), number(&none), number(&none)];
-    let rows = ask(server, &connection, &statements.renew(), &renew).await?;
+    let rows = ask(server, &connection, &statements.renew(0), &renew).await?;
     let renewed = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
     let release = [text(&shard), text(&me), number(&none), number(&two), text(&server.channel)];
     let rows = ask(server, &connection, &statements.release(), &release).await?;

@@ -6,13 +6,18 @@ use super::advisory::{Advisory, Taken};
 use super::statement::{Seen, integer, millis, number, seconds, text};
 use super::{Postgres, connection};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::store::{
+    Claim, Doubt, ErrorKind, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError,
+};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often a claim or renewal that was contradicted asks again: another process wrote in between.
 const MOST_ATTEMPTS: usize = 5;
+/// How long renewals go without orders after one that was to bring them has failed.
+const ORDERS_APART_FOR: Duration = Duration::from_mins(1);
 
 #[async_trait::async_trait]
 impl Leases for Postgres {
@@ -41,15 +46,23 @@ impl Leases for Postgres {
         Ok(self.look(shard).await?.holder().map_or(Observation::Free, Observation::Held))
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
-        let (renewal, locked) = self.renew_row(candidate, term, sequence).await?;
-        let Some(advisory) = &self.advisory else { return Ok(renewal) };
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let (renewal, locked, orders) = self.renew_with_orders(candidate, term, sequence, shards).await?;
+        let Some(advisory) = &self.advisory else { return Ok(Renewed { renewal, orders }) };
         match renewal {
-            Renewal::Lost(_) => Ok(renewal),
-            Renewal::Renewed | Renewal::Overtaken if locked && advisory.backend().is_some() => Ok(renewal),
+            Renewal::Lost(_) => Ok(Renewed::alone(renewal)),
+            Renewal::Renewed | Renewal::Overtaken if locked && advisory.backend().is_some() => {
+                Ok(Renewed { renewal, orders })
+            }
             Renewal::Renewed | Renewal::Overtaken => match advisory.take(&self.server, candidate.lease).await? {
-                Taken::Ours => Ok(renewal),
-                Taken::Theirs(stranger) => Ok(Renewal::Lost(Some(stranger))),
+                Taken::Ours => Ok(Renewed { renewal, orders }),
+                Taken::Theirs(stranger) => Ok(Renewed::alone(Renewal::Lost(Some(stranger)))),
             },
         }
     }
@@ -135,7 +148,11 @@ impl Postgres {
             if let Some(term) = term {
                 let term = Term(u64::try_from(term).map_err(|_| self.garbage(shard))?);
                 let remembered = row.try_get(1).map_err(|_| self.not_understood())?;
-                return Ok(Claim::Granted(Grant { term, start_after: start_after(*lease, remembered, &seen) }));
+                return Ok(Claim::Granted(Grant {
+                    term,
+                    start_after: start_after(*lease, remembered, &seen),
+                    doubt: if matches!(seen, Seen::Absent) { Doubt::FirstUse } else { Doubt::Forgotten },
+                }));
             }
             match seen {
                 Seen::Garbage => return Err(self.garbage(shard)),
@@ -149,12 +166,53 @@ impl Postgres {
         Err(contradicted(shard))
     }
 
-    async fn renew_row(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<(Renewal, bool), StoreError> {
+    /// Renews, and reads the orders of `shards` in the same statement, unless that has failed a short time ago.
+    ///
+    /// A statement that names a table which is missing, denied or locked does nothing else either. The lease must not
+    /// suffer from that.
+    async fn renew_with_orders(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<(Renewal, bool, Option<Vec<Option<Note>>>), StoreError> {
+        let now = BootInstant::now().as_nanos();
+        if shards.is_empty() || now < self.orders_apart_until.load(Ordering::Relaxed) {
+            return self
+                .renew_row(candidate, term, sequence, &[])
+                .await
+                .map(|(renewal, locked, _)| (renewal, locked, None));
+        }
+        match self.renew_row(candidate, term, sequence, shards).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let until = BootInstant::now().plus(ORDERS_APART_FOR);
+                self.orders_apart_until.store(until.as_nanos(), Ordering::Relaxed);
+                match error.kind {
+                    ErrorKind::Denied | ErrorKind::Misconfigured => {
+                        let (renewal, locked, _) = self.renew_row(candidate, term, sequence, &[]).await?;
+                        Ok((renewal, locked, None))
+                    }
+                    ErrorKind::NotApplied | ErrorKind::Unknown => Err(error),
+                }
+            }
+        }
+    }
+
+    async fn renew_row(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<(Renewal, bool, Option<Vec<Option<Note>>>), StoreError> {
         let backend = self.advisory.as_ref().and_then(Advisory::backend);
         let (shard, session) = (candidate.shard.as_str(), candidate.session.as_str());
         let (term_number, sequence_number, lease) = (integer(term.0), integer(sequence), millis(candidate.lease));
         let (pid, started) = backend.map_or((0, 0), |backend| (i64::from(backend.pid), backend.started));
-        let parameters = [
+        let orders_of: Vec<&str> = shards.iter().map(Shard::as_str).collect();
+        let mut parameters = vec![
             text(&shard),
             text(&session),
             number(&term_number),
@@ -163,34 +221,36 @@ impl Postgres {
             number(&pid),
             number(&started),
         ];
-        let (statement, deadline) = (self.server.statements.renew(), self.server.deadline());
+        parameters.extend(orders_of.iter().map(text));
+        let (statement, deadline) = (self.server.statements.renew(shards.len()), self.server.deadline());
         for _ in 0..MOST_ATTEMPTS {
             let answer = self.server.ask_urgently(&statement, &parameters, deadline).await?;
             let row = self.first(&answer)?;
             let flag = |column| row.try_get::<_, bool>(column).map_err(|_| self.not_understood());
             let (applied, locked) = (flag(0)?, flag(1)?);
+            let is = |renewal| Ok((renewal, locked, Self::orders_in(row, shards.len())));
             if applied {
-                return Ok((Renewal::Renewed, locked));
+                return is(Renewal::Renewed);
             }
             match Seen::read(row) {
-                Seen::Absent => return Ok((Renewal::Lost(None), locked)),
+                Seen::Absent => return is(Renewal::Lost(None)),
                 Seen::Garbage => {
                     let owner = "something that writes other rows".to_owned();
-                    return Ok((Renewal::Lost(Some(Holder { owner, ..Holder::default() })), locked));
+                    return is(Renewal::Lost(Some(Holder { owner, ..Holder::default() })));
                 }
                 Seen::Record(record) if !record.is_of(candidate) => {
-                    return Ok((Renewal::Lost(Some(record.holder()).filter(|_| !record.free)), locked));
+                    return is(Renewal::Lost(Some(record.holder()).filter(|_| !record.free)));
                 }
                 // It was released, or the row is from before our term: a restored row does not know us.
                 Seen::Record(record) if record.released || record.term < term => {
-                    return Ok((Renewal::Lost(None), locked));
+                    return is(Renewal::Lost(None));
                 }
                 // The statement was sent twice, and was applied the first time.
                 Seen::Record(record) if record.term == term && record.beat == sequence && answer.again => {
-                    return Ok((Renewal::Renewed, locked));
+                    return is(Renewal::Renewed);
                 }
                 Seen::Record(record) if record.term > term || record.beat >= sequence => {
-                    return Ok((Renewal::Overtaken, locked));
+                    return is(Renewal::Overtaken);
                 }
                 // The row changed while the statement waited for it.
                 Seen::Record(_) => {}

@@ -54,6 +54,12 @@ impl Site {
             &SqlState::INSUFFICIENT_PRIVILEGE => {
                 StoreError::denied(format!("{server} denied user {user} CONNECT on database {database}: {message}"))
             }
+            // Of the server, or of the role or the database alone.
+            &SqlState::TOO_MANY_CONNECTIONS => StoreError::not_applied(format!(
+                "{server} has no connection left for user {user}: {message}: raise max_connections, or the CONNECTION \
+                 LIMIT that is meant, or connect through a pooler in transaction mode: standbys behind one look instead \
+                 of being told"
+            )),
             code if code.code().starts_with("28") => {
                 StoreError::denied(format!("{server} does not let in user {user}: {message}"))
             }

@@ -8,13 +8,14 @@ use super::connection::Connection;
 use super::statement::{LIST_PAGE, Seen, text};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{Holder, Report, StoreError};
+use crate::store::{EachPage, Holder, Report, StoreError};
 
 /// Lists the shards from their rows. An advisory lock of another program belongs to one shard, and no row says to
 /// which.
-pub async fn list(store: &Postgres, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-    let (mut list, mut after) = (Vec::new(), String::new());
+pub async fn list(store: &Postgres, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+    let (mut listed, mut after) = (0, String::new());
     loop {
+        let mut list = Vec::new();
         let parameters = [text(&prefix), text(&after)];
         let statement = |_: &Connection| store.server.statements.list();
         let answer = store.server.ask(statement, &parameters, store.server.deadline()).await?;
@@ -29,12 +30,12 @@ pub async fn list(store: &Postgres, prefix: &str) -> Result<Vec<(Shard, Report)>
             };
             list.push((shard, report));
         }
-        if list.len() > MOST_LISTED {
+        listed += list.len();
+        if listed > MOST_LISTED {
             return Err(allowance::too_long(&store.server.site.server));
         }
-        let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { break };
+        each(list);
+        let Some(end) = answer.rows.last().filter(|_| answer.rows.len() >= LIST_PAGE) else { return Ok(()) };
         after = end.try_get(0).map_err(|_| store.not_understood())?;
     }
-    list.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(list)
 }

@@ -47,13 +47,27 @@ pub const COLUMNS: &str = "shard, page, text, expires_at";
 
 /// The condition that the note of a row `n` has not ended at `c.now`.
 const STANDS: &str = "(n.expires_at IS NULL OR n.expires_at > c.now)";
-const NOTE: &str = "n.text::text, extract(epoch FROM n.expires_at)::float8 - extract(epoch FROM c.now)::float8";
+const TEXT: &str = "n.text::text";
+const LEFT: &str = "extract(epoch FROM n.expires_at)::float8 - extract(epoch FROM c.now)::float8";
 
 impl Statements {
     /// Parameters: shard, page. Returns: a row with the note, or none.
     pub fn read_note(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
-        format!("WITH {context} SELECT {NOTE} FROM c JOIN {notes} AS n ON n.shard = $1 AND n.page = $2 AND {STANDS}")
+        format!(
+            "WITH {context} SELECT {TEXT}, {LEFT} FROM c JOIN {notes} AS n ON n.shard = $1 AND n.page = $2 AND {STANDS}"
+        )
+    }
+
+    /// Two columns for the answer to another statement: the orders of the shard that parameter `number` names.
+    pub(super) fn orders(&self, number: usize) -> String {
+        let (notes, page) = (&self.notes, page_name(&Page::Orders));
+        let column = |what| {
+            format!(
+                "(SELECT {what} FROM {notes} AS n WHERE n.shard = ${number} AND n.page = '{page}' AND {STANDS} LIMIT 1), "
+            )
+        };
+        column(TEXT) + &column(LEFT)
     }
 
     /// Parameters: shard, page, text, and the milliseconds that it lasts. Returns: whether it was applied.
@@ -107,7 +121,7 @@ impl Statements {
     fn standbys(&self) -> String {
         let (context, notes) = (self.context(false), &self.notes);
         format!(
-            "WITH {context} SELECT {NOTE}, n.shard::text, n.page::text FROM c CROSS JOIN {notes} AS n \
+            "WITH {context} SELECT {TEXT}, {LEFT}, n.shard::text, n.page::text FROM c CROSS JOIN {notes} AS n \
              WHERE starts_with(n.page::text, '{STANDBY}') AND starts_with(n.shard::text, $1) AND {STANDS} \
              AND (n.shard, n.page) > ($2, $3) ORDER BY n.shard, n.page LIMIT {LIST_PAGE}"
         )
@@ -127,6 +141,16 @@ impl Postgres {
 
     pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {
         self.ask_for_notes(&self.server.statements.forget_notes(), &[text(&shard.as_str())]).await.map(drop)
+    }
+
+    /// The orders of so many shards in the answer to a renewal. None if another program wrote them.
+    pub(super) fn orders_in(row: &Row, shards: usize) -> Option<Vec<Option<Note>>> {
+        let note = |index: usize| {
+            let text: Option<String> = row.try_get(2 + 2 * index).ok()?;
+            let lasts: Option<f64> = row.try_get(3 + 2 * index).ok()?;
+            Some(text.map(|text| Note::lasting(text, lasts.map(seconds))))
+        };
+        (0..shards).map(note).collect()
     }
 
     /// The note in the first columns of a row.

@@ -122,6 +122,15 @@ impl Statements {
         )
     }
 
+    /// Makes the table count as one that has always remembered.
+    pub fn vouch(&self) -> String {
+        let table = &self.table;
+        format!(
+            "UPDATE {table} AS m SET session = {THIS_TRANSACTION}, since = 'epoch' \
+             WHERE m.shard = '{MARKER}' AND m.session = m.xmin::text"
+        )
+    }
+
     /// Records a failover or restored rows, if there were any.
     pub fn remember(&self, has_timeline: bool) -> String {
         let (context, marker) = (self.context(has_timeline), self.marker());
@@ -154,9 +163,10 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, session, term, sequence, lease, and the pid and start of the backend that holds the advisory
-    /// lock. Returns: whether it was applied; whether that backend holds the lock; the row as it was before.
-    pub fn renew(&self) -> String {
+    /// Parameters: shard, session, term, sequence, lease, the pid and start of the backend that holds the advisory lock,
+    /// and as many shards whose orders are read. Returns: whether it was applied; whether that backend holds the lock;
+    /// the notes of those shards; the row as it was before.
+    pub fn renew(&self, orders_of: usize) -> String {
         let (context, table) = (self.context(false), &self.table);
         let locked = match self.advisory_lock {
             None => "true".to_owned(),
@@ -166,12 +176,13 @@ impl Statements {
                 is_lock(key)
             ),
         };
+        let orders: String = (0..orders_of).map(|index| self.orders(8 + index)).collect();
         format!(
             "WITH {context}, r AS (UPDATE {table} AS l SET beat = $4, lease_ms = $5, \
              expires = c.now + $5 * interval '1 millisecond' FROM c \
              WHERE l.shard = $1 AND l.session = $2 AND l.term = $3 AND l.beat < $4 AND NOT l.released \
              RETURNING l.beat) \
-             SELECT (SELECT count(*) FROM r) > 0, {locked}, {COLUMNS} \
+             SELECT (SELECT count(*) FROM r) > 0, {locked}, {orders}{COLUMNS} \
              FROM c LEFT JOIN {table} AS l ON l.shard = $1"
         )
     }
@@ -345,6 +356,7 @@ impl Record {
             since_millis: Some(whole_millis(seconds(self.since))),
             expires_in: Some(seconds(self.left)),
             renewed_ago: Some(self.lease.saturating_sub(seconds(self.left))),
+            doubt: None,
         }
     }
 }

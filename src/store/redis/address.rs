@@ -3,6 +3,7 @@
 //! The hazard: if a reader guesses what is left out and ignores what is misspelt, two candidates use two places, and
 //! both lead. This reader ignores nothing.
 
+use super::lock_key::LockKey;
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
 use std::path::PathBuf;
 
@@ -25,6 +26,8 @@ pub struct Address {
     pub(super) replicas: u32,
     /// Some if connections use TLS, those to the Sentinels too.
     pub(super) tls: Option<Box<TlsFiles>>,
+    /// The lock of other programs that is held in addition to the lease.
+    pub(super) lock_key: Option<Box<LockKey>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +50,18 @@ pub struct Login {
 }
 
 impl Address {
+    /// Whether a lock of other programs is held in addition to the lease.
+    #[must_use]
+    pub fn shares_a_lock(&self) -> bool {
+        self.lock_key.is_some()
+    }
+
     /// Reads the text after `SCHEME:`.
     ///
     /// # Errors
     /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
-        const COMMON: [&str; 5] = ["prefix", "wait", "ca", "cert", "key"];
+        const COMMON: [&str; 7] = ["prefix", "wait", "lock_key", "info_key", "ca", "cert", "key"];
         let (scheme, more): (&'static str, &[&str]) = match scheme {
             "redis" => ("redis", &[]),
             "rediss" => ("rediss", &[]),
@@ -77,6 +86,7 @@ impl Address {
         if replicas == Some(0) {
             return Err(format!("wait=0 of {scheme}:// waits for no replica: leave it out"));
         }
+        let lock_key = LockKey::read(scheme, url.take("lock_key"), url.take("info_key"), &prefix)?;
         let files = url.take_tls_files()?;
         let tls = if scheme.starts_with("rediss") {
             Some(Box::new(files))
@@ -91,7 +101,7 @@ impl Address {
             "redis+sentinel" | "rediss+sentinel" => sentinel(scheme, &mut url)?,
             _ => tcp(scheme, &mut url)?,
         };
-        Ok(Self { target, login, db, prefix, replicas: replicas.unwrap_or(0), tls })
+        Ok(Self { target, login, db, prefix, replicas: replicas.unwrap_or(0), tls, lock_key: lock_key.map(Box::new) })
     }
 }
 
@@ -167,6 +177,7 @@ mod tests {
             prefix: "leaderrun:".to_owned(),
             replicas: 0,
             tls: None,
+            lock_key: None,
         };
         assert_eq!(plain, expected);
 
@@ -187,6 +198,17 @@ mod tests {
         assert_eq!(sentinels, [host("one", None), host("two", Some(7))]);
         assert_eq!((master.as_str(), found.db, login.user.as_deref()), ("mymaster", 5, Some("s")));
         assert!(read("rediss+sentinel://one/m").unwrap().tls.is_some());
+        assert!(!plain.shares_a_lock());
+    }
+
+    #[test]
+    fn the_lock_of_other_programs_and_their_record_are_named_in_full() {
+        let address = read("redis://h?lock_key=maplefile:leader:lock&info_key=maplefile:leader:info").unwrap();
+        let expected = LockKey { key: "maplefile:leader:lock".into(), info: Some("maplefile:leader:info".into()) };
+        assert_eq!(address.lock_key, Some(Box::new(expected)));
+        for url in ["redis+unix:///s?lock_key=a%20b", "rediss+sentinel://one/m?lock_key=a%20b"] {
+            assert_eq!(*read(url).unwrap().lock_key.unwrap(), LockKey { key: "a b".into(), info: None });
+        }
     }
 
     #[test]
@@ -201,6 +223,15 @@ mod tests {
             "redis://h?db=1",
             "redis://h?wait=0",
             "redis://h?wait=-1",
+            "redis://h?lock_key=",
+            "redis://h?lock_key=a&lock_key=b",
+            "redis://h?lock_key=a%0Ab",
+            "redis://h?info_key=a",
+            "redis://h?lock_key=a&info_key=a",
+            "redis://h?lock_key=a&info_key=",
+            "redis://h?lock_key=leaderrun:{leases}:lock:a",
+            "redis://h?lock_key=a&info_key=leaderrun:{leases}:leader:a",
+            "redis://h?prefix=p:&lock_key=p:{leases}:store",
             "redis://h?ca=/x",
             "redis://user@h",
             "redis://user:@h",

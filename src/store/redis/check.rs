@@ -9,14 +9,14 @@ use super::failure::Failure;
 use super::watch::Subscription;
 use super::{Redis, list, script};
 use crate::lease::{Candidate, Session, Shard, Term, show};
-use crate::store::{Administration, ErrorKind, Finding, Release, Report, StoreError, round_trip};
-use crate::time::millis;
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Release, Report, StoreError, round_trip};
+use crate::time::{millis, wall_clock_millis};
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 
 /// When scratch keys expire that the check may not delete.
 const SCRATCH_MILLIS: u64 = 10_000;
-const MISSING: &str = "permission missing";
+pub const MISSING: &str = "permission missing";
 
 #[async_trait::async_trait]
 impl Administration for Redis {
@@ -24,8 +24,8 @@ impl Administration for Redis {
         self.report(shard, &self.look(shard).await?)
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        list::list(self, prefix).await
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        list::list(self, prefix, each).await
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
@@ -42,10 +42,11 @@ impl Administration for Redis {
     /// behind.
     async fn forget(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
-        let mut keys = self.keys(shard).to_vec();
+        let mut keys = self.keys(shard);
+        let fixed = keys.len().to_string();
         keys.extend(list::notes(self, shard).await?);
         let (order, lease, channel) = (self.next_order(), millis(candidate.lease).to_string(), self.channel(shard));
-        let arguments = [candidate.session.as_str(), &order, &lease, &channel];
+        let arguments = [candidate.session.as_str(), &order, &lease, &channel, &fixed];
         let reply = script::run(&self.client, &self.scripts.forget, &keys, &arguments, None).await?;
         match reply.kind() {
             "released" => {
@@ -67,9 +68,14 @@ impl Administration for Redis {
             if known.is_zero() {
                 format!("wrote down in {marker} that it remembers from now on: no new leader for one lease duration")
             } else {
-                format!("{marker} says that it has remembered for {}", show(known))
+                format!("{marker} says that it has remembered {}", remembered(known))
             },
         ])
+    }
+
+    async fn vouch(&self) -> Result<(), StoreError> {
+        let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
+        self.run(&self.scripts.remember, &nobody, &["new"], None).await.map(drop)
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
@@ -92,6 +98,7 @@ impl Administration for Redis {
         check_persistence(&info, &mut findings);
         check_replicas(self.replicas, &info, &mut findings);
         check_permissions(self, &place, &mut findings).await?;
+        self.check_lock_key(&place, &mut findings).await?;
         if !findings.iter().any(|finding| finding.text.starts_with(MISSING)) {
             check_memory_of_leases(self, &mut findings).await?;
         }
@@ -253,10 +260,20 @@ fn permission(
     }
 }
 
+/// For how long the server has remembered. Since 1970, if an operator vouched for it.
+fn remembered(known: Duration) -> String {
+    if known.as_millis() > u128::from(wall_clock_millis() / 2) {
+        return "since it was new, as an operator said".to_owned();
+    }
+    format!("for {}", show(known))
+}
+
 /// Checks whether the scripts work, how fast, and what the server remembers.
 async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let shard = "leaderctl-check".parse::<Shard>().map_err(StoreError::unknown)?;
-    let (reply, time) = match round_trip::measure(|| store.look(&shard)).await {
+    let keys = store.own_keys(&shard);
+    let look = || script::run(&store.client, &store.scripts.look, &keys, &["0"], None);
+    let (reply, time) = match round_trip::measure(look).await {
         Ok(measured) => measured,
         Err(error) if matches!(error.kind, ErrorKind::Misconfigured | ErrorKind::Denied) => {
             findings.push(Finding::bad(error.message));
@@ -265,7 +282,9 @@ async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> R
         Err(error) => return Err(error),
     };
     findings.push(match reply.number(4).map(Duration::from_millis) {
-        Some(known) => Finding::good(format!("the server is known to have forgotten nothing for {}", show(known))),
+        Some(known) => {
+            Finding::good(format!("the server is known to have forgotten nothing, and to have remembered {}", remembered(known)))
+        }
         None => Finding::doubtful(
             "the server was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration; \
              leaderctl store init starts that time",
@@ -276,7 +295,7 @@ async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> R
 }
 
 /// Sends one command.
-async fn ask(store: &Redis, command: &Cmd) -> Result<Result<Value, Failure>, StoreError> {
+pub async fn ask(store: &Redis, command: &Cmd) -> Result<Result<Value, Failure>, StoreError> {
     let talk: Talk<'_> = store.client.talk(store.client.deadline()).await?;
     Ok(talk.ask(command).await)
 }

@@ -5,11 +5,14 @@
 //! they have seen.
 
 use super::script::{Counts, Reply};
-use super::{DRIFT_PARTS, FORGOTTEN, Redis, Rival, Seen, record};
+use super::{DRIFT_PARTS, Redis, Rival, Seen, record, unknown};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, StoreError};
+use crate::store::{
+    Claim, Doubt, Grant, Holder, Leases, Note, Observation, Page, Release, Renewal, Renewed, StoreError,
+};
 use crate::time::{BootInstant, millis, rfc3339, wall_clock_millis};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 #[async_trait::async_trait]
 impl Leases for Redis {
@@ -29,13 +32,16 @@ impl Leases for Redis {
             "granted" => Ok(Claim::Granted(self.granted(candidate, &reply, now)?)),
             "stale" => Err(StoreError::unknown("a later request overtook this claim")),
             "unknown" => {
-                let expires_in = Some(reply.millis(1));
-                let holder = Holder { owner: FORGOTTEN.to_owned(), expires_in, ..Holder::default() };
+                let holder = unknown(&reply, 1, 2);
                 self.refused_by(candidate, &holder, sent);
                 Ok(Claim::Refused(holder))
             }
-            _ => {
+            kind => {
                 let holder = self.holder(&candidate.shard, &reply, 0)?.ok_or_else(|| reply.not_understood())?;
+                if kind == "taken" {
+                    self.taken_from(&candidate.shard, lease);
+                    return Ok(Claim::Refused(holder));
+                }
                 self.refused_by(candidate, &holder, sent);
                 Ok(Claim::Refused(holder))
             }
@@ -45,6 +51,9 @@ impl Leases for Redis {
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
         let sent = BootInstant::now();
         let reply = self.look(shard).await?;
+        if reply.kind() == "taken" {
+            return Ok(self.taker(&reply, 0).map_or(Observation::Free, Observation::Held));
+        }
         // Only a claim makes the server remember from now on. After that it is known when a lease may be granted.
         if reply.word(4).is_empty() {
             return Ok(Observation::Free);
@@ -55,30 +64,33 @@ impl Leases for Redis {
         Ok(Observation::Held(holder))
     }
 
-    async fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Result<Renewal, StoreError> {
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
         let (order, now) = (self.next_order(), rfc3339(wall_clock_millis()));
         let seen = self.seen().get(&candidate.shard).cloned().unwrap_or_default();
         let lease = millis(candidate.lease);
         // If this process did not claim, this cannot be the renewal of a lease that anything remembers.
         let began = if seen.began == 0 { wall_clock_millis() } else { seen.began };
         let started_at = if seen.started_at.is_empty() { &now } else { &seen.started_at };
-        let arguments = [
-            candidate.session.as_str(),
-            &order,
-            &lease.to_string(),
-            &record::tail(candidate),
-            &record::unfinished(candidate, lease, started_at, &now),
-            &term.to_string(),
-            &sequence.to_string(),
-            &began.to_string(),
-        ];
+        let (lease_millis, tail) = (lease.to_string(), record::tail(candidate));
+        let record = record::unfinished(candidate, lease, started_at, &now);
+        let (term, sequence, began) = (term.to_string(), sequence.to_string(), began.to_string());
+        let orders: Vec<String> = shards.iter().map(|shard| self.note_key(shard, &Page::Orders)).collect();
+        let session = candidate.session.as_str();
+        let mut arguments = vec![session, &order, &lease_millis, &tail, &record, &term, &sequence, &began];
+        arguments.extend(orders.iter().map(String::as_str));
         let renewed: Counts = |reply| reply.kind() == "renewed";
         let reply = self.run(&self.scripts.renew, &candidate.shard, &arguments, Some(renewed)).await?;
         match reply.kind() {
-            "renewed" => Ok(Renewal::Renewed),
-            "overtaken" => Ok(Renewal::Overtaken),
-            "lost" if reply.word(1).is_empty() => Ok(Renewal::Lost(None)),
-            "lost" => Ok(Renewal::Lost(self.holder(&candidate.shard, &reply, 1)?)),
+            "renewed" => Ok(Renewed { renewal: Renewal::Renewed, orders: orders_in(&reply, shards.len()) }),
+            "overtaken" => Ok(Renewed::alone(Renewal::Overtaken)),
+            "lost" if reply.word(1).is_empty() => Ok(Renewed::alone(Renewal::Lost(None))),
+            "lost" => Ok(Renewed::alone(Renewal::Lost(self.holder(&candidate.shard, &reply, 1)?))),
             _ => Err(reply.not_understood()),
         }
     }
@@ -102,6 +114,19 @@ impl Leases for Redis {
     async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         self.wait_for_release(shards).await
     }
+}
+
+/// The orders that came with the answer to a renewal: for each shard a text and what is left of its time. None if one
+/// could not be read.
+fn orders_in(reply: &Reply, shards: usize) -> Option<Vec<Option<Note>>> {
+    let note = |index: usize| {
+        let (text, left) = (reply.word(2 * index + 1), reply.word(2 * index + 2));
+        let left: i64 = left.parse().ok()?;
+        // For a note without an end, the server reports a negative time.
+        let lasts = u64::try_from(left).ok().map(Duration::from_millis);
+        Some((!text.is_empty()).then(|| Note::lasting(text.to_owned(), lasts)))
+    };
+    (0..shards).map(note).collect::<Option<_>>().filter(|_| !reply.garbled)
 }
 
 impl Redis {
@@ -140,7 +165,7 @@ impl Redis {
         let seen = Seen { lease_millis: millis(candidate.lease), began, started_at, rival: None };
         self.seen().insert(candidate.shard.clone(), seen);
         self.subscription().take();
-        Ok(Grant { term: Term(term), start_after: deleted.max(rival) })
+        Ok(Grant { term: Term(term), start_after: deleted.max(rival), doubt: Doubt::Forgotten })
     }
 }
 

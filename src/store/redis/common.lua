@@ -1,6 +1,8 @@
 -- Every script begins with this: which run of which server this is, and what it remembers. A read-only script passes
 -- through here as well, so nothing is written but in functions.
 local LOCK, LAST, RECORD, STORE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- The lock of other programs, and what its holder says of itself there. Set by the scripts that take or show it.
+local KEY, INFO
 
 local function number(value)
   -- tostring() would write a time in milliseconds as 1.7e+12.
@@ -125,6 +127,30 @@ local function held(lock, at_least)
   return { lock.foreign and 'foreign' or 'held', lock.text, number(math.max(lock.left, at_least)) }
 end
 
+-- Who stands in our way by holding the lock of other programs. Nil if that is nobody, or this session.
+local function taken(session, at_least)
+  local value = KEY and call('GET', KEY)
+  if not value or value == session then
+    return nil
+  end
+  local left = call('PTTL', KEY)
+  if left == -1 then
+    error('LEADERRUN-ETERNAL-KEY')
+  end
+  return { 'taken', value, number(math.max(left, at_least)), INFO and call('GET', INFO) or '' }
+end
+
+local function has_key(session)
+  return KEY and call('GET', KEY) == session
+end
+
+local function free_key()
+  call('DEL', KEY)
+  if INFO then
+    call('DEL', INFO)
+  end
+end
+
 -- The lock comes last: should a permission be missing on the way, nobody holds anything.
 local function lead(session, order, lease, tail, record, term, beat, since, last)
   call('SET', RECORD, record .. ',"term":' .. term .. '}', 'PX', lease)
@@ -132,5 +158,33 @@ local function lead(session, order, lease, tail, record, term, beat, since, last
     session = session, term = tonumber(term), ends = now + lease, lease = tonumber(lease), order = tonumber(order),
     released = false, after = last.after, revoked = last.revoked,
   })
+  if INFO then
+    call('SET', INFO, record .. ',"term":' .. term .. '}', 'PX', lease)
+  end
+  if KEY then
+    call('SET', KEY, session, 'PX', lease)
+  end
   call('SET', LOCK, session .. ' ' .. term .. ' ' .. beat .. ' ' .. since .. ' ' .. tail, 'PX', lease)
+end
+
+-- What is to be shown of the shard: who holds it, or who may, and its last term.
+local function look(since, lease)
+  local lock, last = lock(), last()
+  local unknown = since and unknown_for(since, last, lease) or 0
+  local answer = { 'free', '', number(unknown) }
+  local taken = not lock and taken(nil, unknown)
+  if lock then
+    answer = held(lock, unknown)
+  elseif taken then
+    return { taken[1], taken[2], taken[3], number(last.term), since and number(now - since) or '', '', taken[4] }
+  elseif unknown > 0 then
+    answer[1] = 'unknown'
+  end
+  answer[4] = number(last.term)
+  answer[5] = since and number(now - since) or ''
+  -- Both are written at one instant.
+  if lock and last.session == lock.session and last.term == lock.term then
+    answer[6] = number(math.max(0, last.lease - lock.left))
+  end
+  return answer
 end

@@ -139,7 +139,8 @@ impl Client {
 
     /// The circumstances of a request, for its errors.
     pub fn about<'a>(&'a self, place: &'a str, keys: &'a [String]) -> Circumstances<'a> {
-        Circumstances { place, login: &self.address.login, keys }
+        let lock_key = self.address.lock_key.as_ref().map(|lock_key| lock_key.key.as_str());
+        Circumstances { place, login: &self.address.login, keys, lock_key }
     }
 
     async fn server(&self, deadline: Instant) -> Result<Server<'_>, StoreError> {

@@ -12,6 +12,9 @@ use crate::store::error::{in_short, innermost};
 use redis::{ErrorKind, RedisError};
 use std::time::Duration;
 
+/// How many keys of a shard are our own: those of lock_key= follow.
+const OWN_KEYS: usize = 4;
+
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -37,6 +40,8 @@ pub struct Circumstances<'a> {
     pub login: &'a Login,
     /// The keys of the script, in its order.
     pub keys: &'a [String],
+    /// The key of other programs that the scripts use too.
+    pub lock_key: Option<&'a str>,
 }
 
 impl From<RedisError> for Failure {
@@ -120,6 +125,12 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
         "WRONGPASS" => StoreError::denied(format!(
             "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
         )),
+        // The server does not say which key it means.
+        "NOPERM" if said.contains("key") && about.lock_key.is_some() => StoreError::denied(format!(
+            "{place} denied user {user}: {said}: lock_key= wants to read and write {} too: leaderctl store check names \
+             all that is missing",
+            about.lock_key.unwrap_or_default()
+        )),
         "NOPERM" => StoreError::denied(format!("{place} denied user {user}: {said}")),
         "READONLY" => {
             StoreError::not_applied(format!("{place} is a replica and takes no leases: the store has to be the master"))
@@ -160,6 +171,11 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
             "{place} does not say which run of the server it is (run_id in INFO), so a restart that forgets a lease could \
              not be noticed: use another server"
         )),
+        _ if said.contains("LEADERRUN-ETERNAL-KEY") => StoreError::misconfigured(format!(
+            "the key {} in {place}, which lock_key= names, never expires, so nobody could take it after its holder died: \
+             delete it, or give it an expiry",
+            about.keys.get(OWN_KEYS).map_or("?", String::as_str)
+        )),
         _ if said.contains("LEADERRUN-ETERNAL") => {
             let key = about.keys.first().map_or("?", String::as_str);
             StoreError::misconfigured(format!(
@@ -168,7 +184,10 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
             ))
         }
         _ => match foreign_key(about.keys, said) {
-            Some(key) => written_by_something_else(key, place),
+            Some((OWN_KEYS.., key)) => StoreError::misconfigured(format!(
+                "the key {key} in {place} is no string, so it is no lock: name another with lock_key= and info_key="
+            )),
+            Some((_, key)) => written_by_something_else(key, place),
             None => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
         },
     }
@@ -187,10 +206,11 @@ pub fn written_by_something_else(key: &str, place: &str) -> StoreError {
     ))
 }
 
-fn foreign_key<'a>(keys: &'a [String], said: &str) -> Option<&'a str> {
+/// The index and the name of the key.
+fn foreign_key<'a>(keys: &'a [String], said: &str) -> Option<(usize, &'a str)> {
     let (_, after) = said.split_once("LEADERRUN-FOREIGN-")?;
-    let index = after.chars().next()?.to_digit(10)?.checked_sub(1)?;
-    keys.get(usize::try_from(index).ok()?).map(String::as_str)
+    let index = usize::try_from(after.chars().next()?.to_digit(10)?.checked_sub(1)?).ok()?;
+    Some((index, keys.get(index)?))
 }
 
 /// A hint about the configuration, from a failure of TLS.
@@ -213,7 +233,7 @@ mod tests {
     fn told(code: &str, text: &str) -> StoreError {
         let login = Login { user: Some("me".to_owned()), password: Some(Secret::from("hunter2".to_owned())) };
         let keys = ["lock".to_owned(), "last".to_owned()];
-        let about = Circumstances { place: "redis at h:6379", login: &login, keys: &keys };
+        let about = Circumstances { place: "redis at h:6379", login: &login, keys: &keys, lock_key: None };
         Failure::Refused { code: code.to_owned(), text: text.to_owned() }.conclude(about)
     }
 

@@ -1,11 +1,15 @@
--- After the first four, the keys of its notes.
-local session, order, lease, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local lock, last = lock(), last()
+-- After the fixed keys, those of its notes.
+local session, order, lease, channel, fixed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+KEY, INFO = fixed > 4 and KEYS[5] or nil, fixed > 5 and KEYS[6] or nil
+local lock, last, has_key = lock(), last(), has_key(session)
 if not lock or lock.session ~= session then
   return { 'not held' }
 end
-for index = 5, #KEYS do
+for index = fixed + 1, #KEYS do
   call('DEL', KEYS[index])
+end
+if has_key then
+  free_key()
 end
 call('DEL', LOCK, RECORD)
 if math.max(lock.term, last.term) >= now then

@@ -8,7 +8,8 @@ use super::notes::{NOTE, SESSION, STANDBY};
 use super::{Redis, script};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{Report, StoreError, parallel};
+use crate::store::{EachPage, Report, StoreError};
+use futures_util::stream::{self, StreamExt};
 use redis::{Value, cmd};
 use std::collections::BTreeSet;
 
@@ -16,21 +17,47 @@ use std::collections::BTreeSet;
 /// microseconds.
 const SCAN_PAGE: usize = 500;
 
-pub async fn list(store: &Redis, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-    let shards = shards(store, prefix).await?;
-    let mut list = parallel::answers(shards.into_iter().map(|shard| async move {
-        let reply = script::read(&store.client, &store.scripts.look, &store.keys(&shard), &["0"]).await?;
-        let report = match &reply {
-            Some(reply) => store.report(&shard, reply)?,
-            None => Report { holder: Some(store.foreign(&shard)), last_term: None },
-        };
-        Ok((shard, report))
-    }))
-    .await?;
-    // Drops shards that have vanished since they were found.
-    list.retain(|(_, report)| *report != Report::default());
-    list.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(list)
+/// How many shards one request shows, and how many such requests are under way at once: the server answers no other
+/// client meanwhile.
+const LOOK_PAGE: usize = 100;
+const PAGES_AT_ONCE: usize = 4;
+
+pub async fn list(store: &Redis, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+    let shards: Vec<Shard> = shards(store, prefix).await?.into_iter().collect();
+    let pages: Vec<Vec<Shard>> = shards.chunks(LOOK_PAGE).map(<[Shard]>::to_vec).collect();
+    let mut pages = stream::iter(pages.into_iter().map(|shards| reports(store, shards))).buffered(PAGES_AT_ONCE);
+    while let Some(page) = pages.next().await {
+        each(page?);
+    }
+    Ok(())
+}
+
+async fn reports(store: &Redis, shards: Vec<Shard>) -> Result<Vec<(Shard, Report)>, StoreError> {
+    let mut keys = Vec::with_capacity(4 + 2 * shards.len());
+    keys.extend(shards.first().map(|shard| store.own_keys(shard)).into_iter().flatten());
+    for shard in &shards {
+        let [lock, last, ..] = store.own_keys(shard);
+        keys.extend([lock, last]);
+    }
+    let replies = script::read_each(&store.client, &store.scripts.list, &keys).await?;
+    let mut page = Vec::with_capacity(shards.len());
+    for (shard, reply) in shards.into_iter().zip(replies) {
+        let report = if reply.kind().is_empty() { look(store, &shard).await? } else { store.report(&shard, &reply)? };
+        // It has vanished since it was found.
+        if report != Report::default() {
+            page.push((shard, report));
+        }
+    }
+    Ok(page)
+}
+
+/// The report about a shard that something else may have written to.
+async fn look(store: &Redis, shard: &Shard) -> Result<Report, StoreError> {
+    // The lock of other programs belongs to one shard, and nothing says to which.
+    match script::read(&store.client, &store.scripts.look, &store.own_keys(shard), &["0"]).await? {
+        Some(reply) => store.report(shard, &reply),
+        None => Ok(Report { holder: Some(store.foreign(shard)), last_term: None }),
+    }
 }
 
 /// The shards that have a lock, or a record of the last leadership.

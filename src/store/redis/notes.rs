@@ -24,7 +24,7 @@ pub const SESSION: char = '=';
 const MOST_MILLIS: u64 = 1 << 62;
 
 impl Redis {
-    fn note_key(&self, shard: &Shard, page: &Page) -> String {
+    pub(super) fn note_key(&self, shard: &Shard, page: &Page) -> String {
         match page {
             Page::Orders => self.key(&format!("{ORDERS}{shard}")),
             Page::History => self.key(&format!("{HISTORY}{shard}")),

@@ -39,6 +39,7 @@ pub fn holder(text: &str) -> Option<Holder> {
         since_millis: Some(since_millis),
         expires_in: None,
         renewed_ago: None,
+        doubt: None,
     })
 }
 

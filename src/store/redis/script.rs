@@ -19,6 +19,7 @@ pub struct Scripts {
     pub renew: Script,
     pub release: Script,
     pub look: Script,
+    pub list: Script,
     pub remember: Script,
     pub read_note: Script,
     pub replace_note: Script,
@@ -45,6 +46,7 @@ impl Scripts {
             replace_note: Script::new(6, include_str!("replace_note.lua")),
             revoke: Script::new(7, include_str!("revoke.lua")),
             forget: Script::new(8, include_str!("forget.lua")),
+            list: Script::new(9, include_str!("list.lua")),
         }
     }
 }
@@ -88,6 +90,10 @@ impl Reply {
     /// A word of the answer; empty if there is none.
     pub fn word(&self, index: usize) -> &str {
         self.words.get(index).map_or("", String::as_str)
+    }
+
+    pub fn last_word(&self) -> &str {
+        self.words.last().map_or("", String::as_str)
     }
 
     pub fn number(&self, index: usize) -> Option<u64> {
@@ -147,6 +153,15 @@ pub async fn read(
         Err(failure) if failure.is_of_a_foreign_key() => Ok(None),
         Err(failure) => Err(failure.conclude(client.about(talk.place(), keys))),
     }
+}
+
+/// Runs a script that reads much, and has an answer for each thing that it reads. An answer is empty if another program
+/// wrote there.
+pub async fn read_each(client: &Client, script: &Script, keys: &[String]) -> Result<Vec<Reply>, StoreError> {
+    let (talk, answer) = attempt(client, script, keys, &[]).await?;
+    let answer = answer.map_err(|failure| failure.conclude(client.about(talk.place(), keys)))?;
+    let Value::Array(answers) = answer else { return Err(not_understood(talk.place())) };
+    answers.into_iter().map(|answer| Reply::read(answer, talk.place())).collect()
 }
 
 /// Sends the script; sends it once more, on a new connection, if a used one turns out to have ended.

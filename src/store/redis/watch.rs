@@ -79,7 +79,11 @@ impl Redis {
                 (subscription, looks.iter().position(|look| *look == Observation::Free))
             };
             if heard.is_none() {
-                heard = subscription.next().await;
+                heard = tokio::select! {
+                    biased;
+                    next = subscription.next() => next,
+                    freed = self.key_freed(shards) => Some(freed?),
+                };
             }
             if let Some(index) = heard {
                 *self.subscription() = Some(subscription);

@@ -74,18 +74,29 @@ impl Route {
     }
 }
 
-/// The URL without the advisory lock that all its shards share with other programs. None if it has no such lock.
+/// The URL without the lock that all its shards share with other programs, and the option that names that lock. None if
+/// it has no such lock.
 #[must_use]
-pub fn without_shared_lock(url: &str) -> Option<String> {
+pub fn without_shared_lock(url: &str) -> Option<(String, &'static str)> {
     let (scheme, rest) = url.split_once(':')?;
-    let (before, query) = rest.split_once('?').filter(|_| scheme.starts_with("postgres"))?;
-    let is_shared = |option: &&str| {
-        form_urlencoded::parse(option.as_bytes()).next().is_some_and(|(name, _)| name == "advisory_lock")
+    let (before, query) = rest.split_once('?')?;
+    let has = |name: &str| query.split('&').any(|option| is_called(option, name));
+    let names: &[&'static str] = match scheme {
+        "postgres" | "postgresql" => &["advisory_lock"],
+        // Beside a certificate, key= is the file of its key.
+        "nats" | "nats+tls" if !has("cert") => &["lock_key", "key"],
+        "nats" | "nats+tls" => &["lock_key"],
+        _ if scheme.starts_with("redis") => &["lock_key", "info_key"],
+        _ => &[],
     };
-    query.split('&').any(|option| is_shared(&option)).then(|| {
-        let others: Vec<&str> = query.split('&').filter(|option| !is_shared(option)).collect();
-        format!("{scheme}:{before}?{}", others.join("&"))
-    })
+    let shared = names.iter().find(|name| has(name))?;
+    let is_other = |option: &&str| !names.iter().any(|name| is_called(option, name));
+    let others: Vec<&str> = query.split('&').filter(is_other).collect();
+    Some((format!("{scheme}:{before}?{}", others.join("&")), shared))
+}
+
+fn is_called(option: &str, expected: &str) -> bool {
+    form_urlencoded::parse(option.as_bytes()).next().is_some_and(|(name, _)| name == expected)
 }
 
 fn demands_a_name(location: &Location) -> bool {
@@ -154,6 +165,7 @@ fn of_endpoint(rest: &str) -> Result<Route, String> {
 mod tests {
     use super::*;
 
+    #[cfg(any(feature = "dynamodb", all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")))]
     fn of(url: &str) -> Result<Route, String> {
         Route::of(url, &Location::from_url(url).unwrap())
     }
@@ -200,7 +212,7 @@ mod tests {
             ("postgres://u:p%40@h/db?table=t&advisory_lock=7&schema=s", "postgres://u:p%40@h/db?table=t&schema=s"),
             ("postgresql://h/db?advisory%5Flock=-7", "postgresql://h/db?"),
         ] {
-            assert_eq!(without_shared_lock(url).as_deref(), Some(without));
+            assert_eq!(without_shared_lock(url), Some((without.to_owned(), "advisory_lock")));
             let Ok(Location::Postgres(with)) = Location::from_url(url) else { panic!("{url}") };
             assert!(with.advisory_lock.is_some());
             let read = Location::from_url(without);
@@ -209,6 +221,21 @@ mod tests {
         for url in
             ["postgres://h/db", "postgres://h/db?table=advisory_lock", "redis://h?prefix=advisory_lock", "file:/a"]
         {
+            assert_eq!(without_shared_lock(url), None);
+        }
+    }
+
+    #[test]
+    fn a_shared_lock_in_redis_or_nats_is_left_out_and_no_key_of_a_certificate() {
+        for (url, without, option) in [
+            ("redis://h/3?wait=1&lock_key=a&info_key=b", "redis://h/3?wait=1", "lock_key"),
+            ("rediss+sentinel://h/m?lock%5Fkey=a", "rediss+sentinel://h/m?", "lock_key"),
+            ("nats://h/b?key=c/k&domain=d", "nats://h/b?domain=d", "key"),
+            ("nats+tls://h/b?key=/k&cert=/c&lock_key=c/k", "nats+tls://h/b?key=/k&cert=/c", "lock_key"),
+        ] {
+            assert_eq!(without_shared_lock(url), Some((without.to_owned(), option)));
+        }
+        for url in ["nats+tls://h/b?key=/k&cert=/c", "etcds://h/p?key=/k", "rediss://h?cert=/c&key=/k"] {
             assert_eq!(without_shared_lock(url), None);
         }
     }

@@ -1,8 +1,11 @@
-//! Hooks of a leadership, with real candidates and servers: in their order, in their time, and dead with the tree.
+//! Hooks of a leadership, and checks of COMMAND's health, with real candidates and servers: in their order, in their
+//! time, and dead with the tree.
 #![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "some stories need a server"))]
 
 #[macro_use]
+#[path = "../support/mod.rs"]
 mod support;
+mod health;
 
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +14,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::fleet::{Fleet, children_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or};
+use support::fleet::{
+    Fleet, children_of, copy_program, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or,
+};
 use support::place::Place;
 
 const LEASE: Duration = Duration::from_secs(9);
@@ -45,6 +50,7 @@ struct Candidate(Child);
 
 impl Drop for Candidate {
     fn drop(&mut self) {
+        let _ = kill(self.pid(), Signal::SIGCONT);
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -90,10 +96,15 @@ impl Place {
     }
 
     fn with(&self, name: &str, flags: &[&str], script: &str) -> Command {
+        self.with_timing(&PATIENT, name, flags, script)
+    }
+
+    /// `usual`: what `flags` may say otherwise.
+    fn with_timing(&self, usual: &[&'static str], name: &str, flags: &[&str], script: &str) -> Command {
         let log = fs::File::options().append(true).create(true).open(self.path("log")).unwrap();
         let mut command = leaderrun();
         command
-            .args(timing(&PATIENT, flags))
+            .args(timing(usual, flags))
             .args(["--store", &self.url, "--owner", name])
             .args(flags)
             .args(["shard", "-c", script]);
@@ -372,7 +383,7 @@ fn hooks_are_told_why_and_only_stops_have_a_losing_one() {
     // COMMAND vanishes while its hook runs.
     fs::write(place.diary(), "").unwrap();
     let program = place.path("program");
-    fs::copy("/bin/true", &program).unwrap();
+    copy_program("/bin/true", &program);
     let removing = format!("{LINE}; rm {}", program.display());
     let mut command = leaderrun();
     command.args(PATIENT).args(["--store", &place.url, "--owner", "x"]);
@@ -449,8 +460,8 @@ fn hooks_without_time_or_words_are_usage_errors() {
     };
     assert!(refused(&["--on-lead", " "]).contains("write a command for the shell"));
     assert!(refused(&["--hook-timeout", "0"]).contains("leaves a hook no time to run"));
-    let said = refused(&["--on-losing", "x", "--on-lost", "x", "--hook-timeout", "3s"]);
-    assert!(said.contains("+ on-losing 3s + grace 5s + on-lost 3s + margin 750ms = "), "{said}");
+    let said = refused(&["--on-losing", "x", "--on-lost", "x", "--hook-timeout", "4s"]);
+    assert!(said.contains("+ on-losing 4s + grace 3s + on-lost 4s + margin 750ms = "), "{said}");
     // The one before COMMAND takes no time from the lease.
     let explain = |flags: &[&str]| {
         let output = leaderrun().args(["--store", "redis://h", "--explain"]).args(flags).arg("shard").output().unwrap();
@@ -468,7 +479,7 @@ fn hooks_without_time_or_words_are_usage_errors() {
         |name: &str| text.lines().find(|line| line.starts_with(&format!("{name:<20} "))).unwrap()[21..35].trim_end();
     assert_eq!(
         ["stop", "stop signal", "SIGKILL", "end"].map(at),
-        ["49s 800ms", "51s 800ms", "56s 800ms", "58s 800ms"],
+        ["51s 800ms", "53s 800ms", "56s 800ms", "58s 800ms"],
         "{text}"
     );
 }

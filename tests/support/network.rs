@@ -1,9 +1,13 @@
 //! Several hosts on one machine: a network namespace for each, and a switch between them.
 //!
+//! A test runs a second time inside the hub's namespace, so that its servers and clients are there; the first process
+//! keeps the namespaces, and removes them however the second one ended.
+//!
 //! A namespace lives as long as its name or a process in it, and outlives whoever made it. So each name begins with the
 //! process that made it: what a killed test has left is found and removed by the next one. Packets are dropped where
 //! they arrive, as a cable would lose them: dropped where they are sent, the sender is told.
 
+use super::server::{ALONE, is_alone};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -33,7 +37,7 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn make(hosts: usize) -> Self {
+    fn make(hosts: usize) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static ONCE: Once = Once::new();
         assert!(nix::unistd::geteuid().is_root(), "only root can make network namespaces: run this test as root");
@@ -61,17 +65,8 @@ impl Network {
         network
     }
 
-    /// One that another process has made, and removes.
-    pub fn existing(name: String) -> Self {
-        Self { name, owned: false }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The namespace of the server.
-    pub fn hub(&self) -> String {
+    fn hub(&self) -> String {
         format!("{}-hub", self.name)
     }
 
@@ -94,6 +89,32 @@ impl Network {
         }
     }
 
+    /// From now on, nothing passes between these hosts and all the others of `hosts`, among them the hub.
+    pub fn part(&self, some: &[usize], hosts: usize) {
+        let drop_from = |namespace: &str, addresses: Vec<String>| {
+            nft(namespace, &format!("add rule ip cut input ip saddr {{ {} }} drop", addresses.join(", ")));
+        };
+        for index in 0..hosts {
+            let is_inside = some.contains(&index);
+            let across = (0..hosts).filter(|other| some.contains(other) != is_inside).map(address);
+            let hub = is_inside.then(|| HUB.to_owned());
+            drop_from(&self.host(index), across.chain(hub).collect());
+        }
+        drop_from(&self.hub(), some.iter().copied().map(address).collect());
+    }
+
+    /// From now on, nothing passes between these two.
+    pub fn cut_between(&self, one: usize, other: usize) {
+        for (here, there) in [(one, other), (other, one)] {
+            nft(&self.host(here), &format!("add rule ip cut input ip saddr {} drop", address(there)));
+        }
+    }
+
+    /// From now on, nothing is lost between any two of so many hosts.
+    pub fn heal_all(&self, hosts: usize) {
+        (0..hosts).for_each(|index| self.heal(index));
+    }
+
     /// From now on, nothing is lost.
     pub fn heal(&self, index: usize) {
         heal(&self.hub());
@@ -110,11 +131,31 @@ impl Drop for Network {
     }
 }
 
-fn address(index: usize) -> String {
+/// Tells a story in a process of its own, within a network of its own. `path` is the test's.
+pub fn tell(hosts: usize, path: &str, story: impl FnOnce(Network)) {
+    if is_alone() {
+        let name = std::env::var(ALONE).expect("a name is text");
+        return story(Network { name, owned: false });
+    }
+    let network = Network::make(hosts);
+    let (_, test) = path.split_once("::").expect("a crate and a test");
+    // It dies with us, however we end.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "nsenter"]).arg(format!("--net={}", file_of(&network.hub()).display()));
+    command.arg(std::env::current_exe().expect("a test has a path")).args(["--exact", test, "--nocapture"]);
+    let output = command.env(ALONE, &network.name).output().expect("setpriv and nsenter start: install util-linux");
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    let told = output.status.success() && said.contains("1 passed");
+    assert!(told, "{}\n{said}", output.status);
+    println!("{said}");
+}
+
+/// Of a host.
+pub fn address(index: usize) -> String {
     format!("10.77.0.{}", 10 + index)
 }
 
-pub fn file_of(namespace: &str) -> PathBuf {
+fn file_of(namespace: &str) -> PathBuf {
     Path::new(NAMES).join(namespace)
 }
 

@@ -1,0 +1,281 @@
+//! Who led a shard when: its history as stretches of time, for a picture or a line of text.
+//!
+//! The hazard: a history is short, its times come from the clocks of several hosts, and a leader that crashed wrote no
+//! end. So what is before the first entry is unknown and not "nobody led", times that overlap are cut, and a leadership
+//! without an end is drawn as one whose end nobody knows.
+
+use super::age::coarse;
+use super::history::ended;
+use crate::lease::Term;
+use crate::notes::history::{End, Entry};
+use crate::store::Holder;
+use crate::text::on_one_line;
+use crate::time::{rfc3339_seconds, wall_clock_millis};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What was so for a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Led,
+    /// Some leader crashed in this stretch, or was cut off.
+    Untold,
+    /// Nobody led.
+    Free,
+    /// Nobody led, because an operator paused the shard.
+    Paused,
+    /// Nobody led, because a job has no need of a leader between two runs.
+    Idle,
+}
+
+/// Why a leadership ended, where that is worth a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Killed,
+    Lost,
+    Failed,
+    Paused,
+    HandedOver,
+}
+
+/// Times are milliseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch<'a> {
+    pub from: u64,
+    pub to: u64,
+    pub state: State,
+    pub host: &'a str,
+    /// None for one that the history does not have.
+    pub entry: Option<&'a Entry>,
+    /// Of its end.
+    pub mark: Option<Mark>,
+}
+
+impl Stretch<'_> {
+    /// What it says when somebody points at it.
+    pub fn title(&self) -> String {
+        let span = coarse(Duration::from_millis(self.to - self.from));
+        let from = rfc3339_seconds(self.from);
+        let what = match (self.state, self.entry) {
+            (State::Led | State::Untold, Some(entry)) => {
+                let end = match (&entry.ended, self.state) {
+                    (Some(ended), _) => ended.as_str(),
+                    (None, State::Untold) => "nobody knows how it ended",
+                    (None, _) => "leads",
+                };
+                format!("{} on {}, term {}: {end}", entry.owner, entry.host, entry.term)
+            }
+            (State::Led | State::Untold, None) => format!("led on {}", self.host),
+            (State::Free, _) => "nobody led".to_owned(),
+            (State::Paused, _) => "paused".to_owned(),
+            (State::Idle, _) => "between two runs".to_owned(),
+        };
+        on_one_line(format!("{from}, {span}: {what}"))
+    }
+}
+
+/// What else decides how a history is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Present<'a> {
+    pub holder: Option<&'a Holder>,
+    pub paused: bool,
+    pub is_job: bool,
+    pub now: u64,
+}
+
+impl<'a> Present<'a> {
+    /// The stretches from the first entry to now, without overlaps.
+    pub fn stretches(self, history: &'a [Entry]) -> Vec<Stretch<'a>> {
+        let leads = self.holder.and_then(|holder| holder.term);
+        let mut stretches: Vec<Stretch<'a>> = Vec::new();
+        let mut last: Option<&Entry> = None;
+        for (index, entry) in history.iter().enumerate() {
+            let next = history.get(index + 1).map(|next| next.from_millis);
+            let from = entry.from_millis.min(self.now);
+            self.fill(&mut stretches, last, from);
+            let from = stretches.last().map_or(from, |before| before.to.max(from));
+            let (state, to) = match (entry.to_millis, ended(entry, leads)) {
+                (Some(to), _) => (State::Led, to),
+                (None, None) => (State::Led, self.now),
+                (None, Some(_)) => (State::Untold, next.unwrap_or(self.now)),
+            };
+            let to = to.min(next.unwrap_or(self.now)).clamp(from, self.now.max(from));
+            let mark = mark(entry, leads);
+            stretches.push(Stretch { from, to, state, host: &entry.host, entry: Some(entry), mark });
+            last = Some(entry);
+        }
+        let known = |term: Term| history.iter().any(|entry| entry.term == term);
+        match self.holder.filter(|holder| !holder.term.is_some_and(known)) {
+            Some(Holder { since_millis: Some(since), host, .. }) => {
+                let from = (*since).min(self.now);
+                self.fill(&mut stretches, last, from);
+                let from = stretches.last().map_or(from, |before| before.to.max(from));
+                let host = host.as_deref().unwrap_or("?");
+                stretches.push(Stretch { from, to: self.now, state: State::Led, host, entry: None, mark: None });
+            }
+            _ if leads.is_none() => self.fill(&mut stretches, last, self.now),
+            _ => {}
+        }
+        stretches
+    }
+
+    /// Adds the stretch without a leader after `last`.
+    fn fill(self, stretches: &mut Vec<Stretch<'a>>, last: Option<&Entry>, to: u64) {
+        let Some((entry, from)) = last.zip(stretches.last().map(|before| before.to)) else { return };
+        if from >= to {
+            return;
+        }
+        let paused = entry.end() == Some(End::Paused) || (to == self.now && self.paused);
+        let state = match (paused, self.is_job) {
+            (true, _) => State::Paused,
+            (false, true) => State::Idle,
+            (false, false) => State::Free,
+        };
+        stretches.push(Stretch { from, to, state, host: "", entry: None, mark: None });
+    }
+}
+
+fn mark(entry: &Entry, leads: Option<Term>) -> Option<Mark> {
+    match entry.end() {
+        None => ended(entry, leads).map(|_| Mark::Lost),
+        Some(End::Succeeded | End::Asked) => None,
+        Some(End::Killed | End::Crashed) => Some(Mark::Killed),
+        Some(End::Lost) => Some(Mark::Lost),
+        Some(End::Failed) => Some(Mark::Failed),
+        Some(End::Paused) => Some(Mark::Paused),
+        Some(End::SteppedDown | End::Relinquished) => Some(Mark::HandedOver),
+    }
+}
+
+/// The stretches in text: a line for each host, and one for the time without a leader.
+pub fn as_text(stretches: &[Stretch<'_>], width: usize) -> Vec<String> {
+    let now = stretches.last().map_or_else(wall_clock_millis, |last| last.to);
+    let Some(from) = stretches.first().map(|first| first.from) else { return Vec::new() };
+    let mut names: BTreeMap<&str, u64> = BTreeMap::new();
+    for stretch in stretches.iter().filter(|stretch| !stretch.host.is_empty()) {
+        names.entry(stretch.host).or_insert(stretch.from);
+    }
+    let mut hosts: Vec<_> = names.into_iter().collect();
+    hosts.sort_by_key(|(_, first)| *first);
+    let label = hosts.iter().map(|(host, _)| host.chars().count()).chain(["nobody".len()]).max().unwrap_or(0).min(24);
+    let cells = width.saturating_sub(label + 2).max(10);
+    let span = (now - from).max(1);
+    let place = |time: u64| usize::try_from(u128::from(time - from) * cells as u128 / u128::from(span)).unwrap_or(0);
+    let mut lines = Vec::new();
+    let mut draw = |name: &str, letters: &dyn Fn(&Stretch<'_>) -> Option<char>| {
+        let mut row = vec![' '; cells];
+        for stretch in stretches {
+            let Some(letter) = letters(stretch) else { continue };
+            let (begin, end) = (place(stretch.from).min(cells - 1), place(stretch.to).min(cells));
+            let end = end.max(begin + 1);
+            row[begin..end].fill(letter);
+            if let Some(mark) = stretch.mark {
+                row[end - 1] = sign(mark);
+            }
+        }
+        let name: String = on_one_line(name.to_owned()).chars().take(label).collect();
+        lines.push(format!("{name:<label$}  {}", row.into_iter().collect::<String>()).trim_end().to_owned());
+    };
+    for (host, _) in &hosts {
+        draw(host, &|stretch| match stretch.state {
+            State::Led if stretch.host == *host => Some('='),
+            State::Untold if stretch.host == *host => Some('?'),
+            _ => None,
+        });
+    }
+    if stretches.iter().any(|stretch| stretch.host.is_empty()) {
+        draw("nobody", &|stretch| match stretch.state {
+            State::Free => Some('#'),
+            State::Paused => Some('-'),
+            State::Idle => Some('.'),
+            State::Led | State::Untold => None,
+        });
+    }
+    let (begin, end) = (rfc3339_seconds(from), rfc3339_seconds(now));
+    let gap = cells.saturating_sub(begin.len() + end.len());
+    if gap > 0 {
+        lines.push(format!("{:label$}  {begin}{:gap$}{end}", "", ""));
+    }
+    lines
+}
+
+/// What the letters and signs mean.
+pub const LEGEND: &str = "= leads  # nobody leads  - paused  . between runs  ? end unknown;  ends: K killed, L lost, F failed, P paused, H handed over";
+
+fn sign(mark: Mark) -> char {
+    match mark {
+        Mark::Killed => 'K',
+        Mark::Lost => 'L',
+        Mark::Failed => 'F',
+        Mark::Paused => 'P',
+        Mark::HandedOver => 'H',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notes::history::CRASHED;
+
+    fn entry(term: u64, host: &str, from: u64, end: Option<(u64, &str)>) -> Entry {
+        Entry {
+            term: Term(term),
+            owner: host.to_owned(),
+            host: host.to_owned(),
+            pid: 7,
+            from_millis: from,
+            to_millis: end.map(|(to, _)| to),
+            ended: end.map(|(_, how)| how.to_owned()),
+            ordered: None,
+            job: None,
+        }
+    }
+
+    fn states(history: &[Entry], present: Present<'_>) -> Vec<(u64, u64, State, Option<Mark>)> {
+        present.stretches(history).iter().map(|it| (it.from, it.to, it.state, it.mark)).collect()
+    }
+
+    #[test]
+    fn a_history_is_drawn_with_its_gaps_its_marks_and_ends_that_nobody_knows() {
+        let history = [
+            entry(1, "a", 100, Some((200, "exited with 0"))),
+            entry(2, "b", 300, Some((400, "paused"))),
+            entry(3, "a", 500, None),
+            entry(4, "b", 700, Some((650, CRASHED))),
+        ];
+        let present = Present { holder: None, paused: false, is_job: false, now: 1000 };
+        let expected = [
+            (100, 200, State::Led, None),
+            (200, 300, State::Free, None),
+            (300, 400, State::Led, Some(Mark::Paused)),
+            (400, 500, State::Paused, None),
+            (500, 700, State::Untold, Some(Mark::Lost)),
+            // The clocks of two hosts differ.
+            (700, 700, State::Led, Some(Mark::Killed)),
+            (700, 1000, State::Free, None),
+        ];
+        assert_eq!(states(&history, present), expected);
+        let job = states(&history, Present { is_job: true, ..present });
+        assert_eq!((job[1].2, job[3].2, job[6].2), (State::Idle, State::Paused, State::Idle));
+        assert_eq!(states(&history, Present { paused: true, ..present })[6].2, State::Paused);
+    }
+
+    #[test]
+    fn a_leader_without_an_entry_leads_since_its_record_says() {
+        let holder =
+            Holder { term: Some(Term(9)), since_millis: Some(600), host: Some("c".to_owned()), ..Holder::default() };
+        let history = [entry(1, "a", 100, Some((200, "relinquished")))];
+        let present = Present { holder: Some(&holder), paused: false, is_job: false, now: 1000 };
+        let expected = [
+            (100, 200, State::Led, Some(Mark::HandedOver)),
+            (200, 600, State::Free, None),
+            (600, 1000, State::Led, None),
+        ];
+        assert_eq!(states(&history, present), expected);
+        assert_eq!(states(&[], present), [(600, 1000, State::Led, None)]);
+        let lines = as_text(&present.stretches(&history), 48);
+        let expected =
+            ["a       ===H", "c                             ==================", "nobody      ##################"];
+        assert_eq!(lines[..3], expected);
+    }
+}

@@ -1,0 +1,80 @@
+//! A COMMAND that runs and does not work: its host gives the lease back.
+//!
+//! The hazards:
+//!
+//! - A COMMAND that hangs may not obey the stop signal either. If its drain had no limit, it would lead for ever. So here the
+//!   grace is the limit, unless there is a limit for the drain.
+//! - The candidate that gives a lease back is the first to know that it is free. So it stands back, longer each time, as
+//!   after a hook that failed.
+//! - A COMMAND that was stopped may exit with 0. That does not mean that it has done its work.
+
+use super::hooks::HookEnd;
+use super::state::{Ending, Leadership, Tree};
+use super::{Action, CommandEnd, Core, Hold, Notice, Outcome, STOPPED, Stop, StopReason};
+use crate::lease::Term;
+use crate::time::BootInstant;
+use std::fmt;
+
+/// The check of COMMAND's health failed as many times in a row as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Unhealthy {
+    /// How the last check ended.
+    pub last: CheckEnd,
+    pub failures: u32,
+}
+
+/// How a check that failed ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CheckEnd(pub HookEnd);
+
+impl fmt::Display for CheckEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            HookEnd::TimedOut => f.write_str("took longer than --health-timeout"),
+            end @ (HookEnd::Exited(_) | HookEnd::Signalled(_) | HookEnd::NotStarted(_) | HookEnd::Cut) => end.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Unhealthy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { last, failures: 1 } => write!(f, "the --health check {last}"),
+            Self { last, failures } => write!(f, "the --health check failed {failures} times in a row: it {last}"),
+        }
+    }
+}
+
+impl Core {
+    /// An orderly stop of a COMMAND that may not obey.
+    pub(super) fn unhealthy(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        unhealthy: Unhealthy,
+        actions: &mut Vec<Action>,
+    ) {
+        // What ends it already comes with a stop of its own.
+        if leadership.ending.is_some() || leadership.asked.is_some() || !matches!(leadership.tree, Tree::Alive { .. }) {
+            return;
+        }
+        let timing = self.settings.timing;
+        let kill_after = self.settings.drain.unwrap_or(timing.stop_grace);
+        actions.push(Action::Say(Notice::Unhealthy(unhealthy)));
+        leadership.seize_after(now, kill_after.saturating_add(timing.hooks.around_a_stop()));
+        leadership.ending = Some(Ending::Unhealthy(unhealthy));
+        let reason = StopReason::Unhealthy;
+        actions.push(Action::Stop(Stop::Orderly { reason, kill_after: Some(kill_after) }));
+    }
+
+    pub(super) fn after_unhealthy(&mut self, term: Term) -> Hold {
+        self.unhealthy += 1;
+        let left = self.grown_turn(self.unhealthy);
+        Hold::StandingBack { term, said: "because the command was unhealthy here".to_owned(), left }
+    }
+}
+
+/// How a candidate leaves whose COMMAND was stopped as unhealthy and ended like this.
+pub(super) fn left_unhealthy(end: Option<CommandEnd>) -> Outcome {
+    Outcome::Ended(end.filter(|end| *end != CommandEnd::Exited(0)).unwrap_or(STOPPED))
+}

@@ -1,0 +1,93 @@
+//! Checks of COMMAND's health: shell commands that run beside it.
+//!
+//! The hazards:
+//!
+//! - What makes COMMAND hang, such as a disk that does not answer, may keep a check from becoming a program. So the guard
+//!   does not wait until it has: it must be awake for the next order and for the deadline.
+//! - A process that a check started outlives it as a child of the guard, and is found below the check only while the
+//!   check lives. So the check is stopped before what is below it is killed.
+
+use super::policy::checks::{CheckTimes, Checks};
+use super::tree::Tree;
+use crate::election::HookEnd;
+use crate::sys::{self, Birth};
+use crate::time::BootInstant;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+
+/// The default time between two checks.
+pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
+/// The default check timeout.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The default number of failures in a row.
+pub const DEFAULT_FAILURES: u32 = 3;
+
+/// How COMMAND's health is checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    pub command: Vec<u8>,
+    pub interval: Duration,
+    pub timeout: Duration,
+    pub failures: u32,
+}
+
+impl Health {
+    #[must_use]
+    pub fn times(&self) -> CheckTimes {
+        CheckTimes { interval: self.interval, timeout: self.timeout, failures: self.failures }
+    }
+}
+
+/// Starts checks one at a time.
+#[derive(Debug)]
+pub(super) struct Checker {
+    command: Vec<u8>,
+    pub checks: Checks,
+    /// Some while a check has not been reaped.
+    running: Option<Pid>,
+}
+
+impl Checker {
+    pub fn new(health: Health) -> Self {
+        Self { checks: Checks::new(health.times()), command: health.command, running: None }
+    }
+
+    pub fn wake_at(&self) -> BootInstant {
+        self.checks.wake_at()
+    }
+
+    /// Starts a check. An error tells how it failed.
+    pub fn start(&mut self, birth: Birth<'_>) -> Result<(), HookEnd> {
+        let told = [("LEADERRUN_EVENT", "health".to_owned())];
+        let command = OsString::from_vec(self.command.clone());
+        let pid = sys::start_check(&command, &told, birth)
+            .map_err(|error| HookEnd::NotStarted(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
+        self.running = Some(pid);
+        Ok(())
+    }
+
+    /// Takes note that `pid` was reaped. Returns whether it was the check.
+    pub fn reaped(&mut self, pid: Pid) -> bool {
+        self.running.take_if(|running| *running == pid).is_some()
+    }
+
+    /// Sends SIGKILL to the running check, with the tree. It has not been reaped, so its number is still its own.
+    pub fn kill(&self) {
+        if let Some(pid) = self.running {
+            let _ = killpg(pid, Signal::SIGKILL);
+        }
+    }
+
+    /// Sends SIGKILL to the running check and all its descendants.
+    pub fn kill_below(&self, tree: &mut Tree) {
+        if let Some(pid) = self.running {
+            let _ = killpg(pid, Signal::SIGSTOP);
+            tree.kill_below(pid);
+        }
+        self.kill();
+    }
+}

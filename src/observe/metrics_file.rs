@@ -1,0 +1,211 @@
+//! `--metrics-file`: the result of each run of COMMAND in a file, for the textfile collector of node_exporter. So a job
+//! that lives for a second is seen.
+//!
+//! The hazards: a file system may hang, and the thread of the event loop renews the lease. So another thread writes, and
+//! a candidate that ends waits only a moment for it. The collector may read at any instant, so the file is replaced as a
+//! whole. And a run that fails must not hide the last success, so that is read from the file that is replaced.
+
+use super::Observer;
+use crate::election::{Action, CommandEnd, Ended, Event, TreeEvent};
+use crate::exit;
+use crate::lease::{Candidate, JobId, Shard, Term};
+use crate::text::in_words;
+use crate::time::{BootInstant, wall_clock_millis};
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+/// How long a candidate that ends waits for the file to be written.
+const LAST: Duration = Duration::from_secs(2);
+const SUCCESS: &str = "job_last_success_timestamp_seconds";
+
+/// Writes the file for one candidate.
+pub struct MetricsFile {
+    /// None when no more is to be written.
+    results: Option<Sender<Run>>,
+    /// Disconnected when all is written.
+    written: Receiver<()>,
+    term: Term,
+    /// When COMMAND was started last: by the clock that cannot be set, and in milliseconds since 1970.
+    started: Option<(BootInstant, u64)>,
+    /// The last run, while it is not written.
+    pending: Option<Run>,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    term: Term,
+    started_millis: u64,
+    ended_millis: u64,
+    took: Duration,
+    /// As a shell shows it.
+    status: u8,
+}
+
+impl MetricsFile {
+    /// Makes sure that the file can be written, and starts the thread that will.
+    ///
+    /// # Errors
+    /// A line that says why it cannot.
+    pub fn open(path: &Path, candidate: &Candidate, once: Option<&JobId>) -> Result<Self, String> {
+        let refused =
+            |error: &io::Error| format!("cannot write --metrics-file {}: {}", path.display(), in_words(error));
+        let draft = draft_of(path);
+        draft_file(&draft).and_then(|_| fs::remove_file(&draft)).map_err(|error| refused(&error))?;
+        let labels = labels(&candidate.shard, once);
+        let (results, asked) = channel::<Run>();
+        let (done, written) = channel();
+        let path = path.to_owned();
+        thread::Builder::new()
+            .name("metrics-file".to_owned())
+            .spawn(move || {
+                let _done = done;
+                for result in asked {
+                    if let Err(error) = replace(&path, &draft, &labels, result) {
+                        tracing::warn!("cannot write {}: {}", path.display(), in_words(&error));
+                    }
+                }
+            })
+            .map_err(|error| format!("cannot start a thread for --metrics-file: {}", in_words(&error)))?;
+        Ok(Self { results: Some(results), written, term: Term(0), started: None, pending: None })
+    }
+
+    /// COMMAND ended. How it counts is known when the leadership ends, or when COMMAND starts again.
+    fn ended(&mut self, status: u8) {
+        let Some((started, started_millis)) = self.started.take() else { return };
+        let took = BootInstant::now().since(started);
+        let ended_millis = wall_clock_millis();
+        self.pending = Some(Run { term: self.term, started_millis, ended_millis, took, status });
+    }
+
+    fn write(&mut self) {
+        if let Some((result, results)) = self.pending.take().zip(self.results.as_ref()) {
+            let _ = results.send(result);
+        }
+    }
+}
+
+impl Observer for MetricsFile {
+    fn saw(&mut self, event: &Event) {
+        match event {
+            Event::Tree(TreeEvent::Started) => {
+                self.write();
+                self.started = Some((BootInstant::now(), wall_clock_millis()));
+            }
+            Event::Tree(TreeEvent::Ended(CommandEnd::Exited(status))) => self.ended(status.to_le_bytes()[0]),
+            Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(signal))) => {
+                self.ended(exit::SIGNALLED.wrapping_add(signal.to_le_bytes()[0]));
+            }
+            _ => {}
+        }
+    }
+
+    fn did(&mut self, action: &Action) {
+        match action {
+            Action::Start { term, .. } => self.term = *term,
+            Action::Ended { how, .. } => {
+                // Nobody saw it end.
+                self.ended(exit::LOST);
+                // These set the status, whatever COMMAND returned.
+                if let Some(result) = &mut self.pending {
+                    match how {
+                        Ended::Overran => result.status = exit::OVERRAN,
+                        Ended::Lost(_) => result.status = exit::LOST,
+                        _ => {}
+                    }
+                }
+                self.write();
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for MetricsFile {
+    fn drop(&mut self) {
+        self.write();
+        self.results = None;
+        let _ = self.written.recv_timeout(LAST);
+    }
+}
+
+fn labels(shard: &Shard, once: Option<&JobId>) -> String {
+    format!("{{shard=\"{shard}\",once=\"{}\"}}", once.map_or("", JobId::as_str))
+}
+
+/// Beside the file, and not one that the collector reads.
+fn draft_of(path: &Path) -> PathBuf {
+    path.with_extension(format!("prom.{}", std::process::id()))
+}
+
+fn draft_file(draft: &Path) -> io::Result<fs::File> {
+    let _ = fs::remove_file(draft);
+    // The collector is another user.
+    OpenOptions::new().write(true).create_new(true).mode(0o644).open(draft)
+}
+
+fn replace(path: &Path, draft: &Path, labels: &str, result: Run) -> io::Result<()> {
+    let before = fs::read_to_string(path).unwrap_or_default();
+    let written = draft_file(draft).and_then(|mut file| file.write_all(text(&before, labels, result).as_bytes()));
+    written.and_then(|()| fs::rename(draft, path)).inspect_err(|_| drop(fs::remove_file(draft)))
+}
+
+fn text(before: &str, labels: &str, result: Run) -> String {
+    let seconds = |millis: u64| Duration::from_millis(millis).as_secs_f64().to_string();
+    let known = before.lines().find_map(|line| line.strip_prefix(&format!("leaderrun_{SUCCESS}{labels} ")));
+    let success = if result.status == 0 { Some(seconds(result.ended_millis)) } else { known.map(str::to_owned) };
+    let mut text = String::new();
+    for (name, help, value) in [
+        ("job_last_run_timestamp_seconds", "When the last run began.", Some(seconds(result.started_millis))),
+        (SUCCESS, "When a run last succeeded.", success.filter(|value| value.parse::<f64>().is_ok())),
+        ("job_last_duration_seconds", "How long the last run took.", Some(result.took.as_secs_f64().to_string())),
+        ("job_last_status", "The exit status of the last run.", Some(result.status.to_string())),
+        ("job_last_term", "The term of the last run.", Some(result.term.to_string())),
+    ] {
+        if let Some(value) = value {
+            let _ = write!(
+                text,
+                "# HELP leaderrun_{name} {help}\n# TYPE leaderrun_{name} gauge\nleaderrun_{name}{labels} {value}\n"
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_keeps_the_last_success_of_the_same_shard() {
+        let result = |status, ended_millis| Run {
+            term: Term(7),
+            started_millis: 1_000,
+            ended_millis,
+            took: Duration::from_millis(1500),
+            status,
+        };
+        let shard: Shard = "a".parse().unwrap();
+        let labels = labels(&shard, None);
+        let value = |text: &str, name: &str| {
+            let begin = format!("leaderrun_{name}{{shard=\"a\",once=\"\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&begin)).map(str::to_owned)
+        };
+        let first = text("", &labels, result(3, 2_500));
+        assert_eq!(value(&first, SUCCESS), None);
+        let good = text(&first, &labels, result(0, 4_500));
+        assert_eq!(value(&good, SUCCESS).as_deref(), Some("4.5"));
+        let bad = text(&good, &labels, result(137, 9_000));
+        assert_eq!(value(&bad, SUCCESS).as_deref(), Some("4.5"));
+        assert_eq!(value(&bad, "job_last_status").as_deref(), Some("137"));
+        assert_eq!(value(&bad, "job_last_term").as_deref(), Some("7"));
+        let other = text(&good.replace("\"a\"", "\"b\""), &labels, result(1, 9_000));
+        assert_eq!(value(&other, SUCCESS), None);
+    }
+}

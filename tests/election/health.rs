@@ -1,0 +1,139 @@
+//! A leader whose COMMAND is unhealthy: it stops it in order, and stands back.
+
+use super::*;
+
+const UNHEALTHY: Unhealthy = Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: 3 };
+const ZERO: CommandEnd = CommandEnd::Exited(0);
+const TERMINATED: CommandEnd = CommandEnd::Signalled(15);
+const GRACE: Duration = Duration::from_secs(5);
+
+fn stop(kill_after: Duration) -> Action {
+    Action::Stop(Stop::Orderly { reason: StopReason::Unhealthy, kill_after: Some(kill_after) })
+}
+
+fn told(play: &mut Play) -> Vec<Action> {
+    play.tell(Event::Tree(TreeEvent::Unhealthy(UNHEALTHY)))
+}
+
+/// COMMAND is unhealthy, ends like this, and the lease is released.
+fn ended(play: &mut Play, end: CommandEnd) -> Vec<Action> {
+    let _ = play.tell(Event::Tree(TreeEvent::Started));
+    assert_eq!(told(play)[0], Action::Say(Notice::Unhealthy(UNHEALTHY)));
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(end)));
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) }), "{actions:?}");
+    assert!(has(&actions, &RELEASE), "{actions:?}");
+    play.tell(Event::Released { answer: Ok(Release::Released) })
+}
+
+#[test]
+fn an_unhealthy_command_is_stopped_in_order_and_killed_if_it_does_not_obey() {
+    let drain = Duration::from_mins(1);
+    for (limit, kill_after) in [(None, GRACE), (Some(drain), drain)] {
+        let mut play = Play::leading(|settings| settings.drain = limit);
+        assert_eq!(told(&mut play), [Action::Say(Notice::Unhealthy(UNHEALTHY)), stop(kill_after)]);
+        assert_eq!(told(&mut play), [], "once");
+        let mut seized_at = None;
+        for second in 1..120 {
+            let actions = play.until(f64::from(second));
+            for _ in 0..renewals(&actions) {
+                let _ = play.renewed(Ok(Renewal::Renewed));
+            }
+            if has(&actions, &Action::Seize) {
+                seized_at = Some(second);
+                break;
+            }
+        }
+        let expected = u32::try_from(kill_after.as_secs()).unwrap() + 1;
+        assert_eq!(seized_at, Some(expected), "a guard that does nothing has as long as it needs, and no longer");
+    }
+}
+
+#[test]
+fn a_host_whose_command_is_unhealthy_lets_others_lead_first_and_longer_each_time() {
+    // It is not restarted: what a restart could mend is for another host to show.
+    let restart = Restart {
+        when: RestartWhen::Always,
+        limit: 5,
+        delay: Duration::from_secs(1),
+        healthy: Duration::from_mins(1),
+        at_terminal: false,
+    };
+    let mut play = Play::leading(|settings| settings.restart = Some(restart));
+    let mut last = Duration::ZERO;
+    for failure in 0..8 {
+        let actions = ended(&mut play, ZERO);
+        let held = |action: &Action| match action {
+            Action::Say(Notice::Held(hold)) => Some(hold.to_string()),
+            _ => None,
+        };
+        let said = actions.iter().find_map(held).expect("it says why it waits");
+        assert!(said.contains("first because the command was unhealthy here"), "{said}");
+        assert!(!play.election.wants_change());
+        let pause = stood_back(&mut play);
+        assert!(pause > last || failure > 4, "{failure}: {last:?} {pause:?}");
+        assert!((4..=76).contains(&pause.as_secs()), "{failure}: {pause:?}");
+        last = pause;
+        assert!(play.claimed(Ok(granted())).iter().any(|action| matches!(action, Action::Start { .. })));
+    }
+    assert!(last > Duration::from_secs(40), "{last:?}");
+    // A leadership that ends in another way ends the row.
+    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(has(&play.dead(), &Action::Claim));
+    let _ = play.claimed(Ok(granted()));
+    let _ = ended(&mut play, ZERO);
+    assert!(stood_back(&mut play) < Duration::from_secs(6));
+}
+
+#[test]
+fn what_ends_a_leadership_before_or_after_keeps_its_word() {
+    let first = |event: Event, how: Ended| {
+        let mut play = Play::leading(|_| {});
+        let _ = play.tell(event);
+        assert_eq!(told(&mut play), []);
+        let _ = play.tell(Event::Tree(TreeEvent::Ended(TERMINATED)));
+        let actions = play.tell(Event::Tree(TreeEvent::Dead));
+        assert!(has(&actions, &Action::Ended { term: TERM, how: how.clone() }), "{how:?}: {actions:?}");
+    };
+    first(Event::Asked { signal: 15 }, Ended::Asked(15));
+    first(Event::Tree(TreeEvent::Ended(ZERO)), Ended::ByItself(ZERO));
+    first(Event::Tree(TreeEvent::DeadlineReached), Ended::Lost(Loss::DeadlinePassed));
+    // A loss makes it hurry, and a signal makes it leave.
+    let mut play = Play::leading(|settings| settings.drain = Some(Duration::from_mins(1)));
+    let _ = told(&mut play);
+    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    assert!(has(&actions, &LOSING), "{actions:?}");
+    let _ = play.tell(Event::Asked { signal: 2 });
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(2))));
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) }), "{actions:?}");
+    let actions = play.tell(Event::Released { answer: Ok(Release::NotHeld) });
+    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Signalled(2)))), "{actions:?}");
+}
+
+#[test]
+fn who_does_not_wait_leaves_with_a_status_that_is_not_0() {
+    for (end, left) in [(ZERO, TERMINATED), (CommandEnd::Exited(5), CommandEnd::Exited(5))] {
+        let mut play = Play::leading(|settings| settings.patience = Patience::Once);
+        assert_eq!(ended(&mut play, end).last(), Some(&Action::End(Outcome::Ended(left))));
+    }
+}
+
+#[test]
+fn the_run_of_an_unhealthy_job_has_failed() {
+    let mut play = running_a_job();
+    let _ = told(&mut play);
+    let _ = play.tell(Event::Tree(TreeEvent::Ended(ZERO)));
+    assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::Unhealthy(UNHEALTHY), Some(TERMINATED))]);
+    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(TERMINATED))));
+}
+
+#[test]
+fn an_unhealthy_command_and_a_frozen_store_leave_the_deadline_to_rule() {
+    let mut play = Play::leading(|settings| settings.drain = Some(Duration::from_mins(10)));
+    let _ = told(&mut play);
+    let actions = play.until(60.0);
+    assert!(has(&actions, &Action::Seize), "nothing was renewed: {actions:?}");
+}

@@ -1,0 +1,289 @@
+//! `--health`: a COMMAND that hangs gives the lease to another host, with real candidates and servers.
+
+use super::*;
+
+/// A slow machine has time for everything that is not waited for.
+const PATIENT: [&str; 10] =
+    ["--lease", "100s", "--renew", "1s", "--grace", "20s", "--retry", "500ms", "--hook-timeout", "20s"];
+/// Soon, and patient with a check that works.
+const SOON: [&str; 4] = ["--health-interval", "100ms", "--health-timeout", "30s"];
+
+impl Candidate {
+    fn guard(&self) -> Pid {
+        Pid::from_raw(children_of(children_of(self.pid().as_raw())[0])[0])
+    }
+
+    fn stop(&mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
+        self.status()
+    }
+}
+
+impl Place {
+    fn count(&self, line: &str) -> usize {
+        self.lines().iter().filter(|known| *known == line).count()
+    }
+
+    #[track_caller]
+    fn wait_for_times(&self, line: &str, times: usize) {
+        let explain = || format!("{:?}\n{}", self.lines(), self.log());
+        wait_until_or(line, explain, || self.count(line) >= times);
+    }
+
+    fn start_checked(&self, name: &str, flags: &[&str], script: &str) -> Candidate {
+        let usual = if flags.contains(&"--health") { [&PATIENT[..], &SOON].concat() } else { PATIENT.to_vec() };
+        Candidate(self.with_timing(&usual, name, flags, script).spawn().unwrap())
+    }
+
+    /// Makes COMMANDs healthy, or ill.
+    fn are_well(&self, well: bool) {
+        let done = if well { fs::write(self.path("well"), "") } else { fs::remove_file(self.path("well")) };
+        done.unwrap();
+    }
+}
+
+const COMMAND: &str = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; exit 0' TERM; echo $LEADERRUN_OWNER command >> $DIARY
+                        while :; do sleep 0.02; done";
+/// It obeys no stop signal.
+const HUNG: &str = r"trap '' TERM; echo $LEADERRUN_OWNER command >> $DIARY; while :; do sleep 0.1; done";
+/// A check that writes who was checked, and says whether it is well.
+const CHECK: &str = r"echo $LEADERRUN_OWNER $LEADERRUN_EVENT >> $DIARY; test -e $PLACE/well";
+
+fn a_command_that_hangs_gives_the_lease_to_another_host(place: &Place) {
+    let flags = ["--health", CHECK, "--on-losing", LINE, "--on-lost", LINE, "--grace", "1s", "--restart", "always"];
+    let _one = place.start_checked("one", &flags, HUNG);
+    place.wait_for("one command");
+    let mut two = place.start_checked("two", &[], COMMAND);
+    place.wait_for("two command");
+    let expected = ["one command", "one health", "one health", "one health", "one losing unhealthy"];
+    let expected = [&expected[..], &["one lost unhealthy 137", "two command"]].concat();
+    assert_eq!(place.lines(), expected, "{}", place.log());
+    let log = place.log();
+    assert!(
+        log.contains("stopping: the --health check failed 3 times in a row: it exited with 1; giving the"),
+        "{log}"
+    );
+    assert!(log.contains("other candidates go first because the command was unhealthy here"), "{log}");
+    let history = place.history();
+    let first = history.lines().next().unwrap();
+    assert!(first.ends_with("unhealthy: the --health check failed 3 times in a row: it exited with 1"), "{history}");
+    assert_eq!(two.stop(), Some(0));
+    // Its turn comes again.
+    place.wait_for_times("one command", 2);
+}
+
+fn only_failures_in_a_row_count(place: &Place) {
+    let turns = r"echo x >> $PLACE/turns; case $(wc -l < $PLACE/turns) in [36]) exit 0;; *) exit 1;; esac";
+    let _one = place.start_checked("one", &["--health", turns, "--health-failures", "3"], COMMAND);
+    place.wait_for("one term");
+    // Two, a success, two, a success, three.
+    assert_eq!(fs::read_to_string(place.path("turns")).unwrap().lines().count(), 9, "{}", place.log());
+    let log = place.log();
+    let said = |how: &str| log.matches(&format!("leaderrun: the --health check {how}")).count();
+    assert_eq!((said("exited with 1"), said("failed 2 times in a row: it exited with 1")), (3, 3), "{log}");
+}
+
+fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place) {
+    place.are_well(true);
+    let slow = "echo $LEADERRUN_OWNER $LEADERRUN_EVENT >> $DIARY; sleep 0.5";
+    let flags = ["--health", CHECK, "--on-lead", slow, "--on-losing", slow, "--on-lost", slow];
+    let drains = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; sleep 0.5; exit 5' TERM
+                   echo $LEADERRUN_OWNER command >> $DIARY; while :; do sleep 0.02; done";
+    let mut one = place.start_checked("one", &flags, drains);
+    place.wait_for_times("one health", 3);
+    let mut two = place.start_checked("two", &flags, drains);
+    place.wait_for_times("one health", 6);
+    assert_eq!(place.count("two health"), 0, "a standby has nothing to check");
+    assert_eq!(one.stop(), Some(5));
+    place.wait_for("two health");
+    assert_eq!(two.stop(), Some(5));
+    let mut lines = place.lines();
+    lines.dedup();
+    let expected = |name: &str| {
+        ["lead", "command", "health", "losing", "term", "lost"].map(|line| format!("{name} {line}")).to_vec()
+    };
+    assert_eq!(lines, [expected("one"), expected("two")].concat(), "{}", place.log());
+}
+
+/// A COMMAND that ends only once it may.
+const PATIENT_COMMAND: &str = r"trap 'until test -e $PLACE/may-end; do sleep 0.02; done; exit 0' TERM
+                                echo $LEADERRUN_OWNER command >> $DIARY; while :; do sleep 0.02; done";
+/// A check that hangs, with a process in its group, and one in a session of its own. They obey no stop signal.
+const HUNG_CHECK: &str = r"trap '' TERM
+    perl -e 'sleep 1000' $PLACE/marker & setsid perl -e 'sleep 1000' $PLACE/marker &
+    until test $(pgrep -cf $PLACE/marker) = 2; do sleep 0.02; done; echo $LEADERRUN_OWNER health >> $DIARY
+    exec perl -e 'sleep 1000' $PLACE/marker";
+
+fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
+    let flags = ["--health", HUNG_CHECK, "--health-timeout", "2s", "--health-failures", "2", "--grace", "80s"];
+    let mut one = place.start_checked("one", &[&flags[..], &["--lease", "300s", "-n"]].concat(), PATIENT_COMMAND);
+    let marker = place.path("marker");
+    place.wait_for("one health");
+    wait_until_or(
+        "it is stopped",
+        || place.log(),
+        || place.log().contains("stopping: the --health check failed 2 times"),
+    );
+    let left = || format!("{:?}", processes_naming(&marker));
+    wait_until_or("nothing of a check is left while COMMAND drains", left, || processes_naming(&marker).is_empty());
+    assert_eq!(one.0.try_wait().unwrap(), None);
+    fs::write(place.path("may-end"), "").unwrap();
+    assert_eq!(one.status(), Some(143));
+    let log = place.log();
+    assert!(log.contains("leaderrun: the --health check took longer than --health-timeout"), "{log}");
+    assert!(
+        log.contains("the --health check failed 2 times in a row: it took longer than --health-timeout; giving"),
+        "{log}"
+    );
+    assert!(place.count("one health") <= 2, "{log}");
+}
+
+on_two_stores!(
+    &a_command_that_hangs_gives_the_lease_to_another_host,
+    &only_failures_in_a_row_count,
+    &a_check_runs_within_the_leadership_and_only_while_command_runs,
+    &a_hung_check_counts_and_none_of_its_descendants_is_left,
+);
+
+#[test]
+fn a_check_that_runs_when_a_stop_begins_delays_nothing_and_does_not_count() {
+    let place = Place::local();
+    let check = "trap '' TERM; echo checking >> $DIARY; sleep 1000";
+    for how in ["signal", "end"] {
+        fs::write(place.diary(), "").unwrap();
+        let script = "trap 'exit 3' TERM; until test -e $PLACE/end; do sleep 0.02; done; exit 3";
+        let mut one = place.start_checked(
+            "one",
+            &["--health", check, "--health-timeout", "500s", "--grace", "80s", "--lease", "300s"],
+            script,
+        );
+        place.wait_for("checking");
+        let begun = std::time::Instant::now();
+        if how == "end" {
+            fs::write(place.path("end"), "").unwrap();
+            assert_eq!(one.status(), Some(3));
+        } else {
+            assert_eq!(one.stop(), Some(3));
+        }
+        assert!(begun.elapsed().as_secs() < 60, "the check had no grace");
+        assert!(!place.log().contains("--health check"), "{}", place.log());
+    }
+    assert!(place.history().lines().all(|line| !line.contains("unhealthy")), "{}", place.history());
+}
+
+#[test]
+fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
+    for victim in ["candidate", "backstop", "guard", "command"] {
+        let place = Place::local();
+        let marker = place.path("marker");
+        let check = r"trap '' TERM; setsid -f perl -e '$SIG{TERM} = q(IGNORE); sleep 1000' $PLACE/marker
+                      echo checking >> $DIARY; exec perl -e '$SIG{TERM} = q(IGNORE); sleep 1000' $PLACE/marker";
+        let script = format!("echo $$ > $PLACE/pid; {COMMAND}");
+        let flags = ["--health", check, "--health-timeout", "500s", "--grace", "1s"];
+        let mut one = place.start_checked("one", &flags, &script);
+        place.wait_for("checking");
+        wait_until("both are there", || processes_naming(&marker).len() == 2);
+        let pid = match victim {
+            "candidate" => one.pid(),
+            "backstop" => Pid::from_raw(children_of(one.pid().as_raw())[0]),
+            "guard" => one.guard(),
+            _ => Pid::from_raw(fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap()),
+        };
+        kill(pid, Signal::SIGKILL).unwrap();
+        if victim == "candidate" {
+            one.0.wait().unwrap();
+        }
+        let mut two = place.start_checked("two", &[], "exit 0");
+        wait_until_or(
+            "nothing is left",
+            || format!("{victim}: {}", place.log()),
+            || processes_naming(&marker).is_empty(),
+        );
+        if victim != "command" {
+            let _ = kill(one.pid(), Signal::SIGTERM);
+        }
+        drop(one);
+        assert_eq!(two.status(), Some(0), "{victim}: {}", place.log());
+    }
+}
+
+#[test]
+fn a_frozen_guard_or_candidate_counts_one_check_at_most() {
+    let place = Place::local();
+    place.are_well(true);
+    let mut one = place.start_checked("one", &["--health", CHECK, "--health-timeout", "100ms"], COMMAND);
+    place.wait_for_times("one health", 2);
+    for frozen in [one.guard(), one.pid()] {
+        kill(frozen, Signal::SIGSTOP).unwrap();
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        kill(frozen, Signal::SIGCONT).unwrap();
+        place.wait_for_times("one health", place.count("one health") + 2);
+    }
+    assert_eq!(place.count("one term"), 0, "{}", place.log());
+    assert_eq!(one.stop(), Some(0));
+}
+
+#[test]
+fn a_check_has_no_input_and_its_output_reaches_nobody() {
+    let place = Place::local();
+    let check =
+        "cat; yes | head -c 1000000; env | grep ^LEADERRUN_ | grep -v SOCKET | sort >> $DIARY; echo done >> $DIARY";
+    let mut command = leaderrun();
+    command.args(PATIENT).args(SOON).args(["--store", &place.url, "--owner", "one", "--health", check, "shard", "-c"]);
+    command.arg("until grep -q done $DIARY; do sleep 0.02; done").env("DIARY", place.diary());
+    let output = command.stdin(Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{output:?}");
+    let lines = place.lines();
+    assert_eq!(lines[..3], ["LEADERRUN_EVENT=health", "LEADERRUN_OWNER=one", "LEADERRUN_SHARD=shard"]);
+    assert!(lines[3].starts_with("LEADERRUN_TERM=") && lines[4] == "done", "{lines:?}");
+}
+
+#[test]
+fn who_does_not_wait_leaves_and_a_job_has_failed() {
+    let place = Place::local();
+    let check = ["--health", "exit 1", "--health-failures", "1"];
+    assert_eq!(
+        place.start_checked("one", &[&check[..], &["-n"]].concat(), COMMAND).status(),
+        Some(143),
+        "{}",
+        place.log()
+    );
+    let job = ["--once", "job", "--retry-failed", "1"];
+    assert_eq!(
+        place.start_checked("one", &[&check[..], &job].concat(), COMMAND).status(),
+        Some(143),
+        "{}",
+        place.log()
+    );
+    assert_eq!(place.start_checked("two", &job, "exit 0").status(), Some(0), "{}", place.log());
+    assert!(place.history().contains("unhealthy: the --health check exited with 1"), "{}", place.history());
+}
+
+#[test]
+fn checks_without_time_or_words_are_usage_errors_and_useless_ones_are_pointed_out() {
+    let refused = |flags: &[&str]| {
+        let output = leaderrun().args(flags).args(["shard", "true"]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{said}");
+        said
+    };
+    assert!(refused(&["--health", " "]).contains("write a command for the shell"));
+    assert!(refused(&["--health", "x", "--health-interval", "0"]).contains("leaves no time between two checks"));
+    assert!(refused(&["--health", "x", "--health-timeout", "0s"]).contains("leaves a check no time to run"));
+    assert!(refused(&["--health", "x", "--health-failures", "0"]).contains("use 1 or more"));
+    for option in ["--health-interval", "--health-timeout", "--health-failures"] {
+        assert!(refused(&[option, "1"]).contains(&format!("{option} needs --health")));
+    }
+    let place = Place::local();
+    let run = |flags: &[&str], environment: &[(&str, &str)]| {
+        let mut command: Command = leaderrun();
+        command.args(["--store", &place.url]).args(flags).args(["shard", "true"]).envs(environment.iter().copied());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = run(&["--health", "x", "--max-run", "10s"], &[]);
+    assert!(said.contains("the first --health check comes after 10s, and --max-run stops COMMAND after 10s"), "{said}");
+    // The environment may say it for services in general.
+    assert!(!run(&[], &[("LEADERRUN_HEALTH_INTERVAL", "1s")]).contains("health"));
+}

@@ -1,0 +1,392 @@
+//! `key=BUCKET/KEY`: we and programs that keep a leader record in a bucket exclude each other.
+
+use super::*;
+use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::mixed::{self, Mixed};
+use serde_json::{Value, json};
+use std::process::Output;
+use tokio::time::timeout;
+
+/// Of the other programs.
+const ELECTIONS: &str = "elections";
+const LEADER: &str = "svc/leader";
+const NAME: &str = "the key svc/leader of bucket elections";
+
+/// A server with our bucket, and one that forgets what is so old.
+async fn shared(ttl: Duration) -> Server {
+    let server = server().await;
+    make_bucket(&server, &json!({ "max_age": u64::try_from(ttl.as_nanos()).unwrap() }));
+    server
+}
+
+fn make_bucket(server: &Server, more: &Value) {
+    let mut config = json!({
+        "name": format!("KV_{ELECTIONS}"),
+        "subjects": [format!("$KV.{ELECTIONS}.>")],
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "allow_rollup_hdrs": true,
+        "num_replicas": 1,
+        "storage": "file",
+        "retention": "limits",
+        "duplicate_window": 1_000_000_000_u64,
+    });
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let answer = server.client().api(&format!("STREAM.CREATE.KV_{ELECTIONS}"), &config);
+    assert!(answer["error"].is_null(), "{answer}");
+}
+
+fn url(server: &Server) -> String {
+    format!("{}?key={ELECTIONS}/{LEADER}", server.own_url())
+}
+
+async fn sharing(server: &Server) -> Arc<dyn Store> {
+    open(&url(server)).await
+}
+
+fn put(server: &Server, headers: &str, value: &str) -> Value {
+    let answer = server.client().request(&format!("$KV.{ELECTIONS}.{LEADER}"), headers, value.as_bytes());
+    serde_json::from_slice(&answer.expect("it answers").body).expect("JetStream speaks JSON")
+}
+
+fn message(server: &Server) -> Option<Value> {
+    let request = json!({ "last_by_subj": format!("$KV.{ELECTIONS}.{LEADER}") });
+    let mut answer = server.client().api(&format!("STREAM.MSG.GET.KV_{ELECTIONS}"), &request);
+    Some(answer.get_mut("message")?.take())
+}
+
+/// The revision of what holds the key. The mark of a deletion has no content.
+fn held(server: &Server) -> Option<u64> {
+    let message = message(server)?;
+    message["data"].as_str().filter(|data| !data.is_empty())?;
+    message["seq"].as_u64()
+}
+
+/// Another program creates the key, as it would: also over the mark of a deletion.
+fn take(server: &Server, value: &str) -> bool {
+    let expected = if held(server).is_some() { 0 } else { message(server).map_or(0, |m| m["seq"].as_u64().unwrap()) };
+    put(server, &format!("Nats-Expected-Last-Subject-Sequence: {expected}\r\n"), value)["error"].is_null()
+}
+
+/// Its holder, or an operator, deletes it.
+fn delete(server: &Server) {
+    assert!(put(server, "KV-Operation: DEL\r\n", "")["error"].is_null());
+}
+
+const LONG: Duration = Duration::from_mins(1);
+
+#[tokio::test]
+async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named() {
+    let server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let one = short("one");
+    assert!(take(&server, r#"{"leader":"backend-7","host":"h7"}"#));
+    let holder = refused(store.claim(&one).await.unwrap());
+    assert_eq!(holder.owner, format!("backend-7 (holds {NAME})"));
+    assert_eq!((holder.session.as_ref(), holder.host.as_deref()), (None, Some("h7")));
+    assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(30) && left <= LONG), "{holder:?}");
+    let Ok(Observation::Held(seen)) = store.observe(&one.shard).await else { panic!("it is held") };
+    assert_eq!(seen.owner, holder.owner);
+    assert_eq!(store.inspect(&one.shard).await.unwrap().holder.map(|holder| holder.owner), Some(holder.owner));
+    assert_eq!(store.list("").await.unwrap(), [], "no name is known for it");
+
+    let shard = shard();
+    let mut news = store.changed(&shard);
+    assert!(timeout(Duration::from_secs(1), &mut news).await.is_err(), "it is held");
+    delete(&server);
+    in_time(news).await.unwrap();
+    lead(&*store, &one).await;
+    assert!(!take(&server, "backend-8"));
+}
+
+#[tokio::test]
+async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it() {
+    let server = shared(LONG).await;
+    let (store, standby) = (sharing(&server).await, sharing(&server).await);
+    let (one, two) = (short("one"), short("two"));
+    let term = lead(&*store, &one).await;
+    let mut before = held(&server).expect("it is held");
+    for sequence in 1..4 {
+        assert!(!take(&server, "backend-7"));
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+        let now = held(&server).expect("it is held");
+        assert!(now > before, "it was written again");
+        before = now;
+    }
+    let holder = refused(standby.claim(&two).await.unwrap());
+    assert_eq!((holder.owner.as_str(), holder.session), ("one", Some(one.session.clone())));
+    let shard = shard();
+    let mut news = standby.changed(&shard);
+    assert!(timeout(Duration::from_millis(300), &mut news).await.is_err(), "one leads");
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert_eq!(held(&server), None);
+    in_time(news).await.unwrap();
+    let term = lead(&*standby, &two).await;
+    standby.release(&two, term).await.unwrap();
+    assert!(take(&server, "backend-7"));
+    assert_eq!(store.release(&one, Term(0)).await, Ok(Release::NotHeld));
+    assert!(held(&server).is_some(), "a release of another's is not ours");
+}
+
+#[tokio::test]
+async fn the_key_lasts_for_the_lease_and_no_longer_than_its_bucket_says() {
+    let ttl = SHORT + Duration::from_millis(500);
+    let server = shared(ttl).await;
+    let store = sharing(&server).await;
+    let one = short("one");
+    let mut term = lead(&*store, &one).await;
+    let begun = Instant::now();
+    for sequence in 1..10 {
+        sleep(SHORT / 4).await;
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+        assert!(held(&server).is_some(), "after {:?}", begun.elapsed());
+    }
+    assert!(begun.elapsed() > ttl);
+    // As if the process had died.
+    let crashed = Instant::now();
+    while held(&server).is_some() {
+        assert!(crashed.elapsed() < PATIENCE, "it never ends");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(crashed.elapsed() >= SHORT - Duration::from_millis(100), "{:?}", crashed.elapsed());
+    assert_eq!(store.renew(&one, term, 10).await, Ok(Renewal::Lost(None)), "another may have led");
+    assert!(!take(&server, "backend-7"), "its tree may live");
+    term = granted_in_time(&*store, &one).await.term;
+    store.release(&one, term).await.unwrap();
+    assert!(take(&server, "backend-7"));
+}
+
+#[tokio::test]
+async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
+    let server = shared(LONG).await;
+    let (store, other) = (sharing(&server).await, sharing(&server).await);
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    delete(&server);
+    // Again, as after an answer that did not arrive.
+    for sequence in [1, 1, 2] {
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Lost(None)));
+        assert!(!take(&server, "backend-7"), "the tree lives on");
+    }
+    refused(other.claim(&short("two")).await.unwrap());
+    store.release(&one, term).await.unwrap();
+    assert_eq!(held(&server), None, "it is dead");
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Lost(None)));
+    assert_eq!(held(&server), None, "a late renewal takes nothing");
+}
+
+#[tokio::test]
+async fn a_leader_whose_key_another_program_took_has_lost_and_leaves_it_alone() {
+    let server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    put(&server, "", "backend-7");
+    for sequence in 1..3 {
+        let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, sequence).await else { panic!("it is lost") };
+        assert_eq!(holder.owner, format!("backend-7 (holds {NAME})"));
+    }
+    let revision = held(&server);
+    store.release(&one, term).await.unwrap();
+    assert_eq!((held(&server), revision.is_some()), (revision, true));
+    assert!(refused(store.claim(&one).await.unwrap()).owner.starts_with("backend-7"));
+}
+
+#[tokio::test]
+async fn renewals_that_overtake_each_other_keep_the_key() {
+    let server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    for round in 0..10 {
+        let renewals = (1..=4).map(|index| store.renew(&one, term, round * 4 + index));
+        for renewal in futures_util::future::join_all(renewals).await {
+            assert!(matches!(renewal, Ok(Renewal::Renewed | Renewal::Overtaken)), "{renewal:?}");
+        }
+        assert!(held(&server).is_some());
+    }
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert_eq!(held(&server), None);
+}
+
+#[tokio::test]
+async fn candidates_with_and_without_the_option_exclude_each_other() {
+    let server = shared(LONG).await;
+    let (sharing, plain) = (sharing(&server).await, open(&server.own_url()).await);
+    let (one, two) = (short("one"), short("two"));
+    let term = lead(&*sharing, &one).await;
+    assert_eq!(refused(plain.claim(&two).await.unwrap()).owner, "one");
+    sharing.release(&one, term).await.unwrap();
+    let term = lead(&*plain, &two).await;
+    assert_eq!(held(&server), None);
+    assert_eq!(refused(sharing.claim(&one).await.unwrap()).owner, "two");
+    assert_eq!(held(&server), None, "a refused claim gives it back");
+    plain.release(&two, term).await.unwrap();
+    lead(&*sharing, &one).await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
+    let server = server().await;
+    let claim = async |server: &Server| sharing(server).await.claim(&short("one")).await.unwrap_err();
+    let error = claim(&server).await;
+    assert!(error.message.contains("no bucket elections") && error.message.contains("have to make it"), "{error}");
+    for (config, part) in [
+        (json!({ "max_age": 1_400_000_000_u64 }), "after 1s 400ms, sooner than the lease of 1s 500ms"),
+        (json!({ "max_age": 0 }), "forgets nothing, so the key svc/leader of bucket elections would never be free"),
+    ] {
+        make_bucket(&server, &config);
+        let error = claim(&server).await;
+        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(part), "{error}");
+        assert_eq!(held(&server), None);
+        server.client().api(&format!("STREAM.DELETE.KV_{ELECTIONS}"), &Value::Null);
+    }
+    assert!(server.client().record(KEY).is_none_or(|record| record["released"] == true), "nobody leads");
+    // Our own records must not be where everything is forgotten.
+    make_bucket(&server, &json!({ "max_age": 60_000_000_000_u64 }));
+    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?key=leader";
+    let error = open(&both).await.claim(&short("one")).await.unwrap_err();
+    assert!(error.message.ends_with("name another bucket, and write key=elections/leader"), "{error}");
+}
+
+#[tokio::test]
+async fn a_revoked_lease_leaves_the_key_and_a_forgotten_shard_leaves_none() {
+    let server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let one = short("one");
+    let term = lead(&*store, &one).await;
+    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
+    assert!(!take(&server, "backend-7"), "its tree may live");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
+    assert!(!take(&server, "backend-7"));
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    store.forget(&one, term).await.unwrap();
+    assert_eq!(held(&server), None);
+}
+
+#[tokio::test]
+async fn a_check_says_what_such_a_key_cannot_promise_and_who_has_it() {
+    let server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let said = async || {
+        let findings = store.check().await.unwrap();
+        assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
+        findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
+    };
+    let free = said().await;
+    for part in [&*format!("{NAME} is free"), "have no terms", "is deleted or lost", "it stays for 1m"] {
+        assert!(free.contains(part), "{free}");
+    }
+    assert_eq!(held(&server), None, "a check takes nothing");
+    assert!(take(&server, "backend-7"));
+    let revision = held(&server);
+    assert!(said().await.contains("held by backend-7"));
+    assert_eq!(held(&server), revision);
+    server.client().api(&format!("STREAM.DELETE.KV_{ELECTIONS}"), &Value::Null);
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad)[0].starts_with("no bucket elections"), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_it() {
+    let deny = format!(r#"publish: {{ deny: "$KV.{ELECTIONS}.>" }}"#);
+    let lines = format!(
+        "jetstream: enabled\nauthorization {{ users: [ {{ user: admin, password: pw }}, {{ user: app, password: pw, \
+         permissions: {{ {deny} }} }} ] }}"
+    );
+    let mut server = Server::configured(&lines, r#"{"user":"admin","pass":"pw"}"#);
+    server.login = "app:pw@".to_owned();
+    open(&server.own_url()).await.prepare().await.expect("the bucket is made");
+    make_bucket(&server, &json!({ "max_age": 60_000_000_000_u64 }));
+    let store = sharing(&server).await;
+    let error = store.claim(&short("one")).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Denied && error.message.contains("$KV.elections.svc/leader"), "{error}");
+    assert!(server.client().record(KEY).is_none(), "nothing is held without the key");
+    let findings = store.check().await.unwrap();
+    let named = format!("permission missing: read and write {NAME}: ");
+    assert!(texts(&findings, Verdict::Bad)[0].starts_with(&named), "{findings:?}");
+}
+
+/// Both in one bucket, where each message says when it is forgotten.
+#[tokio::test]
+#[ignore = "wants a nats-server of version 2.11 or later in TEST_NATS_SERVER"]
+async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
+    let server = Server::start();
+    make_bucket(&server, &json!({ "allow_msg_ttl": true }));
+    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?key=" + &LEADER.replace('/', "-");
+    let leader = format!("$KV.{ELECTIONS}.{}", LEADER.replace('/', "-"));
+    let store = open(&both).await;
+    store.prepare().await.unwrap();
+    sleep(SHORT).await;
+    let one = with_lease("one", Duration::from_secs(2));
+    let mut client = server.client();
+    let mut write = |headers: &str| -> Value {
+        let answer = client.request(&leader, headers, b"backend-7").expect("it answers");
+        serde_json::from_slice(&answer.body).unwrap()
+    };
+    assert!(write("")["error"].is_null());
+    let error = store.claim(&one).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("without a TTL"), "{error}");
+    assert!(write("Nats-TTL: 2s\r\n")["error"].is_null());
+    let holder = refused(store.claim(&one).await.unwrap());
+    assert!(holder.expires_in.is_some_and(|left| left <= Duration::from_secs(2)), "{holder:?}");
+    let term = granted_in_time(&*store, &one).await.term;
+    assert!(write("Nats-Expected-Last-Subject-Sequence: 0\r\n")["error"]["err_code"].is_number());
+    let shown = store.list("").await.unwrap();
+    assert_eq!(shown.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["db/main"]);
+    for sequence in 1..6 {
+        sleep(Duration::from_millis(700)).await;
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    // As if the process had died: the key ends by itself, and our records stay.
+    let crashed = Instant::now();
+    while !write("Nats-Expected-Last-Subject-Sequence: 0\r\nNats-TTL: 1s\r\n")["error"].is_null() {
+        assert!(crashed.elapsed() < PATIENCE, "it never ends");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(crashed.elapsed() > Duration::from_millis(1200), "{:?}", crashed.elapsed());
+    assert!(store.inspect(&one.shard).await.unwrap().last_term.is_some());
+    let mut own = one.clone();
+    own.shard = LEADER.replace('/', "-").parse().unwrap();
+    let error = store.claim(&own).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("name another shard"), "{error}");
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[tokio::test]
+async fn leaderctl_shows_the_program_that_holds_the_key() {
+    let server = shared(LONG).await;
+    assert!(take(&server, r#"{"leader":"backend-7"}"#));
+    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).output().expect("it runs");
+    let status = words(&ask(&["status", "shard"]));
+    assert!(status.contains(&format!("backend-7 (holds {NAME})")), "{status}");
+    let check = ask(&["store", "check"]);
+    assert!(check.status.success() && words(&check).contains("have no terms"), "{check:?}");
+    let once = leaderrun().args(["--store", &url(&server), "-n", "--lease", "15s", "shard", "true"]).output().unwrap();
+    assert!(once.status.code() == Some(75) && words(&once).contains("backend-7"), "{once:?}");
+    let long = leaderrun().args(["--store", &url(&server), "--lease", "2m", "shard", "true"]).output().unwrap();
+    assert!(long.status.code() == Some(78) && words(&long).contains("choose a shorter --lease"), "{long:?}");
+    let several = leaderrun().args(["--store", &url(&server), "--slots", "2", "shard", "true"]).output().unwrap();
+    assert!(several.status.code() == Some(64) && words(&several).contains("key="), "{several:?}");
+}
+
+fn mixed(server: &Server) -> Mixed {
+    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nats/contender.py");
+    let (port, ttl) = (server.address().port().to_string(), mixed::TTL.as_millis().to_string());
+    Mixed::new(url(server), ["python3", contender, &port, ELECTIONS, LEADER, &ttl].map(str::to_owned).to_vec())
+}
+
+#[tokio::test]
+async fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
+    let server = shared(mixed::TTL).await;
+    mixed(&server).kills_in_turn();
+}
+
+#[tokio::test]
+async fn in_a_fleet_of_both_kinds_the_lock_goes_round_and_no_two_ever_run_at_once() {
+    let server = shared(mixed::TTL).await;
+    mixed(&server).goes_round();
+}

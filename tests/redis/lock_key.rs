@@ -1,0 +1,311 @@
+//! `lock_key=`: we and programs that take `SET KEY id NX PX ttl` exclude each other.
+
+use super::*;
+use crate::support::fleet::leaderctl;
+use crate::support::mixed::{self, Mixed};
+use leaderrun::internals::store::{Administration as _, ErrorKind, Observation, Release, Renewal, Verdict};
+use std::process::Output;
+use tokio::time::timeout;
+
+const KEY: &str = "maplefile:leader:lock";
+const INFO: &str = "maplefile:leader:info";
+
+fn url(server: &Server) -> String {
+    format!("{}?lock_key={KEY}&info_key={INFO}", server.plain_url())
+}
+
+async fn sharing(server: &Server) -> Redis {
+    open(&url(server)).await.expect("the address is right")
+}
+
+/// Another program takes the key, as it would.
+fn take(server: &Server, id: &str, millis: &str) -> bool {
+    server.cli(&["SET", KEY, id, "NX", "PX", millis]) == "OK"
+}
+
+fn millis_left(server: &Server, key: &str) -> u64 {
+    server.cli(&["PTTL", key]).parse().expect("it expires")
+}
+
+#[tokio::test]
+async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    let one = candidate("one");
+    assert!(take(&server, "backend-7", "60000"));
+    let holder = refused(store.claim(&one).await.unwrap());
+    assert_eq!(holder.owner, format!("backend-7 (holds the key {KEY})"));
+    assert_eq!((holder.session.as_ref(), holder.term, holder.host.as_ref()), (None, None, None));
+    assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(30)), "{holder:?}");
+    server.cli(&["SET", INFO, r#"{"instance_id":"backend-7","hostname":"h7"}"#, "PX", "60000"]);
+    let Ok(Observation::Held(seen)) = store.observe(&one.shard).await else { panic!("it is held") };
+    assert_eq!((seen.owner, seen.host.as_deref()), (holder.owner, Some("h7")));
+    let report = store.inspect(&one.shard).await.unwrap();
+    assert_eq!(report.holder.and_then(|holder| holder.host).as_deref(), Some("h7"));
+    assert_eq!(store.list("").await.unwrap(), [], "no name is known for it");
+    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
+
+    let shard = shard();
+    let mut news = store.changed(&shard);
+    assert!(timeout(Duration::from_secs(1), &mut news).await.is_err(), "it is held");
+    server.cli(&["DEL", KEY]);
+    timeout(PATIENCE, news).await.expect("it looks now and then").unwrap();
+    lead(&store, &one).await;
+    assert!(!take(&server, "backend-8", "1000"));
+}
+
+#[tokio::test]
+async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(server.cli(&["GET", KEY]), one.session.as_str());
+    for sequence in 1..4 {
+        assert!(!take(&server, "backend-7", "1000"));
+        for key in [KEY, INFO] {
+            server.cli(&["PEXPIRE", key, "3000"]);
+        }
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+        assert!(millis_left(&server, KEY) > 10_000 && millis_left(&server, INFO) > 10_000);
+    }
+    assert!(millis_left(&server, KEY) >= millis_left(&server, LOCK), "it lasts as long as the lease");
+    let info: serde_json::Value = serde_json::from_str(&server.cli(&["GET", INFO])).expect("JSON");
+    assert_eq!((info["instance_id"].as_str(), info["hostname"].as_str()), (Some("one"), Some("here")));
+    for name in ["started_at", "last_heartbeat"] {
+        humantime::parse_rfc3339(info[name].as_str().unwrap()).unwrap();
+    }
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert_eq!(server.cli(&["EXISTS", KEY, INFO]), "0");
+    assert!(take(&server, "backend-7", "60000"));
+    assert_eq!(store.release(&one, term).await, Ok(Release::NotHeld));
+    assert_eq!(server.cli(&["GET", KEY]), "backend-7", "a release of another's is not ours");
+}
+
+#[tokio::test]
+async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
+    let server = old_server();
+    let (store, other) = (sharing(&server).await, sharing(&server).await);
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    server.cli(&["DEL", KEY]);
+    // Again, as after an answer that did not arrive.
+    for sequence in [1, 1, 2] {
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Lost(None)));
+        assert!(!take(&server, "backend-7", "1000"), "the tree lives on");
+        assert!(millis_left(&server, KEY) > 10_000);
+    }
+    refused(other.claim(&candidate("two")).await.unwrap());
+    store.release(&one, term).await.unwrap();
+    assert!(take(&server, "backend-7", "1000"), "it is dead");
+}
+
+#[tokio::test]
+async fn a_lease_that_has_ended_by_the_servers_clock_is_not_made_again() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    server.cli(&["DEL", LOCK, KEY]);
+    server.cli(&["HSET", LAST, "until", "1"]);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)), "another program may have led meanwhile");
+    assert_eq!(server.cli(&["EXISTS", LOCK]), "0");
+}
+
+#[tokio::test]
+async fn a_leader_whose_key_another_program_took_has_lost_and_leaves_it_alone() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    server.cli(&["SET", KEY, "backend-7", "PX", "60000"]);
+    for sequence in 1..3 {
+        let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, sequence).await else { panic!("it is lost") };
+        assert_eq!(holder.owner, format!("backend-7 (holds the key {KEY})"));
+    }
+    store.release(&one, term).await.unwrap();
+    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
+    assert_eq!(refused(store.claim(&one).await.unwrap()).owner, format!("backend-7 (holds the key {KEY})"));
+    server.cli(&["DEL", KEY]);
+    assert!(granted(store.claim(&one).await.unwrap()).term > term);
+}
+
+#[tokio::test]
+async fn a_key_that_never_expires_is_told_and_left_alone() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    server.cli(&["SET", KEY, "backend-7"]);
+    let one = candidate("one");
+    for error in [store.claim(&one).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
+        assert!(error.message.starts_with(&format!("the key {KEY} in redis at 127.0.0.1:")), "{error}");
+        assert!(error.message.contains("never expires, so nobody could take it"), "{error}");
+    }
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.verdict == Verdict::Bad && finding.text.contains("never expires")));
+    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
+    assert_eq!(server.cli(&["EXISTS", LOCK]), "0");
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_told_and_left_alone() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    for key in [KEY, INFO] {
+        server.cli(&["RPUSH", key, "one", "two"]);
+        if key == INFO {
+            assert!(take(&server, "backend-7", "60000"));
+        }
+        for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
+            assert!(error.message.contains(&format!("the key {key} in redis")), "{error}");
+            assert!(error.message.contains("is no string"), "{error}");
+        }
+        let findings = store.check().await.unwrap();
+        assert!(findings.iter().any(|found| found.verdict == Verdict::Bad && found.text.contains(key)), "{findings:?}");
+        assert_eq!(server.cli(&["LLEN", key]), "2");
+        server.cli(&["DEL", key]);
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_the_key() {
+    let server = old_server();
+    for (rights, missing) in [("~leaderrun:*", true), ("~leaderrun:* %R~maplefile:*", true), ("~*", false)] {
+        let mut words = vec!["ACL", "SETUSER", "app", "reset", "on", ">pw", "+@all", "&*"];
+        words.extend(rights.split(' '));
+        assert_eq!(server.cli(&words), "OK");
+        let store = open(&url(&server).replace("redis://", "redis://app:pw@")).await.unwrap();
+        let findings = store.check().await.unwrap();
+        let named = format!("permission missing: read and write the key {KEY}: ");
+        assert_eq!(findings.iter().any(|found| found.text.starts_with(&named)), missing, "{rights}: {findings:?}");
+        let claim = store.claim(&candidate("one")).await;
+        assert_eq!(claim.as_ref().is_err_and(|error| error.kind == ErrorKind::Denied), missing, "{claim:?}");
+        assert!(claim.is_ok() || claim.is_err_and(|error| error.message.contains("lock_key=")));
+        assert_eq!(server.cli(&["EXISTS", LOCK]) == "0", missing, "nothing is held without the key");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_that_keeps_the_data_disturbs_nobody_and_one_that_forgets_ends_the_leadership() {
+    for forgets in [false, true] {
+        let mut server = if forgets { Server::forgetful() } else { Server::start() };
+        server.age();
+        let store = sharing(&server).await;
+        let one = candidate("one");
+        let term = lead(&store, &one).await;
+        server.kill_it();
+        server.start_it_again();
+        let renewal = store.renew(&one, term, 1).await;
+        assert_eq!(renewal, Ok(if forgets { Renewal::Lost(None) } else { Renewal::Renewed }));
+        assert!(!take(&server, "backend-7", "1000"), "the tree is alive, or dies");
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_lease_leaves_the_key_until_its_time_is_over_and_a_forgotten_shard_leaves_none() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
+    assert!(!take(&server, "backend-7", "1000"), "its tree may live");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
+    assert!(!take(&server, "backend-7", "1000"));
+    // The same session may claim again at once: its own tree is dead.
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    assert_eq!(store.forget(&one, term).await, Ok(Release::Released));
+    assert_eq!(server.cli(&["EXISTS", KEY, INFO, LOCK, RECORD]), "0");
+}
+
+#[tokio::test]
+async fn candidates_with_and_without_the_option_exclude_each_other() {
+    let server = old_server();
+    let (sharing, plain) = (sharing(&server).await, store(&server).await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&sharing, &one).await;
+    assert_eq!(refused(plain.claim(&two).await.unwrap()).owner, "one");
+    sharing.release(&one, term).await.unwrap();
+    let term = lead(&plain, &two).await;
+    assert_eq!(server.cli(&["EXISTS", KEY]), "0");
+    assert_eq!(refused(sharing.claim(&one).await.unwrap()).owner, "two");
+    assert_eq!(server.cli(&["EXISTS", KEY]), "0", "a refused claim takes no key");
+    plain.release(&two, term).await.unwrap();
+    lead(&sharing, &one).await;
+}
+
+#[tokio::test]
+async fn all_shards_of_a_url_share_the_key() {
+    let server = old_server();
+    let (store, other) = (sharing(&server).await, sharing(&server).await);
+    let (one, mut two) = (candidate("one"), candidate("two"));
+    two.shard = "another".parse().unwrap();
+    lead(&store, &one).await;
+    assert_eq!(refused(other.claim(&two).await.unwrap()).owner, format!("one (holds the key {KEY})"));
+}
+
+#[tokio::test]
+async fn a_check_says_what_such_a_lock_cannot_promise_and_who_has_it() {
+    let server = old_server();
+    let store = sharing(&server).await;
+    let texts = async || {
+        let findings = store.check().await.unwrap();
+        assert!(findings.iter().all(|finding| finding.verdict != Verdict::Bad), "{findings:?}");
+        findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
+    };
+    let said = texts().await;
+    for part in ["the key maplefile:leader:lock is free", "have no terms", "if the server forgets"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(server.cli(&["EXISTS", KEY, INFO]), "0", "a check takes nothing");
+    assert!(take(&server, "backend-7", "60000"));
+    assert!(texts().await.contains(": backend-7 (holds the key"));
+    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn leaderctl_shows_the_program_that_holds_the_key() {
+    let server = old_server();
+    assert!(take(&server, "backend-7", "60000"));
+    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).output().expect("it runs");
+    let status = words(&ask(&["status", "shard"]));
+    assert!(status.contains("backend-7 (holds the key maplefile:leader:lock)"), "{status}");
+    let check = ask(&["store", "check"]);
+    assert!(check.status.success() && words(&check).contains("have no terms"), "{check:?}");
+    let why = words(&ask(&["why", "shard"]));
+    assert!(why.contains("backend-7"), "{why}");
+    assert!(ask(&["list"]).status.success());
+    let mut once = crate::support::fleet::leaderrun();
+    let refused = once.env("LEADERRUN_STORE", url(&server)).args(["-n", "shard", "true"]).output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(75));
+    assert!(words(&refused).contains("backend-7"), "{refused:?}");
+    let several = leaderrun_words(&url(&server), &["--slots", "2", "shard", "true"]);
+    assert_eq!(several.status.code(), Some(64));
+    assert!(words(&several).contains("lock_key="), "{several:?}");
+}
+
+fn leaderrun_words(url: &str, words: &[&str]) -> Output {
+    crate::support::fleet::leaderrun().args(["--store", url]).args(words).output().expect("it runs")
+}
+
+fn mixed(server: &Server) -> Mixed {
+    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/redis/contender.py");
+    let (port, ttl) = (server.port().to_string(), mixed::TTL.as_millis().to_string());
+    Mixed::new(url(server), ["python3", contender, &port, KEY, INFO, &ttl].map(str::to_owned).to_vec())
+}
+
+#[test]
+fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
+    let server = old_server();
+    mixed(&server).kills_in_turn();
+}
+
+#[test]
+fn in_a_fleet_of_both_kinds_the_lock_goes_round_and_no_two_ever_run_at_once() {
+    let server = old_server();
+    mixed(&server).goes_round();
+}

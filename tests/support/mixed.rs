@@ -1,0 +1,91 @@
+//! A fleet of leaderruns and of programs that take only the lock that both share.
+
+use super::evidence::Evidence;
+use super::fleet::{Fleet, Life};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How long the lock of the others lasts, and our lease.
+pub const TTL: Duration = Duration::from_secs(4);
+const FLAGS: [&str; 8] = ["--lease", "4s", "--renew", "1s", "--grace", "500ms", "--retry", "500ms"];
+
+pub struct Mixed {
+    fleet: Fleet,
+    store: String,
+    /// A program and its first words. The file of stamps, its owner, and how long it leads at a time follow.
+    contender: Vec<String>,
+    count: u32,
+}
+
+impl Mixed {
+    pub fn new(store: String, contender: Vec<String>) -> Self {
+        Self { fleet: Fleet::new(), store, contender, count: 0 }
+    }
+
+    fn start_ours(&mut self, stamp_flags: &[&str]) -> String {
+        self.count += 1;
+        let owner = format!("ours-{}", self.count);
+        self.fleet.start(&owner, &[&FLAGS, &["--store", &*self.store][..]].concat(), stamp_flags, &[]);
+        owner
+    }
+
+    /// One that leads for `seconds` at a time, or until it is killed.
+    fn start_theirs(&mut self, seconds: Option<&str>) -> String {
+        self.count += 1;
+        let owner = format!("theirs-{}", self.count);
+        let mut command = Command::new(&self.contender[0]);
+        command.args(&self.contender[1..]).arg(self.fleet.scratch.path().join("stamps")).arg(&owner).args(seconds);
+        self.fleet.launch(&owner, command);
+        owner
+    }
+
+    /// The leader is killed again and again, and every time the only one that waits is of the other side.
+    pub fn kills_in_turn(mut self) {
+        let flags = ["ignore-term", "daemon"];
+        let mut leading = self.start_ours(&flags);
+        self.fleet.leader();
+        for round in 0..8 {
+            let next = if round % 2 == 0 { self.start_theirs(None) } else { self.start_ours(&flags) };
+            // Time to be refused, and to be seen beside the leader if it is not; twice for longer than the lock lasts.
+            sleep(if round / 2 == 1 { TTL + Duration::from_secs(1) } else { Duration::from_millis(700) });
+            self.fleet.kill(&leading);
+            self.fleet.leader_where(|life| life.owner == next);
+            leading = next;
+        }
+        self.fleet.kill(&leading);
+        self.conclude(4);
+    }
+
+    /// Several of each side; ours are stopped and killed, and theirs give the lock up by themselves.
+    pub fn goes_round(mut self) {
+        for _ in 0..2 {
+            self.start_theirs(Some("0.7"));
+        }
+        let is_ours = |life: &Life| life.owner.starts_with("ours-");
+        for round in 0..3 {
+            for _ in 0..2 {
+                self.start_ours(&["daemon"]);
+            }
+            let mut ended = String::new();
+            for in_order in [round % 2 == 0, round % 2 != 0] {
+                ended = self.fleet.leader_where(|life| is_ours(life) && life.owner != ended).owner;
+                if in_order {
+                    self.fleet.stop(&ended);
+                } else {
+                    self.fleet.kill(&ended);
+                }
+            }
+            self.fleet.leader_where(|life| !is_ours(life));
+        }
+        self.conclude(3);
+    }
+
+    fn conclude(mut self, least: usize) {
+        let (lives, Evidence { overlap, orphans, .. }) = self.fleet.end();
+        assert_eq!((overlap, orphans), (Duration::ZERO, 0), "{lives:?}\n{}", self.fleet.logs());
+        let (ours, theirs): (Vec<_>, Vec<_>) = lives.into_iter().partition(|life| life.owner.starts_with("ours-"));
+        assert!(ours.len() >= least && theirs.len() >= least, "{} and {}", ours.len(), theirs.len());
+        assert!(ours.windows(2).all(|pair| pair[0].term < pair[1].term), "{ours:?}");
+    }
+}
