@@ -1,0 +1,383 @@
+//! The checker and its models against histories that are known to be right or wrong.
+
+use super::checker::{Instant, NEVER, Operation, Verdict, check};
+use super::history::{Call as Done, Event, Found, History};
+use super::lease::{Call, Claimed, Lease, Leeway, Named, Renewal};
+use super::page::{self, Page, Text};
+use crate::support::random::Random;
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_nanos(1600);
+
+fn at<C>(begun: Instant, ended: Instant, call: C) -> Operation<C> {
+    Operation { call, begun, ended, required: ended != NEVER }
+}
+
+fn granted(session: usize, term: u64) -> Call {
+    granted_from(session, term, 0)
+}
+
+fn granted_from(session: usize, term: u64, start: Instant) -> Call {
+    let answer = Some(Claimed::Granted { term, start });
+    Call::Claim { session, number: session * 100, lease: LEASE, answer }
+}
+
+fn unheard(session: usize) -> Call {
+    Call::Claim { session, number: session * 100, lease: LEASE, answer: None }
+}
+
+fn refused(session: usize, by: usize, term: u64) -> Call {
+    let answer = Some(Claimed::Refused(Named { session: Some(by), term: Some(term) }));
+    Call::Claim { session, number: session * 100, lease: LEASE, answer }
+}
+
+fn renewed(session: usize, term: u64, sequence: u64) -> Call {
+    Call::Renew { session, term, sequence, lease: LEASE, answer: Some(Renewal::Renewed) }
+}
+
+fn lost(session: usize, term: u64) -> Call {
+    Call::Renew { session, term, sequence: 1, lease: LEASE, answer: Some(Renewal::Lost) }
+}
+
+fn held(session: usize, term: u64) -> Call {
+    Call::Look { holder: Some(Named { session: Some(session), term: Some(term) }) }
+}
+
+fn free() -> Call {
+    Call::Look { holder: None }
+}
+
+fn release(session: usize, term: u64, done: bool) -> Call {
+    Call::Release { session, term: Some(term), done: Some(done) }
+}
+
+fn revoke(term: u64, done: bool) -> Call {
+    Call::Revoke { term, done: Some(done) }
+}
+
+fn is_right(history: &[Operation<Call>]) -> bool {
+    is_right_with(Leeway::default(), history)
+}
+
+fn is_right_with(leeway: Leeway, history: &[Operation<Call>]) -> bool {
+    let verdict = check(&Lease { leeway }, history);
+    assert_ne!(verdict, Verdict::Undecided);
+    verdict == Verdict::Linearizable
+}
+
+#[test]
+fn a_whole_leadership_and_the_next_one_are_right() {
+    assert!(is_right(&[
+        at(0, 10, granted(1, 5)),
+        at(11, 20, held(1, 5)),
+        at(12, 22, refused(2, 1, 5)),
+        at(23, 30, renewed(1, 5, 1)),
+        at(31, 40, release(1, 5, true)),
+        at(41, 50, free()),
+        at(51, 60, granted(2, 6)),
+        at(61, 70, lost(1, 5)),
+        at(71, 80, release(1, 5, false)),
+        at(81, 90, held(2, 6)),
+    ]));
+}
+
+#[test]
+fn two_holders_at_once_are_wrong() {
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, granted(2, 6))]));
+    // Also if both claims were under way at the same time.
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(0, 10, granted(2, 6))]));
+    // And if the first one was not heard, but seen.
+    assert!(!is_right(&[at(0, NEVER, unheard(1)), at(5, 9, held(1, 5)), at(11, 20, granted(2, 6))]));
+}
+
+#[test]
+fn a_stale_look_is_wrong_and_one_at_the_same_time_may_see_either() {
+    let change = [at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, granted(2, 6))];
+    let with = |look| change.iter().cloned().chain([look]).collect::<Vec<_>>();
+    assert!(!is_right(&with(at(31, 40, held(1, 5)))));
+    assert!(!is_right(&with(at(31, 40, free()))));
+    assert!(!is_right(&with(at(12, 40, held(2, 5)))), "a term of another");
+    assert!(is_right(&with(at(12, 40, held(1, 5)))));
+    assert!(is_right(&with(at(12, 40, free()))));
+    assert!(is_right(&with(at(12, 40, held(2, 6)))));
+}
+
+#[test]
+fn two_looks_that_see_time_run_backwards_are_wrong() {
+    let claim = at(0, 100, granted(1, 5));
+    assert!(is_right(&[claim.clone(), at(1, 10, free()), at(11, 20, held(1, 5))]));
+    assert!(!is_right(&[claim, at(1, 10, held(1, 5)), at(11, 20, free())]));
+}
+
+#[test]
+fn a_refusal_of_a_free_lease_is_wrong() {
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, refused(2, 1, 5))]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, refused(1, 1, 5))]), "of one's own");
+}
+
+#[test]
+fn a_term_that_falls_or_stays_is_wrong() {
+    for term in [4, 5] {
+        let again = at(21, 30, granted(2, term));
+        assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), again]), "{term}");
+    }
+    // The same session made its claim again.
+    assert!(is_right(&[at(0, 10, granted(1, 5)), at(11, 20, granted(1, 6))]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, granted(1, 5))]));
+    // A term that only a look has shown counts as well.
+    let seen = [at(0, NEVER, unheard(1)), at(5, 9, held(1, 7)), at(10, 20, release(1, 7, true))];
+    assert!(!is_right(&[&seen[..], &[at(21, 30, granted(2, 6))]].concat()));
+    assert!(is_right(&[&seen[..], &[at(21, 30, granted(2, 8))]].concat()));
+}
+
+#[test]
+fn a_release_that_frees_the_lease_of_another_is_wrong() {
+    let two = [at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, granted(2, 6))];
+    let then = |rest: &[Operation<Call>]| is_right(&[&two[..], rest].concat());
+    assert!(!then(&[at(31, 40, release(1, 5, true))]));
+    assert!(!then(&[at(31, 40, release(1, 5, false)), at(41, 50, free())]));
+    assert!(then(&[at(31, 40, release(1, 5, false)), at(41, 50, held(2, 6))]));
+    // A late release of the session's own earlier leadership.
+    let again = [at(0, 10, granted(1, 5)), at(11, 20, granted(1, 6)), at(21, 30, release(1, 5, true))];
+    assert!(!is_right(&again));
+}
+
+#[test]
+fn a_lost_lease_that_is_still_held_is_wrong_and_so_is_one_that_is_renewed_by_another() {
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, lost(1, 5))]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, renewed(2, 5, 1))]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, renewed(1, 5, 1))]));
+}
+
+#[test]
+fn a_renewal_that_was_overtaken_says_so() {
+    let overtaken = |sequence| {
+        let answer = Some(Renewal::Overtaken);
+        at(31, 40, Call::Renew { session: 1, term: 5, sequence, lease: LEASE, answer })
+    };
+    let before = [at(0, 10, granted(1, 5)), at(11, 20, renewed(1, 5, 3))];
+    assert!(is_right(&[&before[..], &[overtaken(2)]].concat()));
+    assert!(!is_right(&[&before[..], &[overtaken(4)]].concat()));
+    assert!(!is_right(&[&before[..], &[at(31, 40, renewed(1, 5, 2))]].concat()));
+}
+
+#[test]
+fn a_lease_is_given_to_another_after_its_end_and_not_before() {
+    let with = |begun, ended| is_right(&[at(0, 10, granted(1, 5)), at(begun, ended, granted(2, 6))]);
+    assert!(!with(1000, 1400));
+    assert!(with(1000, 1700), "it may have been granted at its end");
+    assert!(with(1700, 1800));
+    // Every renewal counts from its call.
+    let with_renewal =
+        |ended| is_right(&[at(0, 10, granted(1, 5)), at(1000, 1100, renewed(1, 5, 1)), at(1700, ended, granted(2, 6))]);
+    assert!(!with_renewal(2400));
+    assert!(with_renewal(2700));
+    // One that was not heard may have been applied, or not.
+    let call = Call::Renew { session: 1, term: 5, sequence: 1, lease: LEASE, answer: None };
+    assert!(is_right(&[at(0, 10, granted(1, 5)), at(1000, NEVER, call), at(1700, 1800, granted(2, 6))]));
+    // Nor is it shown as free, or lost.
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(1000, 1400, free())]));
+    assert!(is_right(&[at(0, 10, granted(1, 5)), at(1000, 1700, free()), at(1800, 1900, lost(1, 5))]));
+    // Its holder may renew it as long as nobody else has it.
+    assert!(is_right(&[at(0, 10, granted(1, 5)), at(1800, 1900, renewed(1, 5, 1)), at(1901, 1910, held(1, 5))]));
+    // And a lease that never ends is not given away.
+    let eternal = Leeway { is_eternal: true, ..Leeway::default() };
+    assert!(!is_right_with(eternal, &[at(0, 10, granted(1, 5)), at(9000, 9900, granted(2, 6))]));
+}
+
+#[test]
+fn after_a_revocation_nobody_starts_before_the_lease_would_have_ended() {
+    let revoked = [at(0, 10, granted(1, 5)), at(11, 20, revoke(5, true)), at(21, 30, lost(1, 5))];
+    let then = |rest: &[Operation<Call>]| is_right(&[&revoked[..], rest].concat());
+    assert!(!then(&[at(31, 40, granted_from(2, 6, 40))]));
+    assert!(then(&[at(31, 40, granted_from(2, 6, 1600))]));
+    assert!(then(&[at(31, 40, release(1, 5, false)), at(41, 50, granted_from(2, 6, 50))]), "its tree is dead");
+    assert!(then(&[at(31, 40, granted_from(1, 6, 40))]), "it has no tree");
+    // Its record may stay, under a name that is nobody's.
+    let nobody = || Call::Look { holder: Some(Named { session: None, term: None }) };
+    assert!(then(&[at(31, 40, release(1, 5, false)), at(41, 50, nobody())]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, nobody())]));
+    // Who comes after the next one waits as well.
+    let next = [at(31, 40, granted_from(2, 6, 1600)), at(41, 50, release(2, 6, true))];
+    assert!(!then(&[&next[..], &[at(51, 60, granted_from(3, 7, 60))]].concat()));
+    assert!(then(&[&next[..], &[at(51, 60, granted_from(3, 7, 1600))]].concat()));
+    // What is no longer held cannot be revoked, nor a term that is over.
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, revoke(4, true))]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, revoke(5, false))]));
+}
+
+#[test]
+fn a_call_without_an_answer_may_take_place_late_once_or_never() {
+    let open = at(0, NEVER, unheard(1));
+    assert!(is_right(&[open.clone(), at(1, 10, free())]));
+    assert!(is_right(&[open.clone(), at(1, 10, free()), at(11, 20, held(1, 5))]));
+    assert!(is_right(&[
+        open.clone(),
+        at(1, 10, granted(2, 5)),
+        at(11, 20, release(2, 5, true)),
+        at(21, 30, held(1, 6))
+    ]));
+    let twice = [at(1, 10, held(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, held(1, 6))];
+    assert!(!is_right(&[&[open][..], &twice].concat()));
+}
+
+#[test]
+fn only_where_a_store_gives_unheard_claims_back_they_vanish() {
+    let history = [
+        at(0, NEVER, unheard(1)),
+        at(0, NEVER, Call::GiveBack { number: 100 }),
+        at(1, 10, held(1, 5)),
+        at(11, 20, granted(2, 6)),
+    ];
+    assert!(is_right(&history));
+    assert!(!is_right(&[&history[..1], &history[2..]].concat()));
+}
+
+fn read(text: Text) -> page::Call {
+    page::Call::Read { text }
+}
+
+fn replace(expected: Text, draft: Text, done: Option<bool>) -> page::Call {
+    page::Call::Replace { expected, draft, done }
+}
+
+fn is_right_note(history: &[Operation<page::Call>]) -> bool {
+    check(&Page, history) == Verdict::Linearizable
+}
+
+#[test]
+fn a_note_that_is_overwritten_blindly_is_wrong() {
+    let first = at(0, 10, replace(None, Some(1), Some(true)));
+    assert!(is_right_note(&[
+        first.clone(),
+        at(11, 20, replace(Some(1), Some(2), Some(true))),
+        at(21, 30, read(Some(2)))
+    ]));
+    assert!(!is_right_note(&[first.clone(), at(11, 20, replace(None, Some(2), Some(true)))]), "overwritten");
+    assert!(
+        !is_right_note(&[first.clone(), at(11, 20, replace(Some(1), Some(2), Some(false)))]),
+        "refused for nothing"
+    );
+    // Both have read the same text, and both were told that they replaced it.
+    let two = [at(11, 20, replace(Some(1), Some(2), Some(true))), at(11, 20, replace(Some(1), Some(3), Some(true)))];
+    assert!(!is_right_note(&[&[first.clone()][..], &two].concat()), "a lost update");
+    assert!(!is_right_note(&[first.clone(), at(11, 20, read(None))]), "a stale read");
+    assert!(!is_right_note(&[first, at(11, 20, replace(Some(1), None, Some(true))), at(21, 30, read(Some(1)))]));
+}
+
+#[test]
+fn a_note_whose_writer_heard_nothing_may_stand_or_not() {
+    let open = at(0, NEVER, replace(None, Some(1), None));
+    assert!(is_right_note(&[open.clone(), at(1, 10, read(None)), at(11, 20, read(Some(1)))]));
+    assert!(!is_right_note(&[open, at(1, 10, read(Some(1))), at(11, 20, read(None))]));
+}
+
+#[test]
+fn a_request_that_a_client_may_have_repeated_counts_twice_at_most() {
+    let event = |begun, call| Event { begun, ended: Some(begun + 5), call };
+    let second_answer = || event(0, Done::Page(0, replace(None, Some(1), Some(false))));
+    let found = |is_disturbed, mut events: Vec<Event>| {
+        events.push(event(20, Done::Page(0, read(Some(1)))));
+        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed };
+        matches!(history.judge(Leeway::default()), Found::Nothing)
+    };
+    assert!(found(true, vec![second_answer()]));
+    assert!(!found(false, vec![second_answer()]), "no answer was lost there");
+    // Its repetition ends with the call itself.
+    let late = event(7, Done::Page(0, replace(Some(1), None, Some(true))));
+    assert!(!found(true, vec![second_answer(), late]));
+}
+
+#[test]
+fn a_transcript_shows_what_does_not_fit() {
+    let event = |begun, call| Event { begun, ended: Some(begun + 50), call: Done::Lease(call) };
+    let events = vec![event(0, granted(1, 5)), event(100, granted(2, 6))];
+    let history = History { seed: 7, shard: "s".to_owned(), events, is_disturbed: false };
+    let Found::Violation(transcript) = history.judge(Leeway::default()) else { panic!("two lead") };
+    assert!(transcript.starts_with("the lease of s (seed 7):"), "{transcript}");
+    assert!(transcript.contains("??         0         0  Claim { session: 2"), "{transcript}");
+}
+
+/// A store that does one call after another, for histories that are right by their making.
+#[derive(Default)]
+struct Simple {
+    holder: Option<usize>,
+    term: u64,
+    sequence: u64,
+}
+
+impl Simple {
+    fn answer(&mut self, session: usize, random: &mut Random) -> Call {
+        match random.below(10) {
+            0..4 if self.holder.is_none_or(|holder| holder == session) => {
+                self.term += 1;
+                (self.holder, self.sequence) = (Some(session), 0);
+                granted(session, self.term)
+            }
+            0..4 => refused(session, self.holder.expect("it is held"), self.term),
+            4..6 => self.holder.map_or_else(free, |holder| held(holder, self.term)),
+            6..8 if self.holder == Some(session) => {
+                self.sequence += 1;
+                renewed(session, self.term, self.sequence)
+            }
+            6..8 => lost(session, self.term),
+            _ if self.holder == Some(session) => {
+                self.holder = None;
+                release(session, self.term, true)
+            }
+            _ => release(session, self.term, false),
+        }
+    }
+}
+
+/// Calls of six clients that overlap; some are not heard, and most may have been repeated.
+fn overlapping(random: &mut Random) -> Vec<Operation<Call>> {
+    let (mut simple, mut ready, mut history) = (Simple::default(), [0; 6], Vec::new());
+    for turn in 1..=90_u64 {
+        let (session, instant) = (random.below(6), turn * 10);
+        if ready[session] >= instant {
+            continue;
+        }
+        let call = simple.answer(session, random);
+        let begun = random.between(instant.saturating_sub(60).max(ready[session]), instant);
+        let ended = random.between(instant, instant + 60);
+        ready[session] = ended + 1;
+        let unanswered = call.unanswered();
+        if let Some(again) = unanswered.clone().filter(|_| random.per_mille(700)) {
+            history.push(Operation { call: again, begun, ended, required: false });
+        }
+        match unanswered.filter(|_| random.per_mille(80)) {
+            Some(unheard) => history.push(at(begun, NEVER, unheard)),
+            None => history.push(at(begun, ended, call)),
+        }
+    }
+    // Longer than all of it.
+    for operation in &mut history {
+        if let Call::Claim { lease, .. } | Call::Renew { lease, .. } = &mut operation.call {
+            *lease = LEASE * 1000;
+        }
+    }
+    history
+}
+
+#[test]
+fn histories_that_are_right_by_their_making_are_found_right() {
+    for seed in 0..100 {
+        let history = overlapping(&mut Random::new(seed));
+        let verdict = check(&Lease { leeway: Leeway::default() }, &history);
+        assert_eq!(verdict, Verdict::Linearizable, "seed {seed}: {history:#?}");
+    }
+}
+
+#[test]
+fn a_second_holder_in_any_of_them_is_found() {
+    for seed in 0..100 {
+        let random = &mut Random::new(seed);
+        let mut history = overlapping(random);
+        history.retain(|operation| operation.begun < 500);
+        let end = history.iter().map(|operation| operation.ended).filter(|&ended| ended < NEVER).max().unwrap_or(0);
+        history.push(at(end + 1, end + 9, granted(7, 1000)));
+        history.push(at(end + 10, end + 19, granted(8, 1001)));
+        assert!(!is_right(&history), "seed {seed}");
+    }
+}
