@@ -2,6 +2,7 @@
 
 mod age;
 mod complete;
+mod fleet;
 mod forget;
 mod history;
 mod job;
@@ -12,10 +13,12 @@ mod operator;
 mod pause;
 mod release;
 pub mod selftest;
+mod serve;
 mod slots;
 mod status;
 mod step_down;
 mod timeline;
+mod top;
 mod unknown;
 mod verify;
 mod wait;
@@ -42,6 +45,7 @@ use pause::{PauseFlags, ResumeFlags};
 use release::ReleaseFlags;
 use selftest::SelftestFlags;
 use serde::Serialize;
+use serve::ServeFlags;
 use status::StatusFlags;
 use std::future::Future;
 use std::io::{Write, stdout};
@@ -52,6 +56,7 @@ use std::time::Duration;
 use step_down::StepDownFlags;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
+use top::TopFlags;
 use verify::VerifyFlags;
 use wait::WaitFlags;
 use watch::WatchFlags;
@@ -112,6 +117,10 @@ enum Verb {
     Why(WhyFlags),
     /// Show how the last leaderships of SHARD went
     History(HistoryFlags),
+    /// Show all shards as a page, as JSON and as metrics over HTTP
+    Serve(ServeFlags),
+    /// Show all shards live on a terminal
+    Top(TopFlags),
     /// Test failover on this store by injecting faults
     Selftest(SelftestFlags),
     /// Prepare or check a store
@@ -196,6 +205,13 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
         Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
+        Verb::Serve(serve) => target()?.ask(async |store, patience| serve.serve(store, patience).await),
+        Verb::Top(top) => {
+            top.check()?;
+            let target = target()?;
+            let named = target.named.refuse_default().is_ok();
+            target.ask(async |store, patience| top.show(store, named, patience).await)
+        }
         Verb::Store(StoreVerb::Init { new }) => {
             meant()?.ask(async move |store, patience| init(&*store, new, patience).await)
         }

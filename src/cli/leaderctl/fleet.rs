@@ -1,0 +1,343 @@
+//! The picture of all shards of a store, which `serve` and `top` keep and show.
+//!
+//! The hazard: a picture outlives the store's answers. So it says when it was read, and since when the store has not
+//! answered; what it shows then is what was last known, and it never turns silence into "nobody leads".
+
+pub mod reader;
+mod tally;
+
+use super::noted::pauses;
+use super::status::Shown;
+use super::timeline::Present;
+use crate::lease::{JobId, Shard};
+use crate::notes::history::{End, Entry};
+use crate::notes::jobs::Ledger;
+use crate::store::{ErrorKind, Holder, StoreError};
+use crate::text::on_one_line;
+use crate::time::{BootInstant, wall_clock_millis};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+pub use tally::{CAUSES, Job, Tally};
+
+/// A leader that has used more of its lease than this since its last renewal is late.
+const LATE: f64 = 0.6;
+
+/// The most hosts that have a number of their own. Containers may have a new name each time.
+const MOST_HOSTS: usize = 4096;
+
+/// What is known of the fleet, shared between its reader and those who show it.
+#[derive(Debug, Default)]
+pub struct Fleet(Mutex<Picture>);
+
+impl Fleet {
+    pub fn picture(&self) -> MutexGuard<'_, Picture> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Picture {
+    pub shards: BTreeMap<Shard, Seen>,
+    /// None before the first answer.
+    pub reading: Option<Reading>,
+    /// Some while the store does not answer.
+    pub trouble: Option<Trouble>,
+    pub errors: Errors,
+    pub readings: u64,
+    /// Rises whenever the picture changes by more than its age.
+    pub revision: u64,
+    /// A number for each host, in the order in which they were seen.
+    hosts_seen: HashMap<String, usize>,
+}
+
+/// The last reading of the leases.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub at: BootInstant,
+    pub at_millis: u64,
+    pub took: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    pub since: BootInstant,
+    pub since_millis: u64,
+    pub message: String,
+}
+
+/// How many requests failed, by what is known of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Errors {
+    pub not_applied: u64,
+    pub unknown: u64,
+    pub denied: u64,
+    pub misconfigured: u64,
+}
+
+/// What is known of one shard.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub shown: Shown,
+    pub history: Vec<Entry>,
+    /// The jobs that run once, as far as the history names them.
+    pub once: Vec<(JobId, Ledger)>,
+    /// Milliseconds since 1970: since when nobody leads, as far as it is known.
+    pub free_since: Option<u64>,
+    pub tally: Tally,
+    /// When the lease was last seen to change; None if it has been the same since the first reading.
+    changed: Option<BootInstant>,
+    /// When the notes were last read; None before.
+    noted: Option<BootInstant>,
+}
+
+/// What an operator wants to know first. The later ones need attention sooner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    Led,
+    /// A job between two runs.
+    Idle,
+    /// Led, and no standby could take over.
+    Alone,
+    /// Nobody leads and nobody waits: its last COMMAND has ended.
+    Free,
+    Paused,
+    /// The last run of its job failed.
+    Failed,
+    /// The leader has not renewed for long.
+    Late,
+    /// Nobody leads, although somebody should.
+    Leaderless,
+}
+
+impl Condition {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Led => "led",
+            Self::Idle => "idle",
+            Self::Alone => "no standby",
+            Self::Free => "free",
+            Self::Paused => "paused",
+            Self::Failed => "failed",
+            Self::Late => "late",
+            Self::Leaderless => "no leader",
+        }
+    }
+
+    /// As a class of the page, and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Led => "led",
+            Self::Idle => "idle",
+            Self::Alone => "no_standby",
+            Self::Free => "free",
+            Self::Paused => "paused",
+            Self::Failed => "failed",
+            Self::Late => "late",
+            Self::Leaderless => "no_leader",
+        }
+    }
+
+    /// Whether an operator should look at it.
+    pub fn needs_attention(self) -> bool {
+        self >= Self::Failed
+    }
+}
+
+impl Seen {
+    pub fn holder(&self) -> Option<&Holder> {
+        self.shown.report.holder.as_ref()
+    }
+
+    pub fn is_paused(&self) -> bool {
+        pauses(&self.shown).next().is_some()
+    }
+
+    pub fn is_job(&self) -> bool {
+        self.shown.ledger.is_some() || !self.once.is_empty()
+    }
+
+    /// The last run of the job that ran last.
+    fn last_run_failed(&self) -> bool {
+        let ledgers = self.shown.ledger.iter().chain(self.once.iter().map(|(_, ledger)| ledger));
+        let last = ledgers.map(Ledger::counting).max_by_key(|run| run.from_millis);
+        let runs = |term| self.holder().is_some_and(|holder| holder.term == Some(term));
+        last.is_some_and(|run| !run.is_success() && !runs(run.term))
+    }
+
+    pub fn condition(&self) -> Condition {
+        if let Some(holder) = self.holder() {
+            return match (lateness(holder), self.shown.standbys) {
+                (Some(late), _) if late > LATE => Condition::Late,
+                _ if self.is_paused() => Condition::Paused,
+                (_, Some(0)) if !self.is_job() => Condition::Alone,
+                _ => Condition::Led,
+            };
+        }
+        if self.is_paused() {
+            return Condition::Paused;
+        }
+        if self.is_job() {
+            return if self.last_run_failed() { Condition::Failed } else { Condition::Idle };
+        }
+        let crashed =
+            self.history.last().is_some_and(|last| matches!(last.end(), None | Some(End::Lost | End::Crashed)));
+        let waited_for = self.shown.standbys.is_some_and(|count| count > 0);
+        if crashed || waited_for { Condition::Leaderless } else { Condition::Free }
+    }
+
+    pub fn present(&self, now: u64) -> Present<'_> {
+        Present { holder: self.holder(), paused: self.is_paused(), is_job: self.is_job(), now }
+    }
+
+    /// Since when the condition has lasted, by some host's clock.
+    pub fn since(&self) -> Option<u64> {
+        self.holder().map_or(self.free_since, |holder| holder.since_millis)
+    }
+}
+
+/// How much of its lease a leader has used since its last renewal: 1 is all of it. None where leases do not expire.
+pub fn lateness(holder: &Holder) -> Option<f64> {
+    let (ago, left) = (holder.renewed_ago?.as_secs_f64(), holder.expires_in?.as_secs_f64());
+    (ago + left > 0.0).then(|| ago / (ago + left))
+}
+
+impl Errors {
+    fn count(&mut self, kind: ErrorKind) {
+        let counter = match kind {
+            ErrorKind::NotApplied => &mut self.not_applied,
+            ErrorKind::Unknown => &mut self.unknown,
+            ErrorKind::Denied => &mut self.denied,
+            ErrorKind::Misconfigured => &mut self.misconfigured,
+        };
+        *counter += 1;
+    }
+}
+
+impl Picture {
+    /// Records that the store did not answer.
+    pub fn fail(&mut self, error: &StoreError) {
+        self.errors.count(error.kind);
+        let message = on_one_line(error.message.clone());
+        match &mut self.trouble {
+            Some(trouble) if trouble.message == message => return,
+            Some(trouble) => trouble.message = message,
+            None => {
+                let (since, since_millis) = (BootInstant::now(), wall_clock_millis());
+                self.trouble = Some(Trouble { since, since_millis, message });
+            }
+        }
+        self.revision += 1;
+    }
+
+    /// Remembers the hosts of a shard.
+    fn see_hosts(&mut self, shard: &Shard) {
+        let Some(seen) = self.shards.get(shard) else { return };
+        let led = seen.holder().and_then(|holder| holder.host.as_deref());
+        for host in seen.history.iter().map(|entry| entry.host.as_str()).chain(led) {
+            let number = self.hosts_seen.len();
+            if number < MOST_HOSTS && !self.hosts_seen.contains_key(host) {
+                self.hosts_seen.insert(host.to_owned(), number);
+            }
+        }
+    }
+
+    /// A number that a host keeps for as long as this process runs.
+    pub fn number_of(&self, host: &str) -> usize {
+        self.hosts_seen.get(host).copied().unwrap_or_default()
+    }
+
+    /// The hosts that lead, and what they lead.
+    pub fn hosts(&self) -> BTreeMap<&str, Vec<&Shard>> {
+        let mut hosts: BTreeMap<&str, Vec<&Shard>> = BTreeMap::new();
+        for (shard, seen) in &self.shards {
+            if let Some(holder) = seen.holder() {
+                hosts.entry(holder.host.as_deref().unwrap_or("?")).or_default().push(shard);
+            }
+        }
+        hosts
+    }
+
+    /// How many shards are in each condition.
+    pub fn counts(&self) -> BTreeMap<Condition, usize> {
+        let mut counts = BTreeMap::new();
+        for seen in self.shards.values() {
+            *counts.entry(seen.condition()).or_insert(0) += 1;
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Session, Term};
+    use crate::notes::history::CRASHED;
+    use crate::notes::jobs::Run;
+    use crate::store::Report;
+
+    fn led(renewed_ago: u64, expires_in: u64) -> Holder {
+        let [renewed_ago, expires_in] = [renewed_ago, expires_in].map(|seconds| Some(Duration::from_secs(seconds)));
+        Holder { term: Some(Term(7)), renewed_ago, expires_in, ..Holder::default() }
+    }
+
+    fn ran(status: u8) -> Ledger {
+        let run = Run {
+            owner: "a".to_owned(),
+            host: "h".to_owned(),
+            session: Session::from_record("s"),
+            term: Term(6),
+            from_millis: 1,
+            to_millis: Some(2),
+            status: Some(status),
+            ended: None,
+        };
+        Ledger { due_millis: Some(1), every_millis: Some(9), attempts: 1, run, succeeded: None }
+    }
+
+    fn condition(holder: Option<Holder>, standbys: usize, ledger: Option<Ledger>, last_end: Option<&str>) -> Condition {
+        let entry = |ended: &str| Entry {
+            term: Term(6),
+            owner: "a".to_owned(),
+            host: "h".to_owned(),
+            pid: 7,
+            from_millis: 1,
+            to_millis: Some(2),
+            ended: (!ended.is_empty()).then(|| ended.to_owned()),
+            ordered: None,
+            job: None,
+        };
+        let report = Report { holder, last_term: None };
+        let shown = Shown { report, standbys: Some(standbys), ledger, ..Shown::default() };
+        Seen { shown, history: last_end.map(entry).into_iter().collect(), ..Seen::default() }.condition()
+    }
+
+    #[test]
+    fn what_an_operator_wants_to_know_first_is_told_from_lease_standbys_job_and_history() {
+        assert_eq!(condition(Some(led(5, 10)), 1, None, None), Condition::Led);
+        assert_eq!(condition(Some(led(5, 10)), 0, None, None), Condition::Alone);
+        assert_eq!(condition(Some(led(5, 10)), 0, Some(ran(0)), None), Condition::Led);
+        assert_eq!(condition(Some(led(10, 5)), 1, None, None), Condition::Late);
+        assert_eq!(condition(None, 0, None, Some("exited with 0")), Condition::Free);
+        assert_eq!(condition(None, 1, None, Some("exited with 0")), Condition::Leaderless);
+        assert_eq!(condition(None, 0, None, Some("lost: x")), Condition::Leaderless);
+        assert_eq!(condition(None, 0, None, Some("")), Condition::Leaderless);
+        assert_eq!(condition(None, 0, None, Some(CRASHED)), Condition::Leaderless);
+        assert_eq!(condition(None, 0, Some(ran(0)), None), Condition::Idle);
+        assert_eq!(condition(None, 0, Some(ran(3)), None), Condition::Failed);
+    }
+
+    #[test]
+    fn trouble_begins_once_and_changes_nothing_that_was_known() {
+        let mut picture = Picture::default();
+        picture.shards.insert("a".parse().unwrap(), Seen::default());
+        picture.fail(&StoreError::unknown("no answer"));
+        let since = picture.trouble.clone().unwrap().since;
+        let revision = picture.revision;
+        picture.fail(&StoreError::unknown("no answer"));
+        assert_eq!((picture.revision, picture.errors.unknown, picture.shards.len()), (revision, 2, 1));
+        picture.fail(&StoreError::unknown("something else"));
+        assert_eq!(picture.trouble.as_ref().unwrap().since, since);
+        assert!(picture.revision > revision);
+    }
+}

@@ -1,0 +1,364 @@
+//! Reads the fleet again and again, and keeps the picture.
+//!
+//! The hazard: a store has other work to do, and may charge for each request. So one list shows all leases, and a shard's
+//! notes are read when its lease has changed. A leader writes its history a little later than that, so they are read
+//! for some seconds more. A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a
+//! reading that took long is followed by a longer rest.
+
+use super::super::slots::{self, parent_pause, sessions};
+use super::super::status::Shown;
+use super::{Fleet, Picture, Reading, Seen};
+use crate::lease::{JobId, Prefix, Session, Shard, Term};
+use crate::notes::history::{self, Entry};
+use crate::notes::jobs::{self, Ledger};
+use crate::notes::orders::{self, Orders};
+use crate::notes::standbys::Standby;
+use crate::store::{Delivery, ErrorKind, Report, Store, StoreError, parallel, within};
+use crate::time::{BootInstant, wall_clock_millis, whole_millis};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// From one reading to the next where a request costs nothing.
+const USUAL: Duration = Duration::from_secs(1);
+/// The same where it costs money.
+const FRUGAL: Duration = Duration::from_secs(30);
+/// The part of the time that readings may take is one in this many.
+const REST: u32 = 10;
+/// The longest rest that a slow reading earns.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+/// How long after a change of its lease a shard's notes may still change.
+const SETTLES: Duration = Duration::from_secs(4);
+/// A leadership that began less than this before the first reading may not have written its history.
+const RECENT: Duration = Duration::from_secs(10);
+/// How many shards' orders are read in turn, between two lists.
+const IN_TURN: usize = 500;
+/// How many shards' notes are read between two lists. At the start that takes several rounds, so that leases are seen
+/// meanwhile.
+const AT_ONCE: usize = 1000;
+/// How many leaders are watched for news.
+const WATCHED: usize = 64;
+/// The shortest time from one reading to the next, whatever the store reports.
+const APART: Duration = Duration::from_millis(250);
+
+/// How a store is read.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ReadingFlags {
+    /// Time between two readings of the store [default: 1s; 30s if requests cost money]
+    #[arg(long, value_name = "DURATION", value_parser = interval)]
+    interval: Option<Duration>,
+
+    /// Count standbys even if that costs money
+    #[arg(long)]
+    pub standbys: bool,
+
+    /// Look for new pauses even if that costs money
+    #[arg(long)]
+    orders: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = crate::cli::flags::duration(text)?;
+    if interval.is_zero() { Err("it leaves the store no rest: use a longer one".to_owned()) } else { Ok(interval) }
+}
+
+impl ReadingFlags {
+    /// From one reading of this store to the next.
+    pub fn interval(self, store: &dyn Store) -> Duration {
+        self.interval.unwrap_or(if store.is_metered() { FRUGAL } else { USUAL })
+    }
+}
+
+pub struct Reader {
+    store: Arc<dyn Store>,
+    fleet: Arc<Fleet>,
+    prefix: Prefix,
+    interval: Duration,
+    patience: Duration,
+    /// Counts standbys.
+    standbys: bool,
+    /// Reads all shards' orders in turn.
+    orders: bool,
+}
+
+/// What the notes of a shard say.
+struct Noted {
+    orders: Orders,
+    parent: Option<slots::ParentPause>,
+    /// None if only orders were read.
+    rest: Option<Past>,
+}
+
+/// Leaderships and runs.
+struct Past {
+    ledger: Option<Ledger>,
+    history: Vec<Entry>,
+    once: Vec<(JobId, Ledger)>,
+}
+
+/// What two leaderships do not have in common, and the last term, which tells of one that came and went.
+type Identity<'a> = (Option<&'a str>, Option<Term>, Option<u64>, Option<Term>);
+
+fn identity(report: &Report) -> Identity<'_> {
+    let holder = report.holder.as_ref();
+    let session = holder.and_then(|holder| holder.session.as_ref()).map(Session::as_str);
+    let since = holder.and_then(|holder| holder.since_millis);
+    (session, holder.and_then(|holder| holder.term), since, report.last_term)
+}
+
+/// A wait for the store's report that one of these leaders may be gone. It goes on over many readings, because a new one
+/// would ask the store for each of them.
+struct News {
+    of: Vec<Shard>,
+    wait: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl News {
+    fn none() -> Self {
+        Self { of: Vec::new(), wait: Box::pin(std::future::pending()) }
+    }
+
+    fn follow(&mut self, store: &Arc<dyn Store>, of: Vec<Shard>) {
+        if of == self.of {
+            return;
+        }
+        let (store, watched) = (Arc::clone(store), of.clone());
+        let wait = async move {
+            if watched.is_empty() || store.any_changed(&watched).await.is_err() {
+                // The readings go on without news.
+                std::future::pending::<()>().await;
+            }
+        };
+        *self = Self { of, wait: Box::pin(wait) };
+    }
+}
+
+impl Reader {
+    /// A reader of the shards whose names begin with `prefix`, who waits for an answer of the store as long as `patience`.
+    pub fn new(store: Arc<dyn Store>, prefix: Prefix, flags: ReadingFlags, patience: Duration) -> Self {
+        let metered = store.is_metered();
+        Self {
+            interval: flags.interval(&*store),
+            standbys: flags.standbys || !metered,
+            orders: flags.orders || !metered,
+            fleet: Arc::default(),
+            store,
+            prefix,
+            patience,
+        }
+    }
+
+    /// Where it keeps the picture.
+    pub fn fleet(&self) -> Arc<Fleet> {
+        Arc::clone(&self.fleet)
+    }
+
+    /// Never returns.
+    pub async fn run(self) {
+        let (mut turn, mut news) = (None, News::none());
+        loop {
+            let begun = BootInstant::now();
+            let is_behind = self.read(&mut turn).await.unwrap_or_else(|error| {
+                self.fleet.picture().fail(&error);
+                false
+            });
+            let took = BootInstant::now().since(begun);
+            let rest = if is_behind { took } else { took * REST };
+            let rest = self.interval.max(rest.min(LONGEST_REST));
+            news.follow(&self.store, self.watched());
+            sleep(APART.min(rest)).await;
+            tokio::select! {
+                () = sleep(rest.saturating_sub(APART)) => {}
+                () = &mut news.wait => news = News::none(),
+            }
+        }
+    }
+
+    /// Some leaders, if the store reports when they are gone.
+    fn watched(&self) -> Vec<Shard> {
+        if self.store.delivery() != Delivery::Push {
+            return Vec::new();
+        }
+        let picture = self.fleet.picture();
+        let led = picture.shards.iter().filter(|(_, seen)| seen.holder().is_some());
+        led.map(|(shard, _)| shard.clone()).take(WATCHED).collect()
+    }
+
+    /// Reads all leases, and the notes that may have changed. True if the notes of some shards were left for later.
+    async fn read(&self, turn: &mut Option<Shard>) -> Result<bool, StoreError> {
+        let begun = BootInstant::now();
+        // Before the list: one that leads by then is not counted.
+        let standbys = if self.standbys { self.count_standbys().await? } else { None };
+        let list = self.store.list(self.prefix.as_str()).await?;
+        let now = BootInstant::now();
+        let names = {
+            let mut picture = self.fleet.picture();
+            picture.take_in(list, standbys.as_deref(), &self.prefix);
+            picture.reading = Some(Reading { at: now, at_millis: wall_clock_millis(), took: now.since(begun) });
+            picture.readings += 1;
+            if picture.trouble.take().is_some() {
+                picture.revision += 1;
+            }
+            self.to_read(&picture, turn)
+        };
+        for some in names.chunks(self.store.lanes()) {
+            let reads = some.iter().map(|(shard, whole)| self.notes_of(shard, *whole));
+            for ((shard, _), noted) in some.iter().zip(parallel::all(reads).await) {
+                match noted {
+                    Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                        self.fleet.picture().note_trouble(shard, error);
+                    }
+                    noted => self.fleet.picture().note(shard, noted?),
+                }
+            }
+        }
+        Ok(names.len() >= AT_ONCE)
+    }
+
+    /// None if the store denies it: then they are not counted.
+    async fn count_standbys(&self) -> Result<Option<Vec<(Shard, Standby)>>, StoreError> {
+        match slots::standbys(&*self.store, self.prefix.as_str(), self.patience).await {
+            Err(error) if error.kind == ErrorKind::Denied => {
+                self.fleet.picture().errors.count(error.kind);
+                Ok(None)
+            }
+            standbys => standbys.map(Some),
+        }
+    }
+
+    /// The shards whose notes are to be read, and whether all of them.
+    fn to_read(&self, picture: &Picture, turn: &mut Option<Shard>) -> Vec<(Shard, bool)> {
+        let restless = |seen: &Seen| match (seen.noted, seen.changed) {
+            (None, _) => true,
+            (Some(noted), Some(changed)) => noted < changed.plus(SETTLES),
+            (Some(_), None) => false,
+        };
+        let mut names: Vec<_> =
+            picture.shards.iter().filter(|(_, seen)| restless(seen)).map(|(shard, _)| (shard.clone(), true)).collect();
+        names.truncate(AT_ONCE);
+        if self.orders && names.len() < AT_ONCE {
+            let after = turn.take();
+            let later = picture.shards.iter().filter(|(shard, _)| after.as_ref().is_none_or(|after| *shard > after));
+            let calm: Vec<_> =
+                later.filter(|(_, seen)| !restless(seen)).map(|(shard, _)| shard.clone()).take(IN_TURN).collect();
+            // The end of the list: the next turn begins at its beginning.
+            *turn = if calm.len() < IN_TURN { None } else { calm.last().cloned() };
+            names.extend(calm.into_iter().map(|shard| (shard, false)));
+        }
+        names
+    }
+
+    async fn notes_of(&self, shard: &Shard, whole: bool) -> Result<Noted, StoreError> {
+        let store = &*self.store;
+        let orders = within(self.patience, orders::read(store, shard)).await?;
+        let parent = parent_pause(store, shard, self.patience).await?;
+        if !whole {
+            return Ok(Noted { orders, parent, rest: None });
+        }
+        let ledger = within(self.patience, jobs::last(store, shard)).await?;
+        let history = within(self.patience, history::read(store, shard)).await?;
+        let mut names: Vec<JobId> = history.iter().filter_map(|entry| entry.job.as_ref()?.parse().ok()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut once = Vec::new();
+        for job in names {
+            if let Some(ledger) = within(self.patience, jobs::of_job(store, shard, &job)).await? {
+                once.push((job, ledger));
+            }
+        }
+        Ok(Noted { orders, parent, rest: Some(Past { ledger, history, once }) })
+    }
+}
+
+impl Picture {
+    /// Takes in a list of all leases.
+    fn take_in(&mut self, list: Vec<(Shard, Report)>, standbys: Option<&[(Shard, Standby)]>, prefix: &Prefix) {
+        let (now, now_millis) = (BootInstant::now(), wall_clock_millis());
+        let mut list: BTreeMap<Shard, Report> = list.into_iter().collect();
+        // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
+        for (shard, _) in standbys.into_iter().flatten() {
+            let has_slots = || list.keys().any(|listed| slots_parent(listed).as_ref() == Some(shard));
+            if !list.contains_key(shard) && shard.as_str().starts_with(prefix.as_str()) && !has_slots() {
+                list.insert(shard.clone(), Report::default());
+            }
+        }
+        let (known, is_first) = (self.shards.len(), self.reading.is_none());
+        self.shards.retain(|shard, _| list.contains_key(shard));
+        let mut changed = self.shards.len() != known;
+        let by_name = standbys.map(slots::by_name);
+        let leaders = sessions(list.values().filter_map(|report| report.holder.as_ref()));
+        let counts: Vec<Option<usize>> =
+            list.keys().map(|shard| by_name.as_ref().map(|all| slots::count_waiting(all, shard, &leaders))).collect();
+        for ((shard, report), standbys) in list.into_iter().zip(counts) {
+            let is_new = !self.shards.contains_key(&shard);
+            let seen = self.shards.entry(shard).or_default();
+            if is_new || identity(&seen.shown.report) != identity(&report) {
+                changed = true;
+                let began = report.holder.as_ref().and_then(|holder| holder.since_millis);
+                let is_recent = began.is_some_and(|began| now_millis.saturating_sub(began) < whole_millis(RECENT));
+                if !is_first || is_recent {
+                    seen.changed = Some(now);
+                }
+                seen.free_since = report.holder.is_none().then_some(now_millis).filter(|_| !is_first);
+            }
+            let late = seen.condition();
+            changed |= seen.shown.standbys != standbys;
+            (seen.shown.report, seen.shown.standbys) = (report, standbys);
+            changed |= seen.condition() != late;
+        }
+        self.revision += u64::from(changed);
+    }
+
+    /// Takes in what the notes of a shard say.
+    fn note(&mut self, shard: &Shard, noted: Noted) {
+        let Some(seen) = self.shards.get_mut(shard) else { return };
+        let now = BootInstant::now();
+        let Shown { orders, kin, ledger, trouble, .. } = &mut seen.shown;
+        let pause_id = |orders: &Orders| orders.pause.as_ref().map(|pause| pause.id.clone());
+        let handover_id = |orders: &Orders| orders.handover.as_ref().map(|handover| handover.id.clone());
+        let told = |orders: &Orders| (pause_id(orders), handover_id(orders));
+        let mut changed = orders.as_ref().map(told) != Some(told(&noted.orders)) || trouble.is_some();
+        let above = |pause: &Option<slots::ParentPause>| pause.as_ref().map(|above| above.pause.id.clone());
+        changed |= above(&kin.pause) != above(&noted.parent);
+        (*orders, kin.pause, *trouble) = (Some(noted.orders), noted.parent, None);
+        if let Some(Past { ledger: run, history, once }) = noted.rest {
+            changed |= *ledger != run || seen.history != history || seen.once != once;
+            *ledger = run;
+            (seen.history, seen.once) = (history, once);
+            seen.noted = Some(now);
+            let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
+            let settled = seen.changed.is_none_or(|changed| now >= changed.plus(SETTLES));
+            seen.tally.count(&seen.history, leads, settled);
+            let ledgers = seen.shown.ledger.iter().map(|ledger| (None, ledger));
+            for (job, ledger) in ledgers.chain(seen.once.iter().map(|(job, ledger)| (Some(job.clone()), ledger))) {
+                seen.tally.take_in(job, ledger);
+            }
+            if seen.shown.report.holder.is_none()
+                && let Some(end) = seen.history.last().and_then(|last| last.to_millis)
+            {
+                seen.free_since = Some(end);
+            }
+        }
+        self.revision += u64::from(changed);
+        self.see_hosts(shard);
+    }
+
+    /// One note that cannot be read must not hide the others.
+    fn note_trouble(&mut self, shard: &Shard, error: StoreError) {
+        self.errors.count(error.kind);
+        if let Some(seen) = self.shards.get_mut(shard) {
+            seen.noted = Some(BootInstant::now());
+            if seen.shown.trouble.as_ref() != Some(&error.message) {
+                seen.shown.trouble = Some(error.message);
+                self.revision += 1;
+            }
+        }
+    }
+}
+
+fn slots_parent(shard: &Shard) -> Option<Shard> {
+    crate::slots::parent(shard).map(|(parent, _)| parent)
+}

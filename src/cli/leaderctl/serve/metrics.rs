@@ -1,0 +1,187 @@
+//! The picture as Prometheus reads it.
+//!
+//! The hazard: an alert on a metric that is missing never fires. So what could raise one is there for every shard from
+//! the first reading on, and stays there with its last value while the store is away: the age of the reading tells that
+//! it is old. Names of shards are the only labels that grow with the store, and their number is bounded.
+
+use super::super::fleet::{CAUSES, Condition, Errors, Picture, Seen, lateness};
+use super::super::noted::pauses;
+use crate::lease::{JobId, Shard};
+use crate::time::{BootInstant, wall_clock_millis};
+use std::fmt::{Display, Write as _};
+
+/// The most shards with metrics. Those that come later by name have none, and are counted.
+pub const MOST: usize = 20_000;
+
+/// The metrics, in the text format.
+pub fn text(picture: &Picture) -> String {
+    let mut page = Metrics { text: String::with_capacity(4096 + picture.shards.len() * 1024), picture };
+    let now = BootInstant::now();
+    page.of_the_reading(now);
+    page.of_shards(now);
+    page.of_jobs();
+    page.text
+}
+
+struct Metrics<'a> {
+    text: String,
+    picture: &'a Picture,
+}
+
+/// A value with at most three decimals, without an exponent.
+fn seconds(seconds: f64) -> f64 {
+    (seconds.max(0.0) * 1000.0).round() / 1000.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a time in milliseconds has 41 bits")]
+fn timestamp(millis: u64) -> f64 {
+    millis as f64 / 1000.0
+}
+
+impl Metrics<'_> {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.text, "# HELP leaderrun_{name} {help}\n# TYPE leaderrun_{name} {kind}\n");
+    }
+
+    fn alone(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        let _ = writeln!(self.text, "leaderrun_{name} {value}");
+    }
+
+    fn shards(&self) -> impl Iterator<Item = (&Shard, &Seen)> {
+        self.picture.shards.iter().take(MOST)
+    }
+
+    /// A metric of each shard for which `value` has one. The names of shards need no escapes.
+    fn each<V: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Seen) -> Option<V>) {
+        self.family(name, "gauge", help);
+        let picture = self.picture;
+        for (shard, seen) in picture.shards.iter().take(MOST) {
+            if let Some(value) = value(seen) {
+                let _ = writeln!(self.text, "leaderrun_{name}{{shard=\"{shard}\"}} {value}");
+            }
+        }
+    }
+
+    fn of_the_reading(&mut self, now: BootInstant) {
+        let version = env!("CARGO_PKG_VERSION");
+        let commit = option_env!("LEADERRUN_COMMIT").unwrap_or_default();
+        self.family("build_info", "gauge", "1, with the version and the commit of this leaderctl, if it is known.");
+        let _ = writeln!(self.text, "leaderrun_build_info{{version=\"{version}\",commit=\"{commit}\"}} 1");
+        let picture = self.picture;
+        let up = picture.reading.is_some() && picture.trouble.is_none();
+        self.alone("store_up", "gauge", "1 if the store answered the last reading, else 0.", u8::from(up));
+        let silence = picture.trouble.as_ref().map_or(0.0, |trouble| now.since(trouble.since).as_secs_f64());
+        let help = "For how long the store has given errors alone.";
+        self.alone("store_trouble_seconds", "gauge", help, seconds(silence));
+        self.family("store_errors_total", "counter", "Requests that failed, by what is known of them.");
+        let Errors { not_applied, unknown, denied, misconfigured } = picture.errors;
+        for (conclusion, count) in
+            [("not_applied", not_applied), ("unknown", unknown), ("denied", denied), ("misconfigured", misconfigured)]
+        {
+            let _ = writeln!(self.text, "leaderrun_store_errors_total{{conclusion=\"{conclusion}\"}} {count}");
+        }
+        self.alone("readings_total", "counter", "Readings of all leases of the store.", picture.readings);
+        if let Some(reading) = picture.reading {
+            let age = now.since(reading.at).as_secs_f64();
+            self.alone("reading_age_seconds", "gauge", "The age of what these metrics say.", seconds(age));
+            let took = seconds(reading.took.as_secs_f64());
+            self.alone("reading_seconds", "gauge", "How long the last reading of all leases took.", took);
+        }
+        let counts = picture.counts();
+        self.family("shards", "gauge", "Shards, by what an operator wants to know of them.");
+        for condition in [
+            Condition::Led,
+            Condition::Idle,
+            Condition::Alone,
+            Condition::Free,
+            Condition::Paused,
+            Condition::Failed,
+            Condition::Late,
+            Condition::Leaderless,
+        ] {
+            let (count, name) = (counts.get(&condition).copied().unwrap_or(0), condition.name());
+            let _ = writeln!(self.text, "leaderrun_shards{{condition=\"{name}\"}} {count}");
+        }
+        let left_out = picture.shards.len().saturating_sub(MOST);
+        self.alone("shards_left_out", "gauge", "Shards that are too many to have metrics: use --prefix.", left_out);
+    }
+
+    fn of_shards(&mut self, now: BootInstant) {
+        let wall = wall_clock_millis();
+        let age = self.picture.reading.map_or(0.0, |reading| now.since(reading.at).as_secs_f64());
+        self.each("shard_led", "1 if a leader held the lease, else 0.", |seen| Some(u8::from(seen.holder().is_some())));
+        let help = "For how long nobody has led, as far as it is known; 0 while somebody leads.";
+        self.each("shard_leaderless_seconds", help, |seen| match (seen.holder(), seen.free_since) {
+            (Some(_), _) => Some(0.0),
+            (None, since) => since.map(|since| seconds(timestamp(wall.saturating_sub(since)))),
+        });
+        let help = "1 if nobody leads although nobody ordered that: the last leader was lost, or candidates wait.";
+        self.each("shard_leader_missing", help, |seen| Some(u8::from(seen.condition() == Condition::Leaderless)));
+        self.each("shard_term", "The term of the leader, or the last one.", |seen| {
+            let holder = seen.holder().and_then(|holder| holder.term);
+            holder.or(seen.shown.report.last_term).map(|term| term.0)
+        });
+        self.each("shard_standbys", "Candidates that wait, if they are counted.", |seen| seen.shown.standbys);
+        self.each("shard_paused_seconds", "For how long the shard has been paused; 0 if it is not.", |seen| {
+            seen.shown.orders.as_ref()?;
+            let since = pauses(&seen.shown).map(|(pause, _)| pause.since_millis).min();
+            Some(since.map_or(0.0, |since| seconds(timestamp(wall.saturating_sub(since)).max(0.001))))
+        });
+        self.each("shard_lease_used_ratio", "How much of its lease passed since the leader renewed it.", |seen| {
+            seen.holder().and_then(lateness).map(seconds)
+        });
+        self.each("shard_renewed_seconds", "For how long the leader has not renewed the lease.", |seen| {
+            seen.holder()?.renewed_ago.map(|ago| seconds(ago.as_secs_f64() + age))
+        });
+        self.each(
+            "shard_is_job",
+            "1 if its COMMAND runs once, or once a period, and nobody need lead between.",
+            |seen| Some(u8::from(seen.is_job())),
+        );
+        self.family(
+            "shard_transitions_total",
+            "counter",
+            "Ends of leaderships since this leaderctl started, by their causes.",
+        );
+        let picture = self.picture;
+        for (shard, seen) in picture.shards.iter().take(MOST) {
+            for (cause, count) in CAUSES.iter().zip(seen.tally.ends) {
+                let _ = writeln!(
+                    self.text,
+                    "leaderrun_shard_transitions_total{{shard=\"{shard}\",cause=\"{cause}\"}} {count}"
+                );
+            }
+        }
+    }
+
+    fn of_jobs(&mut self) {
+        use super::super::fleet::Job;
+        type Value = fn(&Job) -> Option<f64>;
+        let families: [(&str, &str, Value); 6] = [
+            ("job_last_run_timestamp_seconds", "When the last run of the job began.", |job| {
+                Some(timestamp(job.started))
+            }),
+            ("job_last_success_timestamp_seconds", "When the job last succeeded.", |job| job.succeeded.map(timestamp)),
+            ("job_last_duration_seconds", "How long the last run of the job took.", |job| {
+                job.ended.map(|ended| timestamp(ended.saturating_sub(job.started)))
+            }),
+            ("job_last_status", "The exit status of the last run of the job.", |job| job.status.map(f64::from)),
+            ("job_due_timestamp_seconds", "When the period of the last run was due.", |job| job.due.map(timestamp)),
+            ("job_period_seconds", "From one period of the job to the next.", |job| job.every.map(timestamp)),
+        ];
+        for (name, help, value) in families {
+            self.family(name, "gauge", help);
+            let mut lines = String::new();
+            for (shard, seen) in self.shards() {
+                for (job, run) in &seen.tally.jobs {
+                    if let Some(value) = value(run) {
+                        let once = job.as_ref().map_or("", JobId::as_str);
+                        let _ = writeln!(lines, "leaderrun_{name}{{shard=\"{shard}\",once=\"{once}\"}} {value}");
+                    }
+                }
+            }
+            self.text.push_str(&lines);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Metrics and JSON.
+
+use crate::server::Serve;
+use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+use crate::support::world::TIMING;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+use yaml_rust2::{Yaml, YamlLoader};
+
+const OPENAPI: &str = include_str!("../../src/cli/leaderctl/serve/openapi.yaml");
+
+fn run(store: &str, words: &[&str], command: &[&str]) -> Option<i32> {
+    leaderrun().args(["--store", store]).args(words).args(command).stderr(Stdio::null()).status().unwrap().code()
+}
+
+#[test]
+fn a_leader_a_pause_and_a_crash_show_in_metrics_and_json() {
+    let mut fleet = Fleet::new();
+    let directory = TempDir::new().unwrap();
+    let store = format!("file:{}", directory.path().display());
+    let serve = Serve::start(&store, &["--interval", "200ms"]);
+    let metric = |name: &str| serve.metric(&format!("leaderrun_{name}{{shard=\"shard\"}}"));
+    assert_eq!(metric("shard_led"), None);
+    let start = |fleet: &mut Fleet, owner: &str| {
+        fleet.start(owner, &[&["--store", &store][..], &TIMING].concat(), &[], &[]);
+    };
+    start(&mut fleet, "one");
+    serve.wait_for("somebody leads", || metric("shard_led") == Some(1.0));
+    start(&mut fleet, "two");
+    serve.wait_for("a standby waits", || metric("shard_standbys") == Some(1.0));
+    let shown = serve.shard("shard");
+    assert_eq!((&shown["owner"], &shown["condition"]), (&Value::from("one"), &Value::from("led")), "{shown}");
+    serve.wait_for("the history is written", || {
+        serve.json("/api/shards/shard/history")["history"].as_array().is_some_and(|all| all.len() == 1)
+    });
+    let lost = "leaderrun_shard_transitions_total{shard=\"shard\",cause=\"lost\"}";
+    assert_eq!(serve.metric(lost), Some(0.0));
+    fleet.kill("one");
+    serve.wait_for("the other one leads", || serve.shard("shard")["owner"] == "two");
+    serve.wait_for("the crash is counted", || serve.metric(lost) == Some(1.0));
+    let pause = leaderctl().args(["--store", &store, "pause", "shard", "--reason", "a <b> reason"]).output().unwrap();
+    assert!(pause.status.success(), "{pause:?}");
+    serve.wait_for("nobody leads", || metric("shard_led") == Some(0.0));
+    serve.wait_for("the pause shows", || metric("shard_paused_seconds") > Some(0.0));
+    assert!(serve.get("/").contains("a &lt;b&gt; reason"));
+    serve.wait_for("the pause is counted", || {
+        serve.metric("leaderrun_shard_transitions_total{shard=\"shard\",cause=\"ordered\"}") == Some(1.0)
+    });
+    assert_eq!(serve.shard("shard")["condition"], "paused");
+    assert!(metric("shard_leaderless_seconds").is_some());
+    fleet.conclude();
+}
+
+#[test]
+fn jobs_that_lived_for_a_moment_show_with_their_last_status_and_their_last_success() {
+    let directory = TempDir::new().unwrap();
+    let store = format!("file:{}", directory.path().display());
+    let serve = Serve::start(&store, &["--interval", "200ms"]);
+    assert_eq!(run(&store, &["--every", "1h", "nightly"], &["true"]), Some(0));
+    assert_eq!(run(&store, &["--once", "schema-7", "migrate"], &["sh", "-c", "exit 3"]), Some(3));
+    let of = |name: &str, shard: &str, once: &str| {
+        serve.metric(&format!("leaderrun_job_{name}{{shard=\"{shard}\",once=\"{once}\"}}"))
+    };
+    serve.wait_for("both jobs show", || {
+        of("last_status", "nightly", "") == Some(0.0) && of("last_status", "migrate", "schema-7") == Some(3.0)
+    });
+    assert!(of("last_success_timestamp_seconds", "nightly", "") > Some(1.7e9));
+    assert_eq!(of("last_success_timestamp_seconds", "migrate", "schema-7"), None);
+    assert_eq!(of("period_seconds", "nightly", ""), Some(3600.0));
+    assert!(of("last_duration_seconds", "nightly", "").is_some());
+    let conditions = ["nightly", "migrate"].map(|shard| serve.shard(shard)["condition"].clone());
+    assert_eq!(conditions, ["idle", "failed"]);
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let directory = TempDir::new().unwrap();
+    let store = format!("file:{}", directory.path().display());
+    assert_eq!(run(&store, &["--every", "1h", "nightly"], &["true"]), Some(0));
+    let serve = Serve::start(&store, &["--interval", "200ms"]);
+    serve.wait_for("the job shows", || serve.get("/metrics").contains("leaderrun_job_last_status{"));
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tests/run installs prometheus");
+    promtool.stdin.take().unwrap().write_all(serve.get("/metrics").as_bytes()).unwrap();
+    let said = promtool.wait_with_output().unwrap();
+    assert!(said.status.success() && said.stderr.is_empty(), "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+#[test]
+fn it_only_reads_and_hears_no_foreign_host() {
+    let directory = TempDir::new().unwrap();
+    let serve = Serve::start(&format!("file:{}", directory.path().display()), &[]);
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+        let answer = serve.send(&format!("{method} / HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
+        assert_eq!(answer.status, 405, "{method}");
+        assert!(answer.head.contains("\r\nallow: get, head"), "{answer:?}");
+    }
+    for host in ["evil.example", "127.0.0.1.evil.example", "evil.example:9101", "", "[::2]", "10.0.0.1"] {
+        for path in ["/", "/metrics", "/api/shards", "/page.js"] {
+            let answer = serve.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).unwrap();
+            assert_eq!(answer.status, 421, "{host}{path}: {answer:?}");
+        }
+    }
+    for host in ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:9101"] {
+        assert_eq!(serve.send(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).unwrap().status, 200, "{host}");
+    }
+    let answer = serve.try_get("/").unwrap();
+    assert!(answer.head.contains("content-security-policy: default-src 'none';"), "{answer:?}");
+    assert_eq!(serve.try_get("/shards/none").unwrap().status, 404);
+    assert_eq!(serve.try_get("/api/shards/%ff/history").unwrap().status, 404);
+    // Other machines do not reach it: it listens on the loopback address alone.
+    let listening = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    assert!(listening.contains(&format!(" 0100007F:{:04X} ", serve.port)), "{listening}");
+}
+
+#[test]
+fn it_serves_on_a_socket_in_the_file_system() {
+    let directory = TempDir::new().unwrap();
+    let socket = directory.path().join("serve.sock");
+    let store = format!("file:{}", directory.path().join("store").display());
+    let mut child = leaderctl()
+        .args(["--store", &store, "serve", "--listen"])
+        .arg(format!("unix:{}", socket.display()))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stream = None;
+    wait_until("it listens", || {
+        stream = UnixStream::connect(&socket).ok();
+        stream.is_some()
+    });
+    let mut stream = stream.unwrap();
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: whatever.example\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("alive\n"), "{text}");
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()),
+        nix::sys::signal::Signal::SIGTERM,
+    )
+    .unwrap();
+    assert!(child.wait().unwrap().success() && !socket.exists());
+}
+
+/// The schema that a reference or an inline one means.
+fn resolve<'a>(document: &'a Yaml, schema: &'a Yaml) -> &'a Yaml {
+    match schema["$ref"].as_str() {
+        Some(reference) => reference.trim_start_matches("#/").split('/').fold(document, |at, key| &at[key]),
+        None => schema,
+    }
+}
+
+/// Breaches of the description by a value.
+fn breaches(document: &Yaml, schema: &Yaml, value: &Value, place: &str, found: &mut Vec<String>) {
+    let schema = resolve(document, schema);
+    assert!(!schema.is_badvalue(), "{place} is described by nothing");
+    let kinds: Vec<&str> = match &schema["type"] {
+        Yaml::String(kind) => vec![kind],
+        Yaml::Array(kinds) => kinds.iter().filter_map(Yaml::as_str).collect(),
+        other => panic!("{place} has no type: {other:?}"),
+    };
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() || !kinds.contains(&"integer") => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    if !kinds.contains(&kind) {
+        found.push(format!("{place} is {kind}, not {kinds:?}"));
+    }
+    if let (Some(known), Some(text)) = (schema["enum"].as_vec(), value.as_str())
+        && !known.iter().any(|word| word.as_str() == Some(text))
+    {
+        found.push(format!("{place} is {text}"));
+    }
+    if let Some(all) = value.as_array() {
+        for one in all {
+            breaches(document, &schema["items"], one, &format!("{place}[]"), found);
+        }
+    }
+    let (Some(object), Some(properties)) = (value.as_object(), schema["properties"].as_hash()) else { return };
+    let described: BTreeSet<&str> = properties.keys().filter_map(Yaml::as_str).collect();
+    for name in schema["required"].as_vec().into_iter().flatten().filter_map(Yaml::as_str) {
+        if !object.contains_key(name) {
+            found.push(format!("{place}.{name} is missing"));
+        }
+        assert!(described.contains(name), "{place}.{name} is required and not described");
+    }
+    for (name, value) in object {
+        if described.contains(name.as_str()) {
+            breaches(document, &schema["properties"][name.as_str()], value, &format!("{place}.{name}"), found);
+        } else {
+            found.push(format!("{place}.{name} is not described"));
+        }
+    }
+}
+
+#[test]
+fn each_answer_is_as_the_openapi_file_describes_it() {
+    let document = &YamlLoader::load_from_str(OPENAPI).unwrap()[0];
+    let directory = TempDir::new().unwrap();
+    let store = format!("file:{}", directory.path().display());
+    let mut fleet = Fleet::new();
+    fleet.start("one", &[&["--store", &store][..], &TIMING].concat(), &[], &[]);
+    assert_eq!(run(&store, &["--every", "1h", "nightly"], &["true"]), Some(0));
+    assert_eq!(run(&store, &["idle"], &["true"]), Some(0));
+    let pause = leaderctl().args(["--store", &store, "pause", "idle", "--for", "1h"]).output().unwrap();
+    assert!(pause.status.success(), "{pause:?}");
+    let serve = Serve::start(&store, &["--interval", "200ms"]);
+    serve.wait_for("all is read", || {
+        serve.shard("shard")["held"] == true
+            && serve.shard("idle")["paused"] == true
+            && serve.shard("nightly")["last_run"].is_object()
+            && !serve.json("/api/shards/nightly/history")["history"].as_array().unwrap().is_empty()
+    });
+    let mut compared = 0;
+    for (path, item) in document["paths"].as_hash().unwrap() {
+        let (path, get) = (path.as_str().unwrap(), &item["get"]);
+        let answer = serve.try_get(&path.replace("{name}", "nightly")).unwrap();
+        let described = &get["responses"][answer.status.to_string().as_str()];
+        let (kind, content) = described["content"].as_hash().unwrap().front().unwrap();
+        let kind = format!("\r\ncontent-type: {}", kind.as_str().unwrap());
+        assert!(answer.head.contains(&kind), "{path}: {answer:?}");
+        if kind.ends_with("json") {
+            let value: Value = serde_json::from_str(&answer.body).unwrap();
+            let mut found = Vec::new();
+            breaches(document, &content["schema"], &value, path, &mut found);
+            assert!(found.is_empty(), "{path}: {found:#?}\n{value:#}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 3);
+    assert_eq!(serve.get("/api/openapi.yaml"), OPENAPI);
+    let told = serve.try_get("/nothing").unwrap().body;
+    for path in document["paths"].as_hash().unwrap().keys() {
+        let path = path.as_str().unwrap().replace("{name}", "NAME");
+        assert!(told.contains(&path), "{path} is not named in: {told}");
+    }
+    fleet.conclude();
+}

@@ -1,0 +1,15 @@
+//! `leaderctl serve`: asked as Prometheus, programs and browsers ask, and by those who mean no good.
+
+mod api;
+#[cfg(feature = "redis")]
+mod browser;
+#[cfg(feature = "redis")]
+mod page;
+#[cfg(feature = "redis")]
+mod planted;
+mod prometheus;
+mod runs;
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+mod terminal;

@@ -1,0 +1,79 @@
+//! `--metrics-file` and `--keep-history`.
+
+use crate::support::fleet::{leaderctl, leaderrun};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+fn run(directory: &Path, words: &[&str]) -> Option<i32> {
+    let store = format!("file:{}", directory.join("store").display());
+    leaderrun().args(["-q", "--store", &store]).args(words).stderr(Stdio::null()).status().unwrap().code()
+}
+
+fn value(file: &Path, name: &str) -> Option<f64> {
+    let text = fs::read_to_string(file).unwrap();
+    let begin = format!("leaderrun_job_{name}{{shard=\"nightly\",once=\"\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&begin)?.parse().ok())
+}
+
+#[test]
+fn each_run_replaces_the_file_and_a_failure_keeps_the_last_success() {
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("nightly.prom");
+    let flags = ["--metrics-file", file.to_str().unwrap()];
+    assert_eq!(run(scratch.path(), &[&flags[..], &["-c", "true", "nightly"]].concat()), Some(0));
+    let success = value(&file, "last_success_timestamp_seconds").unwrap();
+    let term = value(&file, "last_term").unwrap();
+    assert_eq!(value(&file, "last_status"), Some(0.0));
+    assert_eq!(run(scratch.path(), &[&flags[..], &["-c", "exit 7", "nightly"]].concat()), Some(7));
+    assert_eq!(value(&file, "last_status"), Some(7.0));
+    assert_eq!(value(&file, "last_success_timestamp_seconds"), Some(success));
+    assert!(value(&file, "last_term").unwrap() > term);
+    assert!(value(&file, "last_run_timestamp_seconds").unwrap() >= success);
+    // Ends well when it is asked to, which was too late: the run has failed.
+    let overrun = ["--max-run", "300ms", "-c", "trap 'exit 0' TERM; sleep 1000 & wait", "nightly"];
+    assert_eq!(run(scratch.path(), &[&flags[..], &overrun].concat()), Some(124));
+    assert_eq!(value(&file, "last_status"), Some(124.0));
+    assert_eq!(value(&file, "last_success_timestamp_seconds"), Some(success));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
+    let left: Vec<_> = fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "a draft was left: {left:?}");
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("tests/run installs prometheus");
+    promtool.stdin.take().unwrap().write_all(&fs::read(&file).unwrap()).unwrap();
+    assert!(promtool.wait().unwrap().success());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_anything_is_led() {
+    let scratch = TempDir::new().unwrap();
+    let missing = scratch.path().join("none/nightly.prom");
+    assert_eq!(run(scratch.path(), &["--metrics-file", missing.to_str().unwrap(), "nightly", "true"]), Some(71));
+    assert_eq!(run(scratch.path(), &["--metrics-file", "/tmp/nightly.txt", "nightly", "true"]), Some(64));
+    assert!(!scratch.path().join("store").exists());
+}
+
+#[test]
+fn a_history_keeps_as_many_leaderships_as_is_said() {
+    let scratch = TempDir::new().unwrap();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let kept = || {
+        let output = leaderctl().args(["--store", &store, "history", "--json", "shard"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().count()
+    };
+    for _ in 0..20 {
+        assert_eq!(run(scratch.path(), &["--keep-history", "18", "shard", "true"]), Some(0));
+    }
+    assert_eq!(kept(), 18);
+    assert_eq!(run(scratch.path(), &["--keep-history", "3", "shard", "true"]), Some(0));
+    assert_eq!(kept(), 3);
+    for bad in ["0", "201", "many"] {
+        assert_eq!(run(scratch.path(), &["--keep-history", bad, "shard", "true"]), Some(64), "{bad}");
+    }
+}

@@ -1,0 +1,111 @@
+//! A `leaderctl serve` of a store, and what it answers.
+
+use crate::support::fleet::{leaderctl, wait_until_or};
+use crate::support::ports::free_port;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub struct Serve {
+    child: Child,
+    pub port: u16,
+    scratch: TempDir,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Serve {
+    /// Of this store, with more options. Returns when the store was read.
+    pub fn start(store: &str, more: &[&str]) -> Self {
+        let serve = Self::begin(store, more);
+        wait_until_or(
+            "the store was read",
+            || serve.log(),
+            || serve.try_get("/readyz").is_ok_and(|it| it.status == 200),
+        );
+        serve
+    }
+
+    pub fn begin(store: &str, more: &[&str]) -> Self {
+        let (port, scratch) = (free_port(), TempDir::new().unwrap());
+        let log = File::create(scratch.path().join("log")).unwrap();
+        let mut command = leaderctl();
+        command.args(["--store", store, "serve", "--listen", &format!("127.0.0.1:{port}")]).args(more);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        Self { child, port, scratch }
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("log")).unwrap()
+    }
+
+    #[cfg(feature = "redis")]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Sends these bytes.
+    pub fn send(&self, request: &str) -> io::Result<Answer> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
+        stream.write_all(request.as_bytes())?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        answer(&text)
+    }
+
+    pub fn try_get(&self, path: &str) -> io::Result<Answer> {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n", self.port))
+    }
+
+    pub fn get(&self, path: &str) -> String {
+        let answer = self.try_get(path).unwrap_or_else(|error| panic!("{path}: {error}\n{}", self.log()));
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        answer.body
+    }
+
+    pub fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.get(path)).unwrap()
+    }
+
+    /// What the API says about a shard; null if it knows none.
+    pub fn shard(&self, name: &str) -> Value {
+        let all = self.json("/api/shards");
+        all["shards"].as_array().unwrap().iter().find(|shard| shard["shard"] == name).cloned().unwrap_or_default()
+    }
+
+    /// The value of a metric with these labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.get("/metrics");
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    pub fn wait_for(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let seen =
+            || format!("{}\n{}", self.log(), self.try_get("/api/shards").map_or_else(|e| e.to_string(), |it| it.body));
+        wait_until_or(what, seen, &mut holds);
+    }
+}
+
+pub fn answer(text: &str) -> io::Result<Answer> {
+    let broken = || io::Error::other(format!("not an answer: {text:?}"));
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
+    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(broken)?;
+    Ok(Answer { status, head: head.to_lowercase(), body: body.to_owned() })
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

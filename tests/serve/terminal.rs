@@ -1,0 +1,76 @@
+//! `top` and `history --timeline`, in a terminal.
+
+use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::shell::Shell;
+use std::process::Stdio;
+use tempfile::TempDir;
+
+#[test]
+fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
+    let shell = Shell::start();
+    let store = shell.files();
+    for shard in ["mail/outbox", "billing"] {
+        let run = leaderrun().args(["-n", "--store", &store, shard, "true"]).stderr(Stdio::null()).status().unwrap();
+        assert!(run.success());
+    }
+    shell.line("stty -a | tr -d '\\n' | md5sum; leaderctl top --interval 200ms");
+    shell.wait_for("2 shards: 2 free");
+    shell.keys(&["/"]);
+    shell.keys(&["o", "u", "t"]);
+    shell.wait_for("/out_");
+    shell.keys(&["Enter"]);
+    shell.wait_for("found by \"out\"");
+    assert!(!shell.screen().contains("billing"), "{}", shell.screen());
+    shell.keys(&["Enter"]);
+    shell.wait_for("= leads");
+    shell.wait_for("exited with 0");
+    shell.keys(&["p"]);
+    shell.wait_for("pause mail/outbox? Reason: _");
+    shell.keys(&["Escape"]);
+    shell.wait_for("found by");
+    shell.keys(&["p"]);
+    shell.wait_for("pause mail/outbox? Reason: _");
+    shell.keys(&["m", "o", "v", "e", "Enter"]);
+    shell.wait_for("Enter goes back.");
+    assert!(shell.screen().contains("leaderctl pause mail/outbox --reason=move"), "{}", shell.screen());
+    shell.keys(&["Enter"]);
+    shell.wait_for("1 paused");
+    shell.wait_for(": move");
+    shell.keys(&["r"]);
+    shell.wait_for("resume mail/outbox?");
+    shell.keys(&["n"]);
+    shell.wait_for("found by");
+    assert!(shell.screen().contains("1 paused"), "{}", shell.screen());
+    shell.keys(&["r"]);
+    shell.wait_for("resume mail/outbox?");
+    shell.keys(&["y"]);
+    shell.wait_for("Enter goes back.");
+    shell.keys(&["Enter"]);
+    shell.wait_for("2 shards: 2 free");
+    shell.keys(&["q"]);
+    shell.wait_for("ready>");
+    shell.line("clear; echo status $?; stty -a | grep -c ' icanon'");
+    shell.wait_for("status 0\n1");
+}
+
+#[test]
+fn a_timeline_has_a_line_for_each_host_and_one_for_nobody() {
+    let directory = TempDir::new().unwrap();
+    let store = format!("file:{}", directory.path().display());
+    for command in ["true", "exit 3", "kill -9 $$"] {
+        leaderrun().args(["--store", &store, "-c", command, "shard"]).stderr(Stdio::null()).status().unwrap();
+    }
+    let output = leaderctl().args(["--store", &store, "history", "--timeline", "shard"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert!(lines[0].contains('F') && lines[0].contains('K') && lines[1].contains('#'), "{text}");
+    assert!(lines[1].starts_with("nobody") && lines[3].starts_with("= leads  # nobody leads"), "{text}");
+}
+
+#[test]
+fn without_a_terminal_top_says_what_to_use() {
+    let output = leaderctl().args(["top"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leaderctl list --watch"), "{output:?}");
+}
