@@ -15,7 +15,7 @@ usage: ./install.sh [--prefix DIR] [--binaries DIR]
        ./install.sh [--prefix DIR] --uninstall
 
 Builds leaderrun and leaderctl and installs them, their man pages and their
-completions (bash, zsh, fish).
+completions (bash, zsh, fish). From an archive with programs, it installs those.
 
   --prefix DIR     install below DIR instead of /usr/local
   --binaries DIR   do not build: install DIR/leaderrun and DIR/leaderctl
@@ -106,6 +106,10 @@ if [ "$uninstall" = yes ]; then
     exit 0
 fi
 
+# An archive has the programs, and nothing to build them from.
+if [ -z "$binaries" ] && [ ! -e "$root/Cargo.toml" ]; then
+    binaries=$root/bin
+fi
 if [ -z "$binaries" ]; then
     command -v cargo >/dev/null || fail 69 'cargo is not there: install Rust, or name built ones with --binaries DIR'
     target=$(absolute "${CARGO_TARGET_DIR:-$root/target}")

@@ -21,6 +21,8 @@ const FILES: [&str; 11] = [
     "share/zsh/site-functions/_leaderrun",
 ];
 
+const PAGES: [&str; 3] = ["leaderctl.1", "leaderrun.1", "leaderrun.7"];
+
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh")
 }
@@ -286,6 +288,35 @@ fn a_packager_gets_it_below_destdir() {
         .unwrap();
     succeeded(&output);
     assert_eq!(files_below(&scratch.path().join("usr")), FILES);
+}
+
+/// As packaging/build lays it out: nothing to build from, and the programs.
+#[test]
+fn an_archive_needs_no_cargo_and_no_argument() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (archive, prefix) = (scratch.path().join("leaderrun"), scratch.path().join("prefix"));
+    let top = script().parent().unwrap().to_owned();
+    for (directory, files) in [("bin", ["leaderrun", "leaderctl"].as_slice()), ("man", &PAGES), ("", &["install.sh"])] {
+        fs::create_dir_all(archive.join(directory)).unwrap();
+        let from = if directory == "bin" { binaries().to_owned() } else { top.join(directory) };
+        for file in files {
+            fs::copy(from.join(file), archive.join(directory).join(file)).unwrap();
+        }
+    }
+    let mut command = Command::new("sh");
+    command.arg(archive.join("install.sh")).args(["--prefix", name(&prefix)]).env_remove("DESTDIR");
+    succeeded(&command.output().unwrap());
+    assert_eq!(files_below(&prefix), FILES);
+}
+
+/// Whatever it does beyond that, nobody could try anywhere else.
+#[test]
+fn the_workflow_runs_the_tests_and_makes_the_packages_and_nothing_else_of_substance() {
+    let workflow = fs::read_to_string(script().with_file_name(".github").join("workflows/release.yml")).unwrap();
+    let runs: Vec<&str> = workflow.lines().filter_map(|line| line.trim().strip_prefix("- run: ")).collect();
+    let prepares = |run: &&str| run.starts_with("rustup component add ") || run.starts_with("git config ");
+    let substance: Vec<&str> = runs.into_iter().filter(|run| !prepares(run)).collect();
+    assert_eq!(substance, ["tests/run", "packaging/build"]);
 }
 
 #[test]

@@ -1,0 +1,65 @@
+# The table, and the least that a candidate and a reader may do with it. Afterwards run `leaderctl store init --new` once:
+# it notes in the table since when it remembers leases.
+
+variable "table" {
+  type    = string
+  default = "locks"
+}
+
+resource "aws_dynamodb_table" "leaderrun" {
+  name         = var.table
+  billing_mode = "PAY_PER_REQUEST"
+  hash_key     = "pk"
+  range_key    = "sk"
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  # Removes what candidates left behind. No election depends on when it does.
+  ttl {
+    attribute_name = "ttl"
+    enabled        = true
+  }
+
+  # A table that is deleted under a leader forgets who leads.
+  deletion_protection_enabled = true
+}
+
+resource "aws_iam_policy" "leaderrun_candidate" {
+  name = "leaderrun-candidate-${var.table}"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect = "Allow"
+      Action = [
+        "dynamodb:GetItem",
+        "dynamodb:PutItem",
+        "dynamodb:UpdateItem",
+        "dynamodb:DeleteItem",
+      ]
+      Resource = aws_dynamodb_table.leaderrun.arn
+    }]
+  })
+}
+
+resource "aws_iam_policy" "leaderrun_reader" {
+  name = "leaderrun-reader-${var.table}"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect = "Allow"
+      Action = [
+        "dynamodb:GetItem",
+        "dynamodb:Scan",
+      ]
+      Resource = aws_dynamodb_table.leaderrun.arn
+    }]
+  })
+}

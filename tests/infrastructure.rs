@@ -1,0 +1,217 @@
+//! What examples/infrastructure makes is enough for an election, and not too much: each file is applied to a real server,
+//! a candidate leads with what it grants, and a reader looks and changes nothing.
+
+#![cfg(all(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+
+mod support;
+
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TimeToLiveSpecification,
+};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::denied::{self, User};
+use support::fleet::{leaderctl, leaderrun};
+use support::server::Server as _;
+use support::{dynamo, etcd, nats, postgres, redis};
+use tempfile::TempDir;
+use yaml_rust2::{Yaml, YamlLoader};
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/infrastructure").join(name)
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn succeeds(mut command: Command, user: User) {
+    let output = command.envs(user.environment.iter().copied()).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+fn ctl(user: User, words: &[&str]) {
+    let mut command = leaderctl();
+    command.args(["--store", user.url]).args(words);
+    succeeds(command, user);
+}
+
+/// `owner` prepares the store, and `candidate` has all that an election and its orders take.
+fn leads(owner: User, candidate: User) {
+    ctl(owner, &["store", "init", "--new"]);
+    may_lead(candidate);
+}
+
+fn may_lead(candidate: User) {
+    ctl(candidate, &["store", "check"]);
+    let mut command = leaderrun();
+    command.args(["--store", candidate.url, "-q", "job", "true"]);
+    succeeds(command, candidate);
+    ctl(candidate, &["pause", "--force", "job"]);
+    ctl(candidate, &["resume", "job"]);
+}
+
+#[test]
+fn the_users_for_redis_may_do_what_they_are_for() {
+    let file = path("redis.conf");
+    let server = redis::Server::with(&["--include", file.to_str().unwrap()]);
+    let url = |user: &str| format!("redis://{user}:PASSWORD@127.0.0.1:{}", server.port());
+    let (owner, candidate, reader) = (server.plain_url(), url("leaderrun"), url("operator"));
+    leads(User::at(&owner), User::at(&candidate));
+    denied::assert_may_only_look(User::at(&owner), User::at(&reader), "denied user operator the command ");
+}
+
+#[test]
+fn the_roles_for_postgres_may_do_what_they_are_for() {
+    // A check finds fault with a server that does not wait for its disk.
+    let server = postgres::Server::start_with(&["fsync=on"]);
+    let owner = server.url_with("");
+    ctl(User::at(&owner), &["store", "init", "--new"]);
+    server.sql(&text("postgres.sql"));
+    let url = |user: &str| owner.replace("//postgres@", &format!("//{user}:PASSWORD@"));
+    let (candidate, reader) = (url("app"), url("reader"));
+    may_lead(User::at(&candidate));
+    denied::assert_may_only_look(User::at(&owner), User::at(&reader), "GRANT ");
+}
+
+#[test]
+fn the_users_for_nats_may_do_what_they_are_for() {
+    let data = TempDir::new().unwrap();
+    // A busy machine takes its time to log in.
+    let users = text("nats.conf").replace("authorization {", "authorization {\n  timeout: 60");
+    std::fs::write(data.path().join("leaderrun.conf"), users).unwrap();
+    let lines = "jetstream: enabled\ninclude leaderrun.conf";
+    let server = nats::Server::prepared(data, lines, r#"{"user":"admin","pass":"PASSWORD"}"#);
+    let url = |user: &str| format!("nats://{user}:PASSWORD@{}/{}", server.address(), nats::BUCKET);
+    let (owner, candidate, reader) = (url("admin"), url("leaderrun"), url("reader"));
+    leads(User::at(&owner), User::at(&candidate));
+    denied::assert_may_only_look(User::at(&owner), User::at(&reader), "for Publish to \"$KV.locks.");
+}
+
+#[test]
+fn the_roles_for_etcd_may_do_what_they_are_for() {
+    let server = etcd::Server::start();
+    let mut script = Command::new("sh");
+    script.arg(path("etcd.sh")).env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", format!("http://{}", server.host()));
+    succeeds(script, User::at(""));
+    server.etcdctl(&["user", "add", "root:root", "--interactive=false"]);
+    server.etcdctl(&["user", "grant-role", "root", "root"]);
+    server.etcdctl(&["auth", "enable"]);
+    let url = |user: &str| format!("etcd://{user}:PASSWORD@{}/{}", server.host(), etcd::PREFIX);
+    let (candidate, reader) = (url("candidate"), url("reader"));
+    leads(User::at(&candidate), User::at(&candidate));
+    denied::assert_may_only_look(User::at(&candidate), User::at(&reader), "--prefix=true readwrite leaderrun/");
+}
+
+/// What the policy of this name allows, without `dynamodb:`.
+fn actions(template: &Yaml, policy: &str) -> BTreeSet<String> {
+    let statements = &template["Resources"][policy]["Properties"]["PolicyDocument"]["Statement"];
+    assert_eq!(statements.as_vec().map(Vec::len), Some(1), "{policy}");
+    let actions = statements[0]["Action"].as_vec().expect("a list of actions");
+    actions.iter().map(|action| action.as_str().unwrap().strip_prefix("dynamodb:").unwrap().to_owned()).collect()
+}
+
+/// Makes the table that the template describes.
+async fn make_table(server: &dynamo::Server, properties: &Yaml) {
+    let client = server.client();
+    let mut request = client.create_table().table_name("locks").billing_mode(BillingMode::PayPerRequest);
+    assert_eq!(properties["BillingMode"].as_str(), Some("PAY_PER_REQUEST"));
+    for definition in properties["AttributeDefinitions"].as_vec().unwrap() {
+        let attribute = AttributeDefinition::builder().attribute_name(definition["AttributeName"].as_str().unwrap());
+        let kind = ScalarAttributeType::from(definition["AttributeType"].as_str().unwrap());
+        request = request.attribute_definitions(attribute.attribute_type(kind).build().unwrap());
+    }
+    for key in properties["KeySchema"].as_vec().unwrap() {
+        let element = KeySchemaElement::builder().attribute_name(key["AttributeName"].as_str().unwrap());
+        request =
+            request.key_schema(element.key_type(KeyType::from(key["KeyType"].as_str().unwrap())).build().unwrap());
+    }
+    request.send().await.unwrap();
+    let specified = &properties["TimeToLiveSpecification"];
+    let ttl = TimeToLiveSpecification::builder()
+        .attribute_name(specified["AttributeName"].as_str().unwrap())
+        .enabled(specified["Enabled"].as_bool().unwrap());
+    let request = client.update_time_to_live().table_name("locks");
+    request.time_to_live_specification(ttl.build().unwrap()).send().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_table_and_the_policies_for_dynamodb_may_do_what_they_are_for() {
+    let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
+    let server = dynamo::Server::start();
+    make_table(&server, &template["Resources"]["LeaderrunTable"]["Properties"]).await;
+    let url = |endpoint: &str| format!("dynamodb://locks?region={}&endpoint={endpoint}", dynamo::REGION);
+    let limited = |policy: &str| {
+        let (allowed, proxy) = (actions(&template, policy), dynamo::Proxy::before(&server));
+        proxy.deny(move |action| !allowed.contains(action));
+        proxy
+    };
+    let (candidate, reader) = (limited("LeaderrunCandidate"), limited("LeaderrunReader"));
+    let urls = [server.endpoint(), candidate.endpoint(), reader.endpoint()].map(|endpoint| url(&endpoint));
+    let [owner, candidate, reader] = [0, 1, 2].map(|at| User { url: &urls[at], environment: dynamo::ENVIRONMENT });
+    ctl(owner, &["store", "init", "--new"]);
+    ctl(owner, &["store", "check"]);
+    let mut command = leaderrun();
+    command.args(["--store", candidate.url, "-q", "job", "true"]);
+    succeeds(command, candidate);
+    ctl(candidate, &["pause", "--force", "job"]);
+    ctl(candidate, &["resume", "job"]);
+    denied::assert_may_only_look(owner, reader, "dynamodb:");
+}
+
+#[test]
+fn terraform_and_cloudformation_make_the_same() {
+    let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
+    let terraform = text("dynamodb.tf");
+    for (policy, name) in [("LeaderrunCandidate", "leaderrun_candidate"), ("LeaderrunReader", "leaderrun_reader")] {
+        let (_, block) = terraform.split_once(&format!("\"{name}\" {{")).expect("a policy of that name");
+        let (block, _) = block.split_once("\n}\n").expect("it ends");
+        let named = block.lines().filter_map(|line| line.trim().strip_prefix("\"dynamodb:")?.strip_suffix("\","));
+        assert_eq!(named.map(str::to_owned).collect::<BTreeSet<_>>(), actions(&template, policy), "{policy}");
+    }
+    let squeezed: String = terraform.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "billing_mode = \"PAY_PER_REQUEST\"",
+        "hash_key = \"pk\"",
+        "range_key = \"sk\"",
+        "attribute { name = \"pk\" type = \"S\" }",
+        "attribute { name = \"sk\" type = \"S\" }",
+        "ttl { attribute_name = \"ttl\" enabled = true }",
+        "deletion_protection_enabled = true",
+    ] {
+        assert!(squeezed.contains(part), "dynamodb.tf lacks {part}");
+    }
+}
+
+/// Each rule of a file that the manual has as well.
+#[test]
+fn the_manual_has_the_same_grants() {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("man/leaderrun.7")).unwrap();
+    let page = page.replace("\\e\n", "").split_whitespace().collect::<Vec<_>>().join(" ");
+    let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
+    let candidate: Vec<String> = actions(&template, "LeaderrunCandidate").into_iter().collect();
+    assert!(candidate.iter().all(|action| page.contains(&format!("dynamodb:{action}"))), "{candidate:?}");
+    let (redis, sql) = (text("redis.conf"), text("postgres.sql"));
+    let users = redis.lines().filter_map(|line| line.strip_prefix("user ")).map(|rule| format!("ACL SETUSER {rule}"));
+    let grants = sql.lines().filter(|line| line.starts_with("GRANT ") && line.ends_with(" TO app;"));
+    let mut seen = 0;
+    for rule in users.chain(grants.map(str::to_owned)) {
+        assert!(page.contains(&rule), "leaderrun(7) lacks {rule}");
+        seen += 1;
+    }
+    assert_eq!(seen, 5);
+    let subjects = text("nats.conf").lines().filter_map(quoted).collect::<BTreeSet<_>>();
+    assert_eq!(subjects.len(), 4, "{subjects:?}");
+    for subject in subjects {
+        let of_manual = subject.replace("locks", "BUCKET");
+        assert!(page.contains(&of_manual), "leaderrun(7) lacks {of_manual}");
+    }
+    assert!(page.contains("etcdctl role grant-permission candidate --prefix=true readwrite PREFIX/"));
+    assert!(text("etcd.sh").contains("role grant-permission candidate --prefix=true readwrite leaderrun/"));
+}
+
+/// A line that is a text in quotes, as the subjects of NATS are.
+fn quoted(line: &str) -> Option<String> {
+    Some(line.trim().strip_prefix('"')?.strip_suffix('"')?.to_owned())
+}
