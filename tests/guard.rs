@@ -237,6 +237,34 @@ fn an_orderly_stop_sends_the_stop_signal_once_and_waits_for_the_drain() {
 }
 
 #[test]
+fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
+    // It stays for a moment after the first signal, for a second one to arrive.
+    let member = r#"$SIG{TERM} = sub { say("asked"); $asked = 1 }; say("up"); select undef, undef, undef, 0.05 until $asked;
+                    select undef, undef, undef, 0.1 for 1 .. 5;
+                    sub say { open F, ">>", $ENV{FILE}; syswrite F, "$ARGV[0] $_[0]\n"; close F }"#;
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("member");
+    fs::write(&file, member).unwrap();
+    let member = format!("perl {}", file.display());
+    // A child, an orphan in COMMAND's group, daemons, and one below a daemon.
+    let script = format!(
+        "{member} child & ({member} orphan &) ; setsid -f {member} daemon; \
+         setsid -f sh -c '{member} grandchild & exec {member} second-daemon'; exec {member} command"
+    );
+    let members = ["child", "orphan", "daemon", "grandchild", "second-daemon", "command"];
+    for contain in ["tree", "auto"] {
+        let mut run = Script::start(&["--contain", contain, "--grace", "8s"], &script);
+        members.iter().for_each(|name| run.wait_for(&format!("{name} up")));
+        run.signal(Signal::SIGTERM);
+        run.status();
+        let file = run.file();
+        for name in members {
+            assert_eq!(file.matches(&format!("\n{name} asked")).count(), 1, "{contain}, {name}: {file}");
+        }
+    }
+}
+
+#[test]
 fn a_command_whose_candidate_was_killed_is_asked_before_it_is_killed() {
     let script = "trap 'echo asked >> $FILE; exit' TERM; echo up > $FILE; while :; do sleep 0.02; done";
     let mut run = Script::start(&["--grace", "8s"], script);

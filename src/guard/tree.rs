@@ -30,6 +30,8 @@ use std::time::Duration;
 const ONE_STEP: Duration = Duration::from_millis(20);
 /// How long walks down the tree have to find all of it before all processes of the machine are looked at.
 const WALKS_DOWN: Duration = Duration::from_secs(1);
+/// How many walks down the tree look for processes to ask, unless one finds no more. They miss what is forked meanwhile.
+const WALKS_TO_ASK: usize = 4;
 /// The longest rest while everything that was found is dying. An end wakes the guard at once.
 const LONGEST_REST: Duration = Duration::from_millis(64);
 
@@ -174,22 +176,27 @@ impl Tree {
         found == Found::New
     }
 
-    /// Sends `signal` once to each process of the tree, except those in the process group `except` and those in a PID
-    /// namespace, where the init passes the signal on.
-    pub fn ask(&mut self, signal: Signal, except: Option<Pid>) {
+    /// Sends `signals` once to each process of the tree, except those in the process group `except` and those in a PID
+    /// namespace, where the init passes them on.
+    pub fn ask(&mut self, signals: [Signal; 2], except: Option<Pid>) {
         let passed_over: HashSet<Pid> = self.strangers.iter().copied().chain(self.init).collect();
         let mut asked = HashSet::new();
         if let Some(walk) = &mut self.walk {
-            walk.below(Pid::this(), &passed_over, |process| {
-                asked.insert(process.pid);
-                if Some(process.group) != except {
-                    process.signal(signal);
+            let mut ask = |process: &mut Process<'_>| {
+                if asked.insert(process.pid) && Some(process.group) != except {
+                    signals.into_iter().for_each(|signal| process.signal(signal));
                 }
-            });
+            };
+            let found = (0..WALKS_TO_ASK).map(|_| walk.down(Pid::this(), &passed_over, &mut ask));
+            if found.take_while(|found| *found != Found::Nothing).any(|found| found == Found::Part) {
+                walk.below(Pid::this(), &passed_over, ask);
+            }
         }
         if let Some(leaf) = self.leaf.as_ref().filter(|_| self.init.is_none()) {
             let is_of_group = |pid| except.is_some() && getpgid(Some(pid)).ok() == except;
-            leaf.signal_each(signal, |pid| !asked.contains(&pid) && !is_of_group(pid));
+            for signal in signals {
+                leaf.signal_each(signal, |pid| !asked.contains(&pid) && !is_of_group(pid));
+            }
         }
     }
 
@@ -200,12 +207,16 @@ impl Tree {
         }
     }
 
-    /// Finds a child of `parent`.
+    /// Finds a child of `parent`, a child that has not been reaped.
     pub fn child_of(&mut self, parent: Pid) -> Option<Pid> {
         let mut found = None;
-        self.walk.as_mut()?.below(parent, &HashSet::new(), |process| {
+        let mut look = |process: &mut Process<'_>| {
             found = found.or(Some(process.pid).filter(|_| process.parent == parent));
-        });
+        };
+        let walk = self.walk.as_mut()?;
+        if walk.down(parent, &HashSet::new(), &mut look) == Found::Part {
+            walk.below(parent, &HashSet::new(), look);
+        }
         found
     }
 }

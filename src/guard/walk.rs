@@ -100,7 +100,7 @@ impl Walk {
     }
 
     /// Calls `each` with the processes below `top`, except `strangers` and their descendants, as the lists of children
-    /// name them. Their groups are not read.
+    /// name them.
     pub fn down(&mut self, top: Pid, strangers: &HashSet<Pid>, mut each: impl FnMut(&mut Process<'_>)) -> Found {
         self.seen.clear();
         let mut threads = 0;
@@ -160,12 +160,9 @@ impl Walk {
                     }
                     // Only its parent frees its number. A process that has the number now but another parent is another
                     // one, or it is found below that parent.
-                    let seen = if pid == Pid::this().as_raw() {
-                        Some(own_child(child))
-                    } else {
-                        stat(self.proc.as_fd(), child).filter(|seen| seen.parent == pid)
-                    };
-                    self.seen.extend(seen);
+                    let seen = stat(self.proc.as_fd(), child).filter(|seen| seen.parent == pid);
+                    let is_ours = pid == Pid::this().as_raw();
+                    self.seen.extend(seen.or_else(|| is_ours.then(|| own_child(child))));
                 }
             }
         }
