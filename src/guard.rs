@@ -40,6 +40,7 @@ pub mod priority;
 mod spec;
 pub mod tree;
 pub mod walk;
+mod watch;
 pub mod wire;
 
 pub use spec::GuardSpec;
@@ -47,16 +48,12 @@ pub use spec::GuardSpec;
 use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::observe::terminal;
 use crate::sys::{self, Birth, ChildState, KillTimer, Namespaces, Scheduling, SingleThread};
-use crate::time::{BootInstant, boot_timer, set_boot_timer};
+use crate::time::BootInstant;
 use cgroup::Leaf;
 use foreground::Foreground;
 use health::Checker;
 use hooks::{Hook, Reason, Runner};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::timerfd::TimerFd;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use policy::checks::{Due, Failed};
@@ -68,6 +65,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::Duration;
 use tree::Tree;
+use watch::Watch;
 use wire::{Heard, Line};
 
 /// The process name that makes a respawned leaderrun become backstop and guard. `pkill -f leaderrun` does not match it,
@@ -424,10 +422,8 @@ impl Guard {
         for signal in signals {
             self.signal_group(signal);
         }
-        // Finding the other processes means reading all of /proc, so the group goes first.
-        for signal in signals {
-            self.tree.ask(signal, self.group);
-        }
+        // Finding the other processes takes longer, so the group goes first.
+        self.tree.ask(signals, self.group);
     }
 
     fn signal_group(&self, signal: Signal) {
@@ -554,50 +550,6 @@ fn hook_end(end: CommandEnd) -> HookEnd {
     match end {
         CommandEnd::Exited(status) => HookEnd::Exited(status),
         CommandEnd::Signalled(signal) => HookEnd::Signalled(signal),
-    }
-}
-
-/// What a guard or backstop sleeps on: its line, the end of a child, and an instant of `CLOCK_BOOTTIME`.
-struct Watch {
-    children: SignalFd,
-    timer: TimerFd,
-}
-
-impl Watch {
-    fn new() -> io::Result<Self> {
-        let mut signals = SigSet::empty();
-        signals.add(Signal::SIGCHLD);
-        Ok(Self {
-            children: SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?,
-            timer: boot_timer()?,
-        })
-    }
-
-    /// Waits for any of them, or for `events` of a cgroup.
-    fn wait(
-        &mut self,
-        line: Option<&Line>,
-        inits_line: Option<BorrowedFd<'_>>,
-        events: Option<BorrowedFd<'_>>,
-        wake_at: BootInstant,
-    ) -> io::Result<()> {
-        set_boot_timer(&self.timer, wake_at)?;
-        // The timer stands in for a missing source, with no events to wait for.
-        let timer = self.timer.as_fd();
-        let source = |fd: Option<_>, flags| PollFd::new(fd.unwrap_or(timer), fd.map_or(PollFlags::empty(), |_| flags));
-        let mut sources = [
-            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
-            PollFd::new(timer, PollFlags::POLLIN),
-            source(line.map(AsFd::as_fd), PollFlags::POLLIN),
-            source(inits_line, PollFlags::POLLIN),
-            source(events, PollFlags::POLLPRI),
-        ];
-        match poll(&mut sources, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        while let Ok(Some(_)) = self.children.read_signal() {}
-        Ok(())
     }
 }
 

@@ -6,8 +6,9 @@
 use super::cgroup::Leaf;
 use super::tree::Tree;
 use super::walk::Walk;
+use super::watch::Watch;
 use super::wire::{Heard, Line, Report};
-use super::{GuardSpec, Watch, adopt_all, guard, priority};
+use super::{GuardSpec, adopt_all, guard, priority};
 use crate::election::StartError;
 use crate::sys::{self, ChildState, Scheduling, SingleThread};
 use crate::time::BootInstant;

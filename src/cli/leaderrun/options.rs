@@ -3,6 +3,8 @@
 //! The hazard: a mistake that is found only after the lease was taken keeps another host from leading. So all that can
 //! be checked without the store is checked here.
 
+mod values;
+
 use super::super::exclusions::Overruled;
 use super::super::flags::{self, NamedStore};
 use super::super::slots;
@@ -12,7 +14,6 @@ use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::{health, health::Health, hooks, hooks::Hooks};
 use crate::lease::{JobId, Shard, Timing, TimingRequest, show};
-use crate::notes::history;
 use crate::notes::jobs::{Job as LedgerJob, Occasion, Period};
 use crate::observe::http;
 use crate::observe::log::Format;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+use values::{every, hook, kept, metrics_file, owner, relinquish, signal, status, times};
 
 /// Run COMMAND on exactly one of many hosts: the one that holds the lease on SHARD
 #[derive(Debug, Parser)]
@@ -570,58 +572,4 @@ pub(super) fn log_format_in(words: impl IntoIterator<Item = OsString>) -> Format
 
 fn through_shell(string: OsString) -> Vec<OsString> {
     vec!["/bin/sh".into(), "-c".into(), string]
-}
-
-fn signal(text: &str) -> Result<Signal, String> {
-    let upper = text.to_ascii_uppercase();
-    let by_number = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
-    by_number
-        .or_else(|| Signal::from_str(&upper).ok())
-        .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
-        .ok_or_else(|| "write a signal such as TERM, SIGINT or 15".to_owned())
-}
-
-fn status(text: &str) -> Result<u8, String> {
-    text.parse().map_err(|_| "write an exit status from 0 to 255".to_owned())
-}
-
-fn times(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
-}
-
-fn kept(text: &str) -> Result<usize, String> {
-    let most = history::MOST;
-    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("write a number from 1 to {most}"))
-}
-
-fn metrics_file(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    match path.extension() {
-        Some(extension) if extension == "prom" => Ok(path),
-        _ => Err("node_exporter reads only files whose names end with .prom".to_owned()),
-    }
-}
-
-fn every(text: &str) -> Result<Duration, String> {
-    let every = flags::duration(text)?;
-    Period::at(0, every).map(|_| every)
-}
-
-fn relinquish(text: &str) -> Result<Relinquish, String> {
-    Relinquish::parse(text, flags::duration)
-}
-
-fn hook(text: &str) -> Result<OsString, String> {
-    if text.trim().is_empty() {
-        return Err("write a command for the shell, or leave the option out".to_owned());
-    }
-    Ok(text.into())
-}
-
-fn owner(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
-        return Err("write 1 to 256 printable bytes".to_owned());
-    }
-    Ok(text.to_owned())
 }

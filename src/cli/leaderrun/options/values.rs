@@ -1,0 +1,65 @@
+//! The values of the options of `leaderrun`. Each refusal says what to write.
+
+use crate::cli::flags;
+use crate::notes::history;
+use crate::notes::jobs::Period;
+use crate::runner::rotation::Relinquish;
+use nix::sys::signal::Signal;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+pub fn signal(text: &str) -> Result<Signal, String> {
+    let upper = text.to_ascii_uppercase();
+    let by_number = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
+    by_number
+        .or_else(|| Signal::from_str(&upper).ok())
+        .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
+        .ok_or_else(|| "write a signal such as TERM, SIGINT or 15".to_owned())
+}
+
+pub fn status(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| "write an exit status from 0 to 255".to_owned())
+}
+
+pub fn times(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
+}
+
+pub fn kept(text: &str) -> Result<usize, String> {
+    let most = history::MOST;
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {most}"))
+}
+
+pub fn metrics_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension == "prom" => Ok(path),
+        _ => Err("node_exporter reads only files whose names end with .prom".to_owned()),
+    }
+}
+
+pub fn every(text: &str) -> Result<Duration, String> {
+    let every = flags::duration(text)?;
+    Period::at(0, every).map(|_| every)
+}
+
+pub fn relinquish(text: &str) -> Result<Relinquish, String> {
+    Relinquish::parse(text, flags::duration)
+}
+
+pub fn hook(text: &str) -> Result<OsString, String> {
+    if text.trim().is_empty() {
+        return Err("write a command for the shell, or leave the option out".to_owned());
+    }
+    Ok(text.into())
+}
+
+pub fn owner(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
+        return Err("write 1 to 256 printable bytes".to_owned());
+    }
+    Ok(text.to_owned())
+}

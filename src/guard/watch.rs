@@ -1,0 +1,59 @@
+//! What a guard or backstop sleeps on: its line, the end of a child, and an instant of `CLOCK_BOOTTIME`.
+
+use super::wire::Line;
+use crate::time::{BootInstant, boot_timer, set_boot_timer};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::timerfd::TimerFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+pub struct Watch {
+    children: SignalFd,
+    timer: TimerFd,
+}
+
+impl Watch {
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Self> {
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGCHLD);
+        Ok(Self {
+            children: SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?,
+            timer: boot_timer()?,
+        })
+    }
+
+    /// Waits for any of them, or for `events` of a cgroup.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(
+        &mut self,
+        line: Option<&Line>,
+        inits_line: Option<BorrowedFd<'_>>,
+        events: Option<BorrowedFd<'_>>,
+        wake_at: BootInstant,
+    ) -> io::Result<()> {
+        set_boot_timer(&self.timer, wake_at)?;
+        // The timer stands in for a missing source, with no events to wait for.
+        let timer = self.timer.as_fd();
+        let source = |fd: Option<_>, flags| PollFd::new(fd.unwrap_or(timer), fd.map_or(PollFlags::empty(), |_| flags));
+        let mut sources = [
+            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
+            PollFd::new(timer, PollFlags::POLLIN),
+            source(line.map(AsFd::as_fd), PollFlags::POLLIN),
+            source(inits_line, PollFlags::POLLIN),
+            source(events, PollFlags::POLLPRI),
+        ];
+        match poll(&mut sources, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Ok(Some(_)) = self.children.read_signal() {}
+        Ok(())
+    }
+}
