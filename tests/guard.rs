@@ -254,7 +254,9 @@ fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
     let members = ["child", "orphan", "daemon", "grandchild", "second-daemon", "command"];
     for contain in ["tree", "auto"] {
         let mut run = Script::start(&["--contain", contain, "--grace", "8s"], &script);
-        members.iter().for_each(|name| run.wait_for(&format!("{name} up")));
+        for name in members {
+            run.wait_for(&format!("{name} up"));
+        }
         run.signal(Signal::SIGTERM);
         run.status();
         let file = run.file();

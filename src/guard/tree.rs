@@ -184,7 +184,9 @@ impl Tree {
         if let Some(walk) = &mut self.walk {
             let mut ask = |process: &mut Process<'_>| {
                 if asked.insert(process.pid) && Some(process.group) != except {
-                    signals.into_iter().for_each(|signal| process.signal(signal));
+                    for signal in signals {
+                        process.signal(signal);
+                    }
                 }
             };
             let found = (0..WALKS_TO_ASK).map(|_| walk.down(Pid::this(), &passed_over, &mut ask));
