@@ -341,17 +341,22 @@ fn a_release_is_tried_until_the_lease_has_ended() {
     let mut play = Play::leading(|_| {});
     let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
     let _ = play.dead();
-    let _ = play.tell(Event::Released { answer: Err(away()) });
+    let mut said = play.tell(Event::Released { answer: Err(away()) });
     let mut tries = 0;
     for tenth in 1..150 {
         let actions = play.until(f64::from(tenth) / 10.0);
         if actions.contains(&Action::Release { term: TERM }) {
             tries += 1;
-            let _ = play.tell(Event::Released { answer: Err(away()) });
+            said.extend(play.tell(Event::Released { answer: Err(away()) }));
         }
+        said.extend(actions);
     }
     assert!((7..30).contains(&tries), "{tries} tries in 15 s");
-    assert!(has(&play.until(15.0), &Action::End(Outcome::Ended(CommandEnd::Exited(0)))));
+    let gives_up = |action: &Action| matches!(action, Action::Say(Notice::NotReleased(_)));
+    assert!(!said.iter().any(gives_up), "{said:?}");
+    let actions = play.until(15.0);
+    assert_eq!(actions.iter().filter(|action| gives_up(action)).count(), 1, "{actions:?}");
+    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(0)))));
 }
 
 #[test]

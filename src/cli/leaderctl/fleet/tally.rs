@@ -79,6 +79,7 @@ fn cause(end: Option<End>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::history::CRASHED;
 
     fn entry(term: u64, ended: Option<&str>) -> Entry {
         Entry {
@@ -108,5 +109,7 @@ mod tests {
         assert_eq!(tally.ends, [1, 1, 0, 1], "it crashed");
         tally.count(&[entry(5, Some("exited with 3")), entry(6, Some("lost: x"))], None, false);
         assert_eq!(tally.ends, [1, 1, 1, 2]);
+        tally.count(&[entry(7, Some(CRASHED))], None, false);
+        assert_eq!(tally.ends, [1, 1, 1, 3], "the release after its death tells of it");
     }
 }
