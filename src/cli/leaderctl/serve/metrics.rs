@@ -3,6 +3,9 @@
 //! The hazard: an alert on a metric that is missing never fires. So what could raise one is there for every shard from
 //! the first reading on, and stays there with its last value while the store is away: the age of the reading tells that
 //! it is old. Names of shards are the only labels that grow with the store, and their number is bounded.
+//!
+//! The text is written here, straight from the picture. A registry of the prometheus crate would keep each of several
+//! hundred thousand series in memory as well, and would have to forget those of shards that are gone.
 
 use super::super::fleet::{CAUSES, Condition, Errors, Picture, Seen, lateness};
 use super::super::noted::pauses;
