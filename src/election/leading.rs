@@ -157,8 +157,9 @@ impl Core {
                 leadership.in_flight = leadership.in_flight.saturating_sub(1);
                 match answer {
                     Ok(Renewal::Renewed) => {
-                        // After an outage all leaders of a store renew within a moment, and would do so from then on.
-                        let pause = if leadership.failures > 0 {
+                        // Leaders that start together, or go on after an outage, renew within a moment, and would do so from
+                        // then on.
+                        let pause = if leadership.failures > 0 || leadership.sequence == 1 {
                             self.random.between((timing.renew_interval / 4, timing.renew_interval))
                         } else {
                             timing.renew_interval

