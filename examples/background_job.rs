@@ -1,4 +1,4 @@
-//! A service of which every replica runs, and one of them does the work in the background.
+//! A service with several replicas, one of which does the work in the background.
 //!
 //! `cargo run --example background_job [STORE]`; start it in several terminals, and stop one with Ctrl-C.
 
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(member.stop().await?)
 }
 
-/// Goes on until it is dropped at its `await`, when this replica does not lead any more.
+/// Runs until it is dropped at its `await`, when this replica no longer leads.
 async fn work(leadership: Leadership) {
     for pass in 1.. {
         println!("term {}: pass {pass}", leadership.term());

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole script under its own lease: whoever starts it second is told so by status 75, and nothing is done.
+# The whole script runs under its own lease. If it already runs on another host, it exits with 75 and does nothing.
 set -eu
 [ "${LEADERRUN_SHARD-}" = backup ] || exec leaderrun -n backup "$0" "$@"
 
@@ -7,6 +7,6 @@ target=${1:?usage: backup.sh DIRECTORY}
 echo "backing up in term $LEADERRUN_TERM"
 tar -cf "$target/next.tar" -C "${2:-/etc}" .
 
-# What cannot be taken back is done only while the lease surely lasts for five seconds more.
+# Do what cannot be undone only if the lease lasts for at least five more seconds.
 leaderctl verify --for 5s
 mv "$target/next.tar" "$target/backup.tar"

@@ -1,4 +1,4 @@
-//! A load balancer sends requests to the leader alone: `GET /` answers 200 where this replica leads, and 503 elsewhere.
+//! For a load balancer that sends requests only to the leader: `GET /` answers 200 if this replica leads, otherwise 503.
 //!
 //! `cargo run --example health_endpoint [STORE [ADDRESS]]`
 
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(member.stop().await?)
 }
 
-/// One connection after the other, for the sake of brevity.
+/// Serves one connection at a time, to keep the example short.
 async fn serve(listener: TcpListener, member: &Member) -> std::io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;

@@ -1,6 +1,6 @@
-//! Every replica brings the schema up to date before it serves, and no two of them at once.
+//! Every replica updates the schema before it serves, and no two replicas do so at once.
 //!
-//! `cargo run --example migration [STORE [DATABASE]]`, where the database is a file with the steps that were taken.
+//! `cargo run --example migration [STORE [DATABASE]]`, where the database is a file that lists the completed steps.
 
 use leaderrun::{Leadership, Member};
 use std::time::Duration;
@@ -16,13 +16,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let member =
         Member::builder(store.unwrap_or("file:/tmp/leaderrun-examples".into()), "examples/migration").join().await?;
     let taken = member.run(|leadership| migrate(leadership, database.clone())).await??;
-    // Whoever waits comes next.
+    // The lease is released, so the next replica can lead.
     member.stop().await?;
     println!("took {taken} steps; serving");
     Ok(())
 }
 
-/// May be dropped between two steps, so it begins with a look at what has been done.
+/// May be dropped between two steps, so it first reads which steps are done.
 async fn migrate(leadership: Leadership, database: String) -> io::Result<usize> {
     let done = fs::read_to_string(&database).unwrap_or_default();
     let missing = STEPS.get(done.lines().count()..).unwrap_or_default();

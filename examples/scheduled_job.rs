@@ -1,4 +1,4 @@
-//! A job that one replica runs at every full minute, and not when too little is left of its lease to end it.
+//! A job that one replica runs every full minute, if enough of its lease is left to complete it.
 //!
 //! `cargo run --example scheduled_job [STORE [SECONDS]]`
 
@@ -6,7 +6,7 @@ use leaderrun::{Leadership, Member};
 use std::num::NonZeroU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The job takes no longer.
+/// The longest that the job takes.
 const MOST: Duration = Duration::from_secs(2);
 
 #[tokio::main(flavor = "current_thread")]
@@ -29,7 +29,7 @@ async fn keep_schedule(leadership: Leadership, every: NonZeroU64) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let slot = now.as_secs() / every + 1;
         tokio::time::sleep(Duration::from_secs(slot * every.get()) - now).await;
-        // Sleeping may have taken longer than it should have.
+        // The sleep may have taken too long.
         if leadership.remaining() > MOST {
             println!("term {}: slot {slot}", leadership.term());
         }

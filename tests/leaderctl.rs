@@ -174,7 +174,7 @@ fn status_begins_with_what_matters_most(place: &Place) {
 
     place.order(&["pause", "nc-prod", "--keep"]);
     let (told, _) = status(&["nc-prod"]);
-    assert!(told.starts_with("nc-prod: paused, led by ") && told.contains("s ago), who leads goes on\n"), "{told}");
+    assert!(told.starts_with("nc-prod: paused, led by ") && told.contains("s ago), the leader goes on\n"), "{told}");
     place.order(&["pause", "nc-prod", "--force", "--wait"]);
     leader.end();
     assert!(status(&["nc-prod"]).0.starts_with(&format!("nc-prod: paused (last term {term})\n")));

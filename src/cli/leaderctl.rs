@@ -103,7 +103,7 @@ enum Verb {
     Wait(WaitFlags),
     /// Check that a term still leads, before a dangerous step
     Verify(VerifyFlags),
-    /// Make the leader stop in order, and let another candidate lead
+    /// Make the leader stop its command, and let another candidate lead
     StepDown(StepDownFlags),
     /// Stop the leader, and let nobody lead until the pause ends
     Pause(PauseFlags),

@@ -244,7 +244,7 @@ fn the_scripts_of_the_manual_say_what_came_of_it(site: &Site) {
     let begun = Instant::now();
     // Ten minutes are too long for a test.
     let output = site.run(&script.replace("-w 10m", "-w 1s"));
-    let told = "somebody else is at it for ten minutes\n";
+    let told = "another host still migrates after ten minutes\n";
     assert!(output.status.code() == Some(1) && said(&output).contains(told), "{output:?}");
     assert!(begun.elapsed() < Duration::from_mins(1) && site.count("migrate") == 2);
     other.stop();

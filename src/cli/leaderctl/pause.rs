@@ -25,7 +25,7 @@ struct Targets {
           value_parser = clap::value_parser!(Shard))]
     shard: Option<Shard>,
 
-    /// Each known shard whose name begins with this
+    /// Apply to each known shard whose name begins with this
     #[arg(long, value_name = "PREFIX", value_parser = clap::value_parser!(Prefix))]
     prefix: Option<Prefix>,
 }

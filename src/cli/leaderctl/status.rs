@@ -329,7 +329,7 @@ fn state(shown: &Shown) -> String {
 /// By whom, since when, for how long, and why.
 pub fn paused(pause: &orders::PauseOrder) -> String {
     let left = pause.left.map(|left| format!(", for another {}", show_seconds(left))).unwrap_or_default();
-    let keep = if pause.keep { ", who leads goes on" } else { "" };
+    let keep = if pause.keep { ", the leader goes on" } else { "" };
     let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("by {} since {}{left}{keep}{reason}", pause.by, dated(pause.since_millis))
 }

@@ -1,4 +1,4 @@
-//! `leaderctl step-down`: the leader stops COMMAND in order and lets another candidate lead.
+//! `leaderctl step-down`: the leader stops COMMAND and lets another candidate lead.
 //!
 //! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So it is
 //! refused where standbys announce themselves and none has, or none by the name that is to follow. And an order that is taken back may have been
@@ -33,7 +33,7 @@ pub struct StepDownFlags {
     #[arg(long)]
     force: bool,
 
-    /// Take an order back that has not been carried out
+    /// Take back an order that has not been carried out
     #[arg(long, conflicts_with_all = ["to", "hold", "wait", "force"])]
     cancel: bool,
 
@@ -173,7 +173,7 @@ impl StepDownFlags {
                 format!(": there are {}", names.collect::<Vec<_>>().join(", "))
             }
         };
-        Ok(Followers::Nobody(on_one_line(format!("{no_standby}{there_are}; --force orders it all the same"))))
+        Ok(Followers::Nobody(on_one_line(format!("{no_standby}{there_are}; --force orders it anyway"))))
     }
 }
 

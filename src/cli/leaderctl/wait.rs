@@ -25,11 +25,11 @@ pub struct WaitFlags {
     #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
     shard: Shard,
 
-    /// Return when it is led, or a slot of it is [default]
+    /// Return when it or a slot of it is led [default]
     #[arg(long, conflicts_with = "free")]
     led: bool,
 
-    /// Return when nobody leads it, nor any slot of it
+    /// Return when nobody leads it or a slot of it
     #[arg(long)]
     free: bool,
 

@@ -139,7 +139,7 @@ pub(super) struct Stopping {
           value_parser = flags::duration, allow_hyphen_values = true)]
     grace: Option<Duration>,
 
-    /// The same in an orderly stop [default: no limit]
+    /// Time to SIGKILL in an orderly stop [default: no limit]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
           allow_hyphen_values = true)]
     pub(super) drain: Option<Duration>,
@@ -174,7 +174,7 @@ struct Restarts {
 
 #[derive(Debug, Args)]
 struct HealthFlags {
-    /// Give the lease up if CMD keeps failing while COMMAND runs
+    /// Release the lease if CMD keeps failing while COMMAND runs
     #[arg(long, value_name = "CMD", env = "LEADERRUN_HEALTH", value_parser = hook)]
     health: Option<OsString>,
 

@@ -66,7 +66,7 @@ impl Administration for FileStore {
         let Holder { owner, pid, .. } = self.holder(shard)?;
         let process = pid.map_or_else(|| "its process".to_owned(), |pid| format!("process {pid}"));
         Err(StoreError::misconfigured(format!(
-            "{} is held open by {owner}: the kernel frees it when that has ended, so end {process}",
+            "{} is held open by {owner}: the kernel frees it when its holder has ended, so end {process}",
             self.path(shard, "lock").display(),
         )))
     }
