@@ -18,6 +18,7 @@ mod holds;
 
 use crate::election::Directives;
 use crate::lease::{Candidate, Shard, Term};
+use crate::mutex::Mutex;
 use crate::notes::orders::{self, Orders};
 use crate::store::{
     Claim, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report, Store,
@@ -28,7 +29,7 @@ use holds::{Gate, Holds};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The most slots of a shard. A standby looks at each of them.
@@ -300,17 +301,13 @@ impl Slots {
         Some(Place { slot: number, shard: self.shards[slot].clone() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn after(&self, slot: usize) -> usize {
         (slot + 1) % self.shards.len()
     }
 
     /// All slots, in the order in which a claim tries them.
     fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, count) = (self.state().first, self.shards.len());
+        let (first, count) = (self.state.lock().first, self.shards.len());
         (0..count).map(move |step| (first + step) % count)
     }
 
@@ -320,20 +317,20 @@ impl Slots {
 
     /// The slot and the term of the candidate. Some while it leads.
     fn led(&self) -> Option<(usize, Term)> {
-        self.state().claimed.and_then(|claimed| Some((claimed.slot, claimed.term?)))
+        self.state.lock().claimed.and_then(|claimed| Some((claimed.slot, claimed.term?)))
     }
 
     /// Claims a slot. The slot is in doubt from before the request until the store has said who holds it, even if this
     /// is dropped.
     async fn claim_slot(&self, slot: usize, candidate: &Candidate) -> Result<Claim, StoreError> {
         let before = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let before = state.claimed.replace(Claimed { slot, term: None, asked: BootInstant::now() });
             assert!(before.is_none_or(|claimed| claimed.slot == slot), "another slot is in doubt: it comes first");
             before
         };
         let answer = self.inner.claim(&self.in_slot(slot, candidate)).await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match &answer {
             Ok(Claim::Granted(grant)) => {
                 state.claimed = Some(Claimed { slot, term: Some(grant.term), asked: BootInstant::now() });
@@ -422,7 +419,7 @@ impl Leases for Slots {
         let begun = BootInstant::now();
         let mut in_the_way = InTheWay::default();
         let (in_doubt, first) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let Some(claimed) = &mut state.claimed {
                 claimed.doubt();
             }
@@ -458,7 +455,7 @@ impl Leases for Slots {
         for (slot, sight) in self.look_at_all(None).await {
             match sight {
                 Ok(Sight::Free) => {
-                    self.state().first = slot;
+                    self.state.lock().first = slot;
                     return Ok(Observation::Free);
                 }
                 Ok(Sight::Held(holder)) => in_the_way.add(holder),
@@ -476,7 +473,7 @@ impl Leases for Slots {
         sequence: u64,
         shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
-        let Some(claimed) = self.state().claimed else { return Ok(Renewed::alone(Renewal::Lost(None))) };
+        let Some(claimed) = self.state.lock().claimed else { return Ok(Renewed::alone(Renewal::Lost(None))) };
         let candidate_there = self.in_slot(claimed.slot, candidate);
         let renewed = self.inner.renew_and_read(&candidate_there, term, sequence, shards).await;
         // A slot that was won during the claim is known only now.
@@ -486,13 +483,13 @@ impl Leases for Slots {
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let slot = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let Some(claimed) = &mut state.claimed else { return Ok(Release::NotHeld) };
             claimed.doubt();
             claimed.slot
         };
         let released = self.inner.release(&self.in_slot(slot, candidate), term).await?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.claimed = None;
         state.first = slot;
         state.holds.released(slot, term);
@@ -501,7 +498,7 @@ impl Leases for Slots {
 
     async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
         let (on_hold, open): (Vec<usize>, Vec<usize>) = {
-            let state = self.state();
+            let state = self.state.lock();
             (0..self.shards.len()).partition(|&slot| state.holds.has(slot))
         };
         let shards: Vec<Shard> = open.iter().map(|&slot| self.shards[slot].clone()).collect();
@@ -510,7 +507,7 @@ impl Leases for Slots {
             changed = self.inner.any_changed(&shards), if !shards.is_empty() => open[changed?],
             opened = parallel::first(on_hold.iter().map(|&slot| self.opened(slot))), if !on_hold.is_empty() => opened?,
         };
-        self.state().first = slot;
+        self.state.lock().first = slot;
         Ok(())
     }
 

@@ -12,11 +12,11 @@ use super::orders::operator;
 use super::update::{Edit, Start, update};
 use crate::election::Ended;
 use crate::lease::{Candidate, JobId, Shard, Term};
+use crate::mutex::Mutex;
 use crate::store::{Note, Notes, Page, StoreError, notes};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many leaderships the history keeps unless more are asked for. It keeps fewer where their names are long.
 pub const USUAL: usize = 16;
@@ -212,11 +212,11 @@ impl History {
 
     /// Records that COMMAND starts. False if it has started before in this leadership.
     pub fn open(&self, candidate: &Candidate, term: Term) -> bool {
-        if self.entry().as_ref().is_some_and(|entry| entry.term == term) {
+        if self.entry.lock().as_ref().is_some_and(|entry| entry.term == term) {
             return false;
         }
         let Candidate { owner, host, pid, .. } = candidate;
-        *self.entry() = Some(Entry {
+        *self.entry.lock() = Some(Entry {
             term,
             owner: owner.clone(),
             host: host.clone(),
@@ -232,14 +232,10 @@ impl History {
 
     /// Records that the leadership is over.
     pub fn close(&self, term: Term, how: &Ended) {
-        if let Some(entry) = self.entry().as_mut().filter(|entry| entry.term == term) {
+        if let Some(entry) = self.entry.lock().as_mut().filter(|entry| entry.term == term) {
             entry.to_millis = Some(wall_clock_millis());
             entry.ended = Some(on_one_line(how.to_string()).chars().take(LONGEST_END).collect());
         }
-    }
-
-    fn entry(&self) -> MutexGuard<'_, Option<Entry>> {
-        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes what is known of the leadership so far.
@@ -248,7 +244,7 @@ impl History {
     /// As [`Notes::replace`].
     pub async fn save<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
         let mut written = self.written.lock().await;
-        let Some(entry) = self.entry().clone() else { return Ok(()) };
+        let Some(entry) = self.entry.lock().clone() else { return Ok(()) };
         let start = written.take().map_or(Start::Read, |text| Start::Expect(Some(text)));
         let text = update(store, shard, &Page::History, "history", start, |standing| {
             let history = entries(standing).map_err(|error| foreign(shard, &error))?;

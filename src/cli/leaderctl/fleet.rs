@@ -10,13 +10,14 @@ use super::noted::pauses;
 use super::status::Shown;
 use super::timeline::Present;
 use crate::lease::{JobId, Shard};
+use crate::mutex::Mutex;
 use crate::notes::history::{End, Entry};
 use crate::notes::jobs::Ledger;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 pub use tally::{CAUSES, Job, Tally};
 
@@ -32,7 +33,7 @@ pub struct Fleet(Mutex<Picture>);
 
 impl Fleet {
     pub fn picture(&self) -> MutexGuard<'_, Picture> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -76,7 +76,7 @@ impl Administration for FileStore {
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         let file = self.path(shard, "lock");
-        if !lock(&self.held).get(shard).is_some_and(|held| self.is_current(held, shard)) {
+        if !self.held.lock().get(shard).is_some_and(|held| self.is_current(held, shard)) {
             return Ok(Release::NotHeld);
         }
         self.forget_notes(shard).await?;

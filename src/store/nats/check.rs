@@ -186,7 +186,7 @@ impl Nats {
             self.bucket.sweep(&led_mark, entry.revision).await?;
         }
         self.bucket.sweep(&key_of(shard), snapshot.revision).await?;
-        self.seen().remove(shard);
+        self.seen.lock().remove(shard);
         Ok(Release::Released)
     }
 }

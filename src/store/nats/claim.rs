@@ -11,7 +11,6 @@ use super::{Asks, MOST_ATTEMPTS, Nats, slack, watch};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, millis};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 #[async_trait::async_trait]
@@ -256,7 +255,9 @@ impl Nats {
             (None, None) => heard,
         };
         let hold_until = by_marker.max(by_deletion);
-        if let Some(known) = self.seen().get_mut(&candidate.shard).filter(|known| known.revision == snapshot.revision) {
+        if let Some(known) =
+            self.seen.lock().get_mut(&candidate.shard).filter(|known| known.revision == snapshot.revision)
+        {
             known.hold_until = Some(hold_until);
         }
         let start_after = Some(hold_until).filter(|&until| until > BootInstant::now());
@@ -298,7 +299,7 @@ impl Nats {
             let enough = led_mark.as_ref().is_some_and(|mark| LedMark::read(mark).lease_ms >= lease_ms);
             if enough || self.bucket.put(&key, LedMark { lease_ms }.encoded(), expected).await? != Put::Conflict {
                 let ours = self.look(&candidate.shard).await?.filter(|now| now.revision == snapshot.revision);
-                if let Some(known) = self.seen().get_mut(&candidate.shard)
+                if let Some(known) = self.seen.lock().get_mut(&candidate.shard)
                     && known.revision == snapshot.revision
                     && let Content::Record(record) = &mut known.content
                 {
@@ -384,13 +385,13 @@ impl Nats {
     }
 
     fn begin_renewal(&self, shard: &Shard, term: Term, sequence: u64) {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         let latest = latest.entry(shard.clone()).or_insert((term, sequence));
         *latest = (*latest).max((term, sequence));
     }
 
     fn is_latest(&self, shard: &Shard, term: Term, sequence: u64) -> bool {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).get(shard) == Some(&(term, sequence))
+        self.latest.lock().get(shard) == Some(&(term, sequence))
     }
 
     /// Returns when a record of ours is known to have replaced `revision`.

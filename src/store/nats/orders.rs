@@ -15,13 +15,13 @@ use super::jetstream::{Entry, is_deletion};
 use super::notes::Kept;
 use super::watch::{self, HEARTBEAT, INACTIVE, SILENCE};
 use crate::lease::Shard;
+use crate::mutex::Mutex;
 use crate::store::{ErrorKind, Note, Page, StoreError};
 use crate::time::BootInstant;
 use async_nats::{Message, StatusCode};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -56,17 +56,13 @@ struct Leader {
 }
 
 impl Heard {
-    fn leaders(&self) -> MutexGuard<'_, HashMap<Shard, Leader>> {
-        self.leaders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wanted(&self, shard: &Shard) -> Vec<Shard> {
-        self.leaders().get(shard).map(|leader| leader.wanted.clone()).unwrap_or_default()
+        self.leaders.lock().get(shard).map(|leader| leader.wanted.clone()).unwrap_or_default()
     }
 
     /// Says whose orders the leader of `shard` obeys.
     pub fn want(&self, shard: &Shard, orders_of: &[Shard]) {
-        let mut leaders = self.leaders();
+        let mut leaders = self.leaders.lock();
         let leader = leaders.entry(shard.clone()).or_default();
         if leader.wanted != orders_of {
             *leader = Leader { wanted: orders_of.to_vec(), consumer: leader.consumer + 1, ..Leader::default() };
@@ -81,7 +77,7 @@ impl Heard {
             loop {
                 let news = self.news.notified();
                 {
-                    let leaders = self.leaders();
+                    let leaders = self.leaders.lock();
                     let leader = leaders.get(shard)?;
                     if leader.up_to? >= revision {
                         return Some(leader.entries.clone());
@@ -103,7 +99,7 @@ struct Hearing<'a> {
 
 impl<'a> Hearing<'a> {
     fn begun(heard: &'a Heard, shard: &'a Shard) -> Self {
-        let mut leaders = heard.leaders();
+        let mut leaders = heard.leaders.lock();
         let leader = leaders.entry(shard.clone()).or_default();
         let consumer = leader.consumer + 1;
         *leader = Leader { wanted: std::mem::take(&mut leader.wanted), consumer, ..Leader::default() };
@@ -111,7 +107,7 @@ impl<'a> Hearing<'a> {
     }
 
     fn update(&self, change: impl FnOnce(&mut Leader)) {
-        let mut leaders = self.heard.leaders();
+        let mut leaders = self.heard.leaders.lock();
         if let Some(leader) = leaders.get_mut(self.shard).filter(|leader| leader.consumer == self.consumer) {
             change(leader);
         }
