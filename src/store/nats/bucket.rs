@@ -72,8 +72,7 @@ impl Bucket {
         let answer = match self.ask(&name, &request).await {
             Ok(answer) => answer,
             Err(Refusal::Api(error)) if error.err_code == NO_MESSAGE => return Ok(None),
-            Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => return Err(error),
+            Err(refusal) => return Err(self.failed(&name, refusal)),
         };
         let found: Found = self.read(&name, answer)?;
         let message = found.message.and_then(RawMessage::decoded);
@@ -181,8 +180,7 @@ impl Bucket {
         match self.ask(&name, &Value::Null).await {
             Ok(answer) => self.read(&name, answer).map(Some),
             Err(Refusal::Api(error)) if error.err_code == NO_STREAM => Ok(None),
-            Err(Refusal::Api(error)) => Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => Err(error),
+            Err(refusal) => Err(self.failed(&name, refusal)),
         }
     }
 
@@ -246,11 +244,8 @@ impl Bucket {
         let (all, mut told, mut keys) = (self.address().subject(""), 0, BTreeSet::new());
         loop {
             let request = json!({ "subjects_filter": format!("{all}>"), "offset": told });
-            let mut answer = match self.ask_much(&name, &request, MOST_NAMES_OF_NATS).await {
-                Ok(answer) => answer,
-                Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
-                Err(Refusal::Error(error)) => return Err(error),
-            };
+            let answer = self.ask_much(&name, &request, MOST_NAMES_OF_NATS).await;
+            let mut answer = answer.map_err(|refusal| self.failed(&name, refusal))?;
             let subjects = answer.pointer_mut("/state/subjects").map(Value::take).unwrap_or_default();
             let page: Subjects = self.read(&name, subjects)?;
             let total = answer.get("total").and_then(Value::as_u64).unwrap_or(0);
@@ -274,11 +269,7 @@ impl Bucket {
     pub async fn sweep(&self, key: &str, revision: u64) -> Result<(), StoreError> {
         let name = format!("STREAM.PURGE.{}", self.address().stream());
         let request = json!({ "filter": self.address().subject(key), "seq": revision + 1 });
-        match self.ask(&name, &request).await {
-            Ok(_) => Ok(()),
-            Err(Refusal::Api(error)) => Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => Err(error),
-        }
+        self.request(&name, &request).await.map(drop)
     }
 
     /// The server's time. Stores nothing.
@@ -312,11 +303,7 @@ impl Bucket {
                 "num_replicas": 1,
             },
         });
-        let answer = match self.ask(&name, &request).await {
-            Ok(answer) => answer,
-            Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => return Err(error),
-        };
+        let answer = self.request(&name, &request).await?;
         let created = answer.get("created").and_then(Value::as_str).and_then(Stamp::read);
         created.ok_or_else(|| self.senseless(&name))
     }
@@ -387,6 +374,14 @@ impl Bucket {
         self.ask_much(name, request, MOST_OF_NATS).await
     }
 
+    /// As [`Bucket::ask`], where every refusal is an error.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub async fn request(&self, name: &str, request: &Value) -> Result<Value, StoreError> {
+        self.ask(name, request).await.map_err(|refusal| self.failed(name, refusal))
+    }
+
     async fn ask_much(&self, name: &str, request: &Value, most: usize) -> Result<Value, Refusal> {
         let payload = if request.is_null() { Vec::new() } else { request.to_string().into_bytes() };
         let answer: Message = match self.connections.request_much(&self.address().api(name), None, payload, most).await
@@ -403,7 +398,14 @@ impl Bucket {
     }
 
     /// The error for a refusal.
-    pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
+    pub fn failed(&self, what: &str, refusal: Refusal) -> StoreError {
+        match refusal {
+            Refusal::Api(error) => self.refused(what, &error),
+            Refusal::Error(error) => error,
+        }
+    }
+
+    fn refused(&self, what: &str, error: &ApiError) -> StoreError {
         let server = self.address().server();
         let ApiError { code, err_code, description } = error;
         if *err_code == NO_STREAM {

@@ -10,14 +10,13 @@
 
 use super::Nats;
 use super::address::{key_of, note_of};
-use super::bucket::Refusal;
 use super::jetstream::{Entry, is_deletion};
 use super::notes::Kept;
 use super::watch::{self, HEARTBEAT, INACTIVE, SILENCE};
 use crate::lease::Shard;
 use crate::mutex::Mutex;
 use crate::store::{ErrorKind, Note, Page, StoreError};
-use crate::time::BootInstant;
+use crate::time::{BootInstant, nanos};
 use async_nats::{Message, StatusCode};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -239,18 +238,17 @@ impl Nats {
                 "ack_policy": "none",
                 "max_deliver": 1,
                 "replay_policy": "instant",
-                "idle_heartbeat": watch::nanos(HEARTBEAT),
-                "inactive_threshold": watch::nanos(INACTIVE),
+                "idle_heartbeat": nanos(HEARTBEAT),
+                "inactive_threshold": nanos(INACTIVE),
                 "mem_storage": true,
                 "num_replicas": 1,
             },
         });
-        match bucket.ask(&name, &request).await {
-            Ok(answer) if answer.pointer("/config/filter_subjects") == Some(&json!(subjects)) => Ok(()),
-            Ok(_) => Err(StoreError::misconfigured("this server made another consumer")),
-            Err(Refusal::Api(error)) => Err(bucket.refused(&name, &error)),
-            Err(Refusal::Error(error)) => Err(error),
+        let answer = bucket.request(&name, &request).await?;
+        if answer.pointer("/config/filter_subjects") == Some(&json!(subjects)) {
+            return Ok(());
         }
+        Err(StoreError::misconfigured("this server made another consumer"))
     }
 
     fn read_news(&self, message: &Message) -> Option<News> {

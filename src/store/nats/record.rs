@@ -2,7 +2,7 @@
 
 use super::jetstream::{Entry, Stamp};
 use crate::lease::{Candidate, Session, Term};
-use crate::store::Holder;
+use crate::store::{Holder, Report};
 use crate::time::{BootInstant, millis, wall_clock_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -190,6 +190,13 @@ impl Snapshot {
         Some(self.hold_until.unwrap_or_else(by_record)).filter(|&until| until > now)
     }
 
+    /// The report about the shard at present.
+    pub fn report(&self) -> Report {
+        let now = BootInstant::now();
+        let holder = (!self.left(now).is_zero()).then(|| self.holder(now));
+        Report { holder, last_term: self.term().map(Term) }
+    }
+
     pub fn holder(&self, now: BootInstant) -> Holder {
         let Some(record) = self.record() else { return Holder::stranger() };
         Holder {
@@ -235,14 +242,7 @@ mod tests {
     const START: BootInstant = BootInstant::from_nanos(1_000_000_000_000);
 
     fn record() -> Record {
-        let candidate = Candidate {
-            shard: "s".parse().unwrap(),
-            owner: "me".to_owned(),
-            session: Session::from_record("session"),
-            host: "host".to_owned(),
-            pid: 7,
-            lease: Duration::from_micros(1_500_001),
-        };
+        let candidate = Candidate { lease: Duration::from_micros(1_500_001), ..Candidate::example() };
         Record::new(&candidate, Some(9), 0)
     }
 

@@ -9,12 +9,11 @@
 
 use super::Nats;
 use super::address::key_of;
-use super::bucket::Refusal;
 use super::jetstream::{Stamp, is_deletion};
 use super::record::{Content, Snapshot};
 use crate::lease::Shard;
 use crate::store::{ErrorKind, StoreError};
-use crate::time::BootInstant;
+use crate::time::{BootInstant, nanos};
 use async_nats::{Message, StatusCode};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -123,15 +122,7 @@ async fn consume(store: &Nats, shard: &Shard, inbox: &str) -> Result<(), StoreEr
             "num_replicas": 1,
         },
     });
-    match bucket.ask(&name, &request).await {
-        Ok(_) => Ok(()),
-        Err(Refusal::Api(error)) => Err(bucket.refused(&name, &error)),
-        Err(Refusal::Error(error)) => Err(error),
-    }
-}
-
-pub fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    bucket.request(&name, &request).await.map(drop)
 }
 
 pub fn number(message: &Message, header: &str) -> Option<u64> {
