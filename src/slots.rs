@@ -372,15 +372,22 @@ impl Slots {
         })
     }
 
-    /// Looks at all slots but one, in the order in which a claim tries them.
-    async fn look_at_all(&self, but: Option<usize>) -> Vec<(usize, Result<Sight, StoreError>)> {
+    /// Looks at all slots but one. Returns the free ones, in the order in which a claim tries them, and the last failure.
+    async fn look_at_all(&self, but: Option<usize>, in_the_way: &mut InTheWay) -> (Vec<usize>, Option<StoreError>) {
         let slots: Vec<usize> = self.in_order().filter(|&slot| Some(slot) != but).collect();
-        let mut sights = Vec::with_capacity(slots.len());
+        let (mut free, mut failure) = (Vec::new(), None);
         for some in slots.chunks(self.inner.lanes()) {
-            sights
-                .extend(parallel::all(some.iter().map(|&slot| async move { (slot, self.look_at(slot).await) })).await);
+            let sights = parallel::all(some.iter().map(|&slot| self.look_at(slot))).await;
+            for (&slot, sight) in some.iter().zip(sights) {
+                match sight {
+                    Ok(Sight::Free) => free.push(slot),
+                    Ok(Sight::Held(holder)) => in_the_way.add(holder),
+                    Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
+                    Err(error) => failure = Some(error),
+                }
+            }
         }
-        sights
+        (free, failure)
     }
 
     /// One step of a claim that began at `begun`. Returns the answer of the whole claim if this step ends it.
@@ -432,16 +439,7 @@ impl Leases for Slots {
         {
             return Ok(answer);
         }
-        let mut failure = None;
-        let mut free = Vec::new();
-        for (slot, sight) in self.look_at_all(first).await {
-            match sight {
-                Ok(Sight::Free) => free.push(slot),
-                Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
-                Err(error) => failure = Some(error),
-            }
-        }
+        let (free, failure) = self.look_at_all(first, &mut in_the_way).await;
         for slot in free {
             if let Some(answer) = self.try_slot(slot, candidate, begun, &mut in_the_way).await? {
                 return Ok(answer);
@@ -451,17 +449,11 @@ impl Leases for Slots {
     }
 
     async fn observe(&self, _shard: &Shard) -> Result<Observation, StoreError> {
-        let (mut in_the_way, mut failure) = (InTheWay::default(), None);
-        for (slot, sight) in self.look_at_all(None).await {
-            match sight {
-                Ok(Sight::Free) => {
-                    self.state.lock().first = slot;
-                    return Ok(Observation::Free);
-                }
-                Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
-                Err(error) => failure = Some(error),
-            }
+        let mut in_the_way = InTheWay::default();
+        let (free, failure) = self.look_at_all(None, &mut in_the_way).await;
+        if let Some(&slot) = free.first() {
+            self.state.lock().first = slot;
+            return Ok(Observation::Free);
         }
         failure.map_or_else(|| Ok(Observation::Held(in_the_way.holder_to_report())), Err)
     }
