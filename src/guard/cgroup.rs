@@ -63,10 +63,7 @@ impl Cgroup {
     /// # Errors
     /// Why it is not ours, or why it cannot be used.
     pub fn ours() -> Result<Self, String> {
-        let membership =
-            fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
-        let mounts =
-            fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+        let (membership, mounts) = (read_text("/proc/self/cgroup")?, read_text("/proc/self/mountinfo")?);
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
         // A later mount may hide an earlier one.
         let opened = directories_of(&mounts, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
@@ -339,6 +336,10 @@ fn directories_of(mounts: &str, own: &str) -> impl Iterator<Item = PathBuf> {
         // Joining an empty path would add a slash at the end.
         Some(if below.as_os_str().is_empty() { PathBuf::from(point) } else { Path::new(&point).join(below) })
     })
+}
+
+pub(super) fn read_text(path: &str) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
 }
 
 /// Undoes the kernel's escapes: it writes a space, a tab, a line break and a backslash as three octal digits.

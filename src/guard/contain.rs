@@ -4,7 +4,7 @@
 //! has numbers of other processes in it, and one with `hidepid` hides descendants. So leaderrun tries each method at
 //! its start, and refuses to run with a method that was asked for and does not work.
 
-use super::cgroup::{Cgroup, unescape};
+use super::cgroup::{Cgroup, read_text, unescape};
 use super::init;
 use super::priority;
 use super::tree::{self, Tree};
@@ -197,9 +197,7 @@ fn walks() -> Result<(), String> {
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc belongs to another PID namespace".to_owned());
     }
-    let mounts =
-        fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
-    let status = fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
+    let (mounts, status) = (read_text("/proc/self/mountinfo")?, read_text("/proc/self/status")?);
     match hides(&mounts) {
         Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
         Some(Hides { option, .. }) => {
