@@ -14,7 +14,7 @@ pub use leadership::Leadership;
 pub use roles::Roles;
 pub use words::{Ending, Error, Leader, Overrun, Role};
 
-use crate::lease::{Candidate, Session, Shard, Term, Timing, TimingRequest};
+use crate::lease::{Candidate, Shard, Term, Timing, TimingRequest};
 use crate::store::Location;
 use crate::store::url::Secret;
 use host::WorkSpec;
@@ -156,15 +156,11 @@ impl fmt::Debug for Builder {
 
 fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candidate, Error> {
     let shard = Shard::from_str(name).map_err(Error::Shard)?;
-    let session = Session::random()?;
-    let host = nix::unistd::gethostname().map_err(io::Error::from)?.to_string_lossy().into_owned();
-    let pid = std::process::id();
-    let owner = match owner {
-        None => session.default_owner(&host, pid),
-        Some(owner) if (1..=256).contains(&owner.len()) && !owner.contains(char::is_control) => owner,
-        Some(_) => return Err(Error::Owner("the owner is not 1 to 256 printable bytes".to_owned())),
-    };
-    Ok(Candidate { shard, owner, session, host, pid, lease })
+    let is_bad = |owner: &String| !(1..=256).contains(&owner.len()) || owner.contains(char::is_control);
+    if owner.as_ref().is_some_and(is_bad) {
+        return Err(Error::Owner("the owner is not 1 to 256 printable bytes".to_owned()));
+    }
+    Ok(Candidate::here(shard, owner, lease)?)
 }
 
 /// Starts a thread that calls `callback` with the leadership of each term that it receives.

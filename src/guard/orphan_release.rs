@@ -159,14 +159,7 @@ mod tests {
 
     #[test]
     fn a_million_orphan_releases_are_read_as_written_or_refused_and_print_no_password() {
-        let candidate = Candidate {
-            shard: "db/main".parse().unwrap(),
-            owner: "me".to_owned(),
-            session: Session::from_record("s-1"),
-            host: "host".to_owned(),
-            pid: 7,
-            lease: Duration::from_millis(15_500),
-        };
+        let candidate = Candidate::example();
         let url = Secret::from("redis://u:hunter2@h:1/0".to_owned());
         let ours = serde_json::to_vec(&OrphanRelease::new(&url, &candidate, Term(u64::MAX))).unwrap();
         fuzz::bent("orphan release", &[&ours], |text, source| {

@@ -335,15 +335,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_is_kept_when_its_leader_writes_and_explains_an_end_of_its_kind() {
-        let (store, shard) = (crate::store::memory::Memory::default(), "db".parse().unwrap());
-        let candidate = Candidate {
-            shard: Shard::clone(&shard),
-            owner: "a".to_owned(),
-            session: crate::lease::Session::from_record("s"),
-            host: "db1".to_owned(),
-            pid: 7,
-            lease: std::time::Duration::from_secs(9),
-        };
+        let (store, candidate) = (crate::store::memory::Memory::default(), Candidate::example());
+        let shard = candidate.shard.clone();
         let ordered = Ordered::now(PAUSE, Some("a reason"), None);
         assert!(!order(&store, &shard, Term(3), &ordered).await.unwrap(), "nobody leads");
         let history = History::new(USUAL, None);

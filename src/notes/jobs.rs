@@ -503,12 +503,10 @@ mod tests {
 
     fn candidate(session: &str) -> Candidate {
         Candidate {
-            shard: "db".parse().unwrap(),
             owner: session.to_owned(),
             session: Session::from_record(session),
             host: format!("host of {session}"),
-            pid: 1,
-            lease: Duration::from_secs(15),
+            ..Candidate::example()
         }
     }
 

@@ -316,19 +316,11 @@ fn integer(term: Term) -> i64 {
 mod tests {
     use super::*;
     use crate::election::{Ended, Loss, StopReason};
-    use crate::lease::{Session, Shard};
     use crate::store::{Holder, Observation, Renewal};
     use std::collections::BTreeMap;
 
     fn metrics() -> Metrics {
-        Metrics::new(&Candidate {
-            shard: "jobs/a".parse::<Shard>().unwrap(),
-            owner: "me".to_owned(),
-            session: Session::from_record("s"),
-            host: "db1".to_owned(),
-            pid: 7,
-            lease: Duration::from_secs(15),
-        })
+        Metrics::new(&Candidate { shard: "jobs/a".parse().unwrap(), ..Candidate::example() })
     }
 
     fn at(seconds: u64) -> BootInstant {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::Roles;
-use crate::lease::Session;
 use crate::store::memory::Memory;
 
 const GRACE: Duration = Duration::from_millis(100);
@@ -10,15 +9,7 @@ const GRACE: Duration = Duration::from_millis(100);
 type Told = mpsc::UnboundedReceiver<Event>;
 
 fn shared(overrun: Overrun) -> (Arc<Shared>, Told) {
-    let candidate = Candidate {
-        shard: "shard".parse().unwrap(),
-        owner: "me".to_owned(),
-        session: Session::random().unwrap(),
-        host: "here".to_owned(),
-        pid: 7,
-        lease: Duration::from_secs(15),
-    };
-    Shared::new(candidate, GRACE, overrun, None).unwrap()
+    Shared::new(Candidate::example(), GRACE, overrun, None).unwrap()
 }
 
 fn leading(overrun: Overrun, deadline: Deadline) -> (Arc<Shared>, Told) {

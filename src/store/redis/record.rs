@@ -80,14 +80,8 @@ mod tests {
     use std::time::Duration;
 
     fn candidate(owner: &str, host: &str) -> Candidate {
-        Candidate {
-            shard: "s".parse().expect("a shard"),
-            owner: owner.to_owned(),
-            session: Session::from_record("11111111-2222-4333-8444-555555555555"),
-            host: host.to_owned(),
-            pid: 7,
-            lease: Duration::from_secs(1),
-        }
+        let session = Session::from_record("11111111-2222-4333-8444-555555555555");
+        Candidate { owner: owner.to_owned(), session, host: host.to_owned(), ..Candidate::example() }
     }
 
     #[test]
