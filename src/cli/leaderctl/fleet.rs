@@ -6,7 +6,6 @@
 pub mod reader;
 mod tally;
 
-use super::noted::pauses;
 use super::status::Shown;
 use super::timeline::Present;
 use crate::lease::{JobId, Shard};
@@ -151,7 +150,7 @@ impl Seen {
     }
 
     pub fn is_paused(&self) -> bool {
-        pauses(&self.shown).next().is_some()
+        self.shown.is_paused()
     }
 
     pub fn is_job(&self) -> bool {
@@ -162,8 +161,7 @@ impl Seen {
     fn last_run_failed(&self) -> bool {
         let ledgers = self.shown.ledger.iter().chain(self.once.iter().map(|(_, ledger)| ledger));
         let last = ledgers.map(Ledger::counting).max_by_key(|run| run.from_millis);
-        let runs = |term| self.holder().is_some_and(|holder| holder.term == Some(term));
-        last.is_some_and(|run| !run.is_success() && !runs(run.term))
+        last.is_some_and(|run| !run.is_success() && !self.shown.report.leads(run.term))
     }
 
     pub fn condition(&self) -> Condition {
