@@ -18,9 +18,9 @@ use tokio::time::sleep;
 
 const EVERY: Duration = Duration::from_secs(2);
 /// ECMA-48: move the cursor to the upper left, clear the rest of the line, clear what is below.
-const HOME: &str = "\x1b[H";
-const CLEAR_LINE: &str = "\x1b[K";
-const CLEAR_BELOW: &str = "\x1b[J";
+pub const HOME: &str = "\x1b[H";
+pub const CLEAR_LINE: &str = "\x1b[K";
+pub const CLEAR_BELOW: &str = "\x1b[J";
 
 pub struct Live {
     json: bool,

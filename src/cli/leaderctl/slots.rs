@@ -49,21 +49,20 @@ impl Slots {
 
     /// The slots that are led, and that these names are the ones to use. None if no slot is known to be led.
     pub fn led_as(&self) -> Option<String> {
-        let led = listed(self.led().map(|(slot, _)| slot));
-        match self.led().count() {
-            0 => None,
-            1 => Some(format!("{led}: use that name")),
-            _ => Some(format!("{led}: use one of these names")),
-        }
+        self.named("", "")
     }
 
     /// The same as a sentence.
     pub fn advice(&self) -> Option<String> {
+        self.named(" is led", " are led")
+    }
+
+    fn named(&self, one: &str, several: &str) -> Option<String> {
         let led = listed(self.led().map(|(slot, _)| slot));
         match self.led().count() {
             0 => None,
-            1 => Some(format!("{led} is led: use that name")),
-            _ => Some(format!("{led} are led: use one of these names")),
+            1 => Some(format!("{led}{one}: use that name")),
+            _ => Some(format!("{led}{several}: use one of these names")),
         }
     }
 }
