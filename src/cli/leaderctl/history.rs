@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub struct HistoryFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Print each leadership as one JSON object

@@ -21,12 +21,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 struct Targets {
     /// The name of the shard
-    #[arg(value_name = "SHARD", required_unless_present = "prefix", conflicts_with = "prefix",
-          value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD", required_unless_present = "prefix", conflicts_with = "prefix")]
     shard: Option<Shard>,
 
     /// Each known shard whose name begins with this
-    #[arg(long, value_name = "PREFIX", value_parser = clap::value_parser!(Prefix))]
+    #[arg(long, value_name = "PREFIX")]
     prefix: Option<Prefix>,
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 pub struct StepDownFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// The owner or host that may lead next [default: any other candidate]

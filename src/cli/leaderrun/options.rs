@@ -117,8 +117,7 @@ struct Jobs {
     every: Option<Duration>,
 
     /// Run COMMAND at most once ever under this name, over all hosts
-    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", value_parser = clap::value_parser!(JobId),
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", allow_hyphen_values = true)]
     once: Option<JobId>,
 
     /// Repeat a failed job up to N times [default: 0]
