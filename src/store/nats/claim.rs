@@ -124,9 +124,7 @@ impl Nats {
 
     pub(super) async fn release_record(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
-        // A record that we released is no answer: a claim of ours that was late may have replaced it.
-        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
-        let mut snapshot = self.known(shard).filter(|known| Self::is_ours(candidate, known) && is_held(known));
+        let mut snapshot = self.held_as_known(candidate);
         let mut written = false;
         for _ in 0..MOST_ATTEMPTS {
             let last = match snapshot.take() {
@@ -172,6 +170,12 @@ impl Nats {
         let record = snapshot.record()?;
         let free = record.is_of(candidate) || snapshot.left(BootInstant::now()).is_zero();
         (free && snapshot.term().is_some()).then_some(snapshot)
+    }
+
+    /// Our own record as we know it. None if we released it: a claim of ours that was late may have replaced it.
+    fn held_as_known(&self, candidate: &Candidate) -> Option<Snapshot> {
+        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
+        self.known(&candidate.shard).filter(|known| Self::is_ours(candidate, known) && is_held(known))
     }
 
     async fn ground(&self, candidate: &Candidate) -> Result<Ground, StoreError> {
@@ -325,9 +329,7 @@ impl Nats {
         // slow network that is enough only if it is the right one.
         let (shard, called) = (&candidate.shard, BootInstant::now());
         self.begin_renewal(shard, term, sequence);
-        // A record that we released is no answer: a claim of ours that was late may have replaced it.
-        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
-        let mut snapshot = self.known(shard).filter(|known| Self::is_ours(candidate, known) && is_held(known));
+        let mut snapshot = self.held_as_known(candidate);
         let mut written = false;
         for _ in 0..MOST_ATTEMPTS {
             let last = match snapshot.take() {

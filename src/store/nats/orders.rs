@@ -12,11 +12,11 @@ use super::Nats;
 use super::address::{key_of, note_of};
 use super::jetstream::{Entry, is_deletion};
 use super::notes::Kept;
-use super::watch::{self, HEARTBEAT, INACTIVE, SILENCE};
+use super::watch::{self, SILENCE};
 use crate::lease::Shard;
 use crate::mutex::Mutex;
 use crate::store::{ErrorKind, Note, Page, StoreError};
-use crate::time::{BootInstant, nanos};
+use crate::time::BootInstant;
 use async_nats::{Message, StatusCode};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -180,12 +180,7 @@ impl Nats {
             return Err(StoreError::misconfigured("consumers of this server have one subject"));
         }
         let before = connection.denials();
-        let inbox = connection.client.new_inbox();
-        let subscribed = connection.client.subscribe(inbox.clone()).await;
-        let mut messages = subscribed.map_err(|error| {
-            connections.discard(&connection);
-            StoreError::not_applied(format!("cannot subscribe in {}: {error}", connection.server))
-        })?;
+        let (inbox, mut messages) = watch::open_inbox(connections, &connection).await?;
         let hearing = Hearing::begun(&self.heard, shard);
         self.consume_orders(shard, wanted, &inbox).await?;
         let replace_at = Instant::now() + REPLACED_AFTER;
@@ -224,28 +219,12 @@ impl Nats {
     }
 
     async fn consume_orders(&self, shard: &Shard, wanted: &[Shard], inbox: &str) -> Result<(), StoreError> {
-        let bucket = &self.bucket;
-        let (stream, address) = (bucket.address().stream(), bucket.address());
+        let address = self.bucket.address();
         let keys = wanted.iter().map(|of| note_of(of, &Page::Orders)).chain([key_of(shard)]);
-        let subjects: Vec<String> = keys.map(|key| address.subject(&key)).collect();
-        let name = format!("CONSUMER.CREATE.{stream}");
-        let request = json!({
-            "stream_name": stream,
-            "config": {
-                "deliver_subject": inbox,
-                "filter_subjects": subjects,
-                "deliver_policy": "last_per_subject",
-                "ack_policy": "none",
-                "max_deliver": 1,
-                "replay_policy": "instant",
-                "idle_heartbeat": nanos(HEARTBEAT),
-                "inactive_threshold": nanos(INACTIVE),
-                "mem_storage": true,
-                "num_replicas": 1,
-            },
-        });
-        let answer = bucket.request(&name, &request).await?;
-        if answer.pointer("/config/filter_subjects") == Some(&json!(subjects)) {
+        let subjects = json!(keys.map(|key| address.subject(&key)).collect::<Vec<_>>());
+        let filter = ("filter_subjects", subjects.clone());
+        let answer = watch::consume(&self.bucket, inbox, filter, "last_per_subject").await?;
+        if answer.pointer("/config/filter_subjects") == Some(&subjects) {
             return Ok(());
         }
         Err(StoreError::misconfigured("this server made another consumer"))
