@@ -111,17 +111,9 @@ pub enum Condition {
 }
 
 impl Condition {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Led => "led",
-            Self::Idle => "idle",
-            Self::Alone => "no standby",
-            Self::Free => "free",
-            Self::Paused => "paused",
-            Self::Failed => "failed",
-            Self::Late => "late",
-            Self::Leaderless => "no leader",
-        }
+    /// For people.
+    pub fn word(self) -> String {
+        self.name().replace('_', " ")
     }
 
     /// As a class of the page, and in JSON.
@@ -147,6 +139,14 @@ impl Condition {
 impl Seen {
     pub fn holder(&self) -> Option<&Holder> {
         self.shown.report.holder.as_ref()
+    }
+
+    /// Whether the shard or its leader is called by these words, or by a name that contains them.
+    pub fn is_called(&self, shard: &Shard, words: &str) -> bool {
+        let words = words.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&words);
+        let of_holder = |holder: &Holder| has(&holder.owner) || holder.host.as_deref().is_some_and(has);
+        has(shard.as_str()) || self.holder().is_some_and(of_holder)
     }
 
     pub fn is_paused(&self) -> bool {
