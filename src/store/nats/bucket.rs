@@ -88,9 +88,6 @@ impl Bucket {
     }
 
     /// Returns when everything is stored that the stream's leader had accepted before this was called.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn settle(&self) -> Result<(), StoreError> {
         self.store(SCRATCH, HeaderMap::new(), b"what came before this?".to_vec(), None).await.map(drop)
     }
@@ -172,9 +169,6 @@ impl Bucket {
     }
 
     /// The bucket's state. None if there is no such bucket.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn info(&self) -> Result<Option<Info>, StoreError> {
         let name = format!("STREAM.INFO.{}", self.address().stream());
         match self.ask(&name, &Value::Null).await {
@@ -273,9 +267,6 @@ impl Bucket {
     }
 
     /// The server's time. Stores nothing.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn time(&self, info: &Info) -> Result<Stamp, StoreError> {
         match info.time() {
             Some(time) => Ok(time),
@@ -285,9 +276,6 @@ impl Bucket {
 
     /// The time at which a consumer was made, which the server forgets again. For servers that do not tell their time
     /// otherwise, if nothing may be stored.
-    ///
-    /// # Errors
-    /// The server's error.
     async fn time_without_writing(&self) -> Result<Stamp, StoreError> {
         let stream = self.address().stream();
         let name = format!("CONSUMER.CREATE.{stream}");
@@ -309,9 +297,6 @@ impl Bucket {
     }
 
     /// The time from the stamp on a message that was just stored. For servers that do not tell their time otherwise.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn probed_time(&self) -> Result<Stamp, StoreError> {
         let expected = self.get(SCRATCH).await?.map_or(0, |before| before.revision);
         // If this is refused, another process has stored a message meanwhile, and its stamp will do.
@@ -323,17 +308,11 @@ impl Bucket {
     }
 
     /// The marker, which says since when the bucket remembers.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn marker(&self) -> Result<Option<Entry>, StoreError> {
         Ok(self.get(MARKER).await?.filter(|message| message.value.is_some()))
     }
 
     /// Marks that the bucket remembers from now on. False if it did so before.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn mark(&self) -> Result<bool, StoreError> {
         let expected = match self.get(MARKER).await? {
             Some(message) if message.value.is_some() => return Ok(false),
@@ -345,9 +324,6 @@ impl Bucket {
     }
 
     /// Marks that the bucket has never been used. See [`Bucket::is_new`].
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn vouch(&self) -> Result<(), StoreError> {
         for _ in 0..super::MOST_ATTEMPTS {
             let expected = self.get(MARKER).await?.map_or(0, |marker| marker.revision);
@@ -375,9 +351,6 @@ impl Bucket {
     }
 
     /// As [`Bucket::ask`], where every refusal is an error.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn request(&self, name: &str, request: &Value) -> Result<Value, StoreError> {
         self.ask(name, request).await.map_err(|refusal| self.failed(name, refusal))
     }

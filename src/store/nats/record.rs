@@ -237,7 +237,6 @@ impl LedMark {
 mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
-    use proptest::prelude::*;
 
     const START: BootInstant = BootInstant::from_nanos(1_000_000_000_000);
 
@@ -358,14 +357,5 @@ mod tests {
         assert!(!ours.is_same(&snapshot(Record { session: Session::from_record("other"), ..record() })));
         assert!(!ours.is_same(&Snapshot { revision: 5, ..read.clone() }));
         assert!(!read.is_same(&Snapshot { stamp: Some(Stamp(1)), ..read.clone() }));
-    }
-
-    proptest! {
-        #[test]
-        fn no_number_in_a_record_makes_it_panic(lease_ms: u64, hold_ms: u64, term: u64, now: u64) {
-            let snapshot = snapshot(Record { lease_ms, hold_ms, term: Some(term), ..record() });
-            let now = BootInstant::from_nanos(now);
-            let _ = (snapshot.left(now), snapshot.hold_until(now), snapshot.holder(now));
-        }
     }
 }
