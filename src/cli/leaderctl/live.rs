@@ -34,7 +34,7 @@ impl Live {
         Self { json, terminal: !json && stdout().is_terminal(), known: BTreeMap::new() }
     }
 
-    /// Continues while somebody reads the output. `read` reads the list again; an outage of the store is reported once.
+    /// Continues until the reader of the output is gone. `read` reads the list again; an outage of the store is reported once.
     pub async fn show(
         mut self,
         first: Vec<(Shard, Shown)>,

@@ -42,7 +42,7 @@ pub struct WatchFlags {
     json: bool,
 }
 
-/// Prints while somebody reads the output.
+/// Prints until the reader of the output is gone.
 ///
 /// # Errors
 /// If a first check fails.
