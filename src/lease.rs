@@ -205,8 +205,6 @@ impl Candidate {
     }
 }
 
-/// # Errors
-/// The kernel's.
 pub fn host_name() -> std::io::Result<String> {
     Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
 }

@@ -3,7 +3,7 @@
 //! The hazard: nothing stops a thread but the end of its process. So a leadership is a value that knows its own end
 //! ([`Leadership`]). The lease is given back when the last one is dropped. Code that still holds one when the lease is
 //! about to end takes the process down with it ([`Overrun`]).
-#![deny(missing_docs)]
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod host;
 mod leadership;

@@ -56,9 +56,6 @@ pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
 ///
 /// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
 /// possible slot by name.
-///
-/// # Errors
-/// As [`Administration::inspect`](crate::store::Administration::inspect).
 pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Report)>, StoreError> {
     if !store.is_metered() {
         match store.list(&format!("{shard}/")).await {
@@ -237,9 +234,6 @@ impl Campaign {
     }
 
     /// The directives for the candidate, from operators' orders.
-    ///
-    /// # Errors
-    /// As [`orders::read`].
     pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
         match &self.slots {
             Some(slots) => slots.directives(candidate).await,

@@ -90,9 +90,6 @@ impl Cgroup {
 
     /// Removes the leaves of an earlier crash with everything that lives in them, and moves this process out of the
     /// way.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn settle(&self) -> io::Result<()> {
         match mkdirat(&self.directory, SUPERVISOR, Mode::from_bits_truncate(0o755)) {
             Ok(()) | Err(Errno::EEXIST) => {}

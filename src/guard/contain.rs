@@ -100,9 +100,6 @@ impl Containment {
     }
 
     /// Moves this process out of the way of the cgroups that it will make.
-    ///
-    /// # Errors
-    /// The kernel's, as text.
     pub fn settle(&mut self, contain: Contain) -> Result<(), String> {
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
         let Err(error) = cgroup.settle() else { return Ok(()) };
@@ -153,9 +150,6 @@ impl Containment {
     }
 
     /// Makes a tree for a COMMAND that will be started, with a cgroup of its own if possible.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new_tree(&self) -> io::Result<Tree> {
         let mut walk = self.walks.then(Walk::open).transpose()?;
         let strangers = tree::strangers(walk.as_mut());

@@ -69,9 +69,6 @@ pub enum Heard<T> {
 
 impl Line {
     /// Both ends of a new line.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;

@@ -157,9 +157,6 @@ fn entries(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
 }
 
 /// Records how `term` ended, on behalf of another process than its leader.
-///
-/// # Errors
-/// As [`Notes::replace`].
 pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how: &str) -> Result<(), StoreError> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let Ok(history) = entries(standing) else { return Ok(Edit::Leave(())) };
@@ -239,9 +236,6 @@ impl History {
     }
 
     /// Writes what is known of the leadership so far.
-    ///
-    /// # Errors
-    /// As [`Notes::replace`].
     pub async fn save<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
         let mut written = self.written.lock().await;
         let Some(entry) = self.entry.lock().clone() else { return Ok(()) };

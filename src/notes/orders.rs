@@ -158,9 +158,6 @@ pub async fn change<S: Notes + ?Sized>(
 }
 
 /// Removes the orders, whatever the note says.
-///
-/// # Errors
-/// As [`Notes::replace`].
 pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), StoreError> {
     update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
         Ok(if standing.is_some() { Edit::Replace(None, ()) } else { Edit::Leave(()) })
@@ -169,9 +166,6 @@ pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), S
 }
 
 /// Removes the handover of `term`, which is done.
-///
-/// # Errors
-/// As [`change`].
 pub async fn forget_handover<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term) -> Result<(), StoreError> {
     let edit = |orders: &mut Orders| orders.handover.take_if(|handover| handover.term <= term).is_some();
     change(store, shard, edit).await.map(drop)

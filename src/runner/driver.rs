@@ -119,9 +119,6 @@ pub struct Options {
 }
 
 /// Runs `candidate` in the election of its shard until it leaves, and returns how it ended.
-///
-/// # Errors
-/// As [`Host::next`].
 pub async fn run(
     settings: Settings,
     candidate: Candidate,

@@ -137,9 +137,6 @@ impl Slots {
     }
 
     /// The directives for the candidate: from the orders of the shard, and while it leads, from those of its slot.
-    ///
-    /// # Errors
-    /// As [`orders::read`].
     pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
         let Some((slot, term)) = self.led() else {
             let pause = pause_of_all(&orders::read(&*self.inner, &candidate.shard).await?, candidate);
@@ -151,9 +148,6 @@ impl Slots {
     }
 
     /// Renews the lease of the slot. Returns also the directives, if both notes came with the answer.
-    ///
-    /// # Errors
-    /// As [`Leases::renew`].
     pub(super) async fn renew_with_directives(
         &self,
         candidate: &Candidate,

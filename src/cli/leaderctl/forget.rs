@@ -55,8 +55,6 @@ impl ForgetFlags {
         Ok(())
     }
 
-    /// # Errors
-    /// As [`Store::claim`] and [`Store::forget`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let report = operator.inspect().await?;

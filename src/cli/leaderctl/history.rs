@@ -70,8 +70,6 @@ impl<'a> Order<'a> {
 const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
 
 impl HistoryFlags {
-    /// # Errors
-    /// As [`history::read`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let entries = within(patience, history::read(store, &self.shard)).await?;
         let report = inspect(store, &self.shard, patience).await?;

@@ -57,8 +57,6 @@ impl State {
     }
 }
 
-/// # Errors
-/// As [`jobs::of_job`] and [`Store::inspect`].
 pub async fn show(
     store: &dyn Store,
     patience: Duration,

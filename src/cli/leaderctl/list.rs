@@ -55,8 +55,6 @@ pub struct ListFlags {
 }
 
 impl ListFlags {
-    /// # Errors
-    /// As [`Store::list`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         if self.watch {
             let list = self.read(store, patience).await?;

@@ -127,8 +127,6 @@ impl PauseFlags {
         }
     }
 
-    /// # Errors
-    /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let shards = self.targets.find(store).await?;
         let all = shards.len();
@@ -226,8 +224,6 @@ impl PauseFlags {
 }
 
 impl ResumeFlags {
-    /// # Errors
-    /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let shards = self.targets.find(store).await?;
         let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);

@@ -52,8 +52,6 @@ pub struct ReleaseFlags {
 }
 
 impl ReleaseFlags {
-    /// # Errors
-    /// As [`Store::revoke`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);

@@ -120,8 +120,6 @@ fn say(shard: &Shard, what: &str) {
     terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned())));
 }
 
-/// # Errors
-/// As [`orders::read`].
 pub async fn parent_pause(
     store: &dyn Store,
     shard: &Shard,
@@ -133,9 +131,6 @@ pub async fn parent_pause(
 }
 
 /// The standbys of the shards whose names begin with `prefix`; of a slot, also those of any slot of its shard.
-///
-/// # Errors
-/// As [`standbys::standbys`].
 pub async fn standbys(
     store: &dyn Store,
     prefix: &str,

@@ -202,8 +202,6 @@ impl<'a> Ordered<'a> {
 }
 
 impl StatusFlags {
-    /// # Errors
-    /// As [`Store::inspect`].
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
         let mut status = ExitCode::SUCCESS;
         for shard in &self.shards {
