@@ -4,11 +4,12 @@
 //! has numbers of other processes in it, and one with `hidepid` hides descendants. So leaderrun tries each method at
 //! its start, and refuses to run with a method that was asked for and does not work.
 
-use super::cgroup::{Cgroup, read_text, unescape};
+use super::cgroup::{Cgroup, read_text};
 use super::init;
 use super::priority;
 use super::tree::{self, Tree};
 use super::walk::Walk;
+use crate::mounts::mounts;
 use crate::sys::{self, Namespaces, Scheduling, SingleThread};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Gid, getgroups, getpid};
@@ -191,8 +192,8 @@ fn walks() -> Result<(), String> {
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc belongs to another PID namespace".to_owned());
     }
-    let (mounts, status) = (read_text("/proc/self/mountinfo")?, read_text("/proc/self/status")?);
-    match hides(&mounts) {
+    let (table, status) = (read_text("/proc/self/mountinfo")?, read_text("/proc/self/status")?);
+    match hides(&table) {
         Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
         Some(Hides { option, .. }) => {
             Err(format!("/proc is mounted with {option}, and this process has no CAP_SYS_PTRACE"))
@@ -210,12 +211,9 @@ struct Hides<'a> {
 }
 
 /// Reads the options of the last mount on `/proc`, which hides the earlier ones.
-fn hides(mounts: &str) -> Option<Hides<'_>> {
-    let (place, kind) = mounts
-        .lines()
-        .filter_map(|line| line.split_once(" - "))
-        .rfind(|(place, _)| place.split(' ').nth(4).map(unescape).is_some_and(|point| point == "/proc"))?;
-    let options = || place.split(' ').nth(5).into_iter().chain(kind.split(' ').nth(2)).flat_map(|all| all.split(','));
+fn hides(table: &str) -> Option<Hides<'_>> {
+    let mount = mounts(table).rfind(|mount| mount.point == "/proc")?;
+    let options = || mount.options.into_iter().flat_map(|all| all.split(','));
     let hidepid = options().find(|option| option.starts_with("hidepid="))?;
     let exempt = options().find_map(|option| option.strip_prefix("gid=")?.parse().ok());
     match hidepid {
