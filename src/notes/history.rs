@@ -144,6 +144,15 @@ impl Entry {
     }
 }
 
+#[cfg(test)]
+impl Entry {
+    pub fn example(term: u64) -> Self {
+        let (owner, host) = ("me".to_owned(), "db1".to_owned());
+        let (to_millis, ended, ordered, job) = (None, None, None, None);
+        Self { term: Term(term), owner, host, pid: 7, from_millis: 1, to_millis, ended, ordered, job }
+    }
+}
+
 /// The history, oldest leadership first.
 ///
 /// # Errors
@@ -281,17 +290,7 @@ mod tests {
     use crate::fuzz;
 
     fn entry(term: u64, owner: &str) -> Entry {
-        Entry {
-            term: Term(term),
-            owner: owner.to_owned(),
-            host: "db1".to_owned(),
-            pid: 7,
-            from_millis: 1,
-            to_millis: None,
-            ended: None,
-            ordered: None,
-            job: None,
-        }
+        Entry { owner: owner.to_owned(), ..Entry::example(term) }
     }
 
     #[test]

@@ -296,15 +296,9 @@ mod tests {
 
     fn condition(holder: Option<Holder>, standbys: usize, ledger: Option<Ledger>, last_end: Option<&str>) -> Condition {
         let entry = |ended: &str| Entry {
-            term: Term(6),
-            owner: "a".to_owned(),
-            host: "h".to_owned(),
-            pid: 7,
-            from_millis: 1,
             to_millis: Some(2),
             ended: (!ended.is_empty()).then(|| ended.to_owned()),
-            ordered: None,
-            job: None,
+            ..Entry::example(6)
         };
         let report = Report { holder, last_term: None };
         let shown = Shown { report, standbys: Some(standbys), ledger, ..Shown::default() };

@@ -175,17 +175,7 @@ mod tests {
 
     #[test]
     fn a_leadership_without_an_end_leads_or_crashed() {
-        let entry = Entry {
-            term: Term(3),
-            owner: "me\n".to_owned(),
-            host: "db1".to_owned(),
-            pid: 7,
-            from_millis: 0,
-            to_millis: None,
-            ended: None,
-            ordered: None,
-            job: None,
-        };
+        let entry = Entry { owner: "me\n".to_owned(), from_millis: 0, ..Entry::example(3) };
         let text = |leads| as_text(&entry, ended(&entry, leads));
         let from = dated(0);
         assert_eq!(text(Some(Term(3))), format!("{from} to now: term 3, me  on db1: leads"));
