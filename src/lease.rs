@@ -193,7 +193,7 @@ impl Candidate {
     }
 
     #[cfg(test)]
-    pub fn example() -> Self {
+    pub(crate) fn example() -> Self {
         Self {
             shard: Shard("db".to_owned()),
             owner: "me".to_owned(),

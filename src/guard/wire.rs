@@ -269,11 +269,10 @@ mod tests {
 
     /// The tag, and then each number up to the last that is not zero.
     fn hex(packet: &Packet) -> String {
-        let groups = [&packet[..1]].into_iter().chain(packet[8..].chunks_exact(8));
-        let groups = groups.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-        let text = groups.collect::<Vec<_>>().join(" ");
         assert_eq!(packet[1..8], [0; 7]);
-        text.trim_end_matches(" 0000000000000000").to_owned()
+        let number = |bytes: &[u8]| format!(" {:016x}", u64::from_be_bytes(bytes.try_into().expect("eight bytes")));
+        let numbers: Vec<String> = packet[8..].chunks_exact(8).map(number).collect();
+        format!("{:02x}{}", packet[0], numbers.concat()).trim_end_matches(" 0000000000000000").to_owned()
     }
 
     #[test]

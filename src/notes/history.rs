@@ -146,7 +146,7 @@ impl Entry {
 
 #[cfg(test)]
 impl Entry {
-    pub fn example(term: u64) -> Self {
+    pub(crate) fn example(term: u64) -> Self {
         let (owner, host) = ("me".to_owned(), "db1".to_owned());
         let (to_millis, ended, ordered, job) = (None, None, None, None);
         Self { term: Term(term), owner, host, pid: 7, from_millis: 1, to_millis, ended, ordered, job }
