@@ -43,7 +43,7 @@ pub mod walk;
 mod watch;
 pub mod wire;
 
-pub use spec::GuardSpec;
+pub use spec::{GuardSpec, in_memory};
 
 use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::observe::terminal;

@@ -148,8 +148,7 @@ impl Session {
 
     /// The name for people of a candidate that has none: short, and another one in each process. Nothing is decided by
     /// it; the session distinguishes candidates.
-    #[must_use]
-    pub fn default_owner(&self, host: &str, pid: u32) -> String {
+    fn default_owner(&self, host: &str, pid: u32) -> String {
         format!("{host}-{pid}-{}", self.0.get(..6).unwrap_or(&self.0))
     }
 
@@ -180,6 +179,34 @@ pub struct Candidate {
     pub pid: u32,
     /// How long a granted lease lasts.
     pub lease: Duration,
+}
+
+impl Candidate {
+    /// This process, in a new session.
+    ///
+    /// # Errors
+    /// If the kernel gives no random bytes, or no name of the host.
+    pub fn here(shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
+        let (session, host, pid) = (Session::random()?, host_name()?, std::process::id());
+        let owner = owner.unwrap_or_else(|| session.default_owner(&host, pid));
+        Ok(Self { shard, owner, session, host, pid, lease })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn example() -> Self {
+        Self {
+            shard: Shard("db".to_owned()),
+            owner: "me".to_owned(),
+            session: Session::from_record("s"),
+            host: "db1".to_owned(),
+            pid: 7,
+            lease: Duration::from_secs(15),
+        }
+    }
+}
+
+pub fn host_name() -> std::io::Result<String> {
+    Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

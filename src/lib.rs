@@ -69,6 +69,8 @@
 
 // Each module imports only from those above it; tests/layers.rs holds them to that. ARCHITECTURE.md draws them.
 mod exit;
+mod mounts;
+mod mutex;
 mod sys;
 mod text;
 mod time;

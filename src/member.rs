@@ -3,7 +3,7 @@
 //! The hazard: nothing stops a thread but the end of its process. So a leadership is a value that knows its own end
 //! ([`Leadership`]). The lease is given back when the last one is dropped. Code that still holds one when the lease is
 //! about to end takes the process down with it ([`Overrun`]).
-#![deny(missing_docs)]
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod host;
 mod leadership;
@@ -14,7 +14,7 @@ pub use leadership::Leadership;
 pub use roles::Roles;
 pub use words::{Ending, Error, Leader, Overrun, Role};
 
-use crate::lease::{Candidate, Session, Shard, Term, Timing, TimingRequest};
+use crate::lease::{Candidate, Shard, Term, Timing, TimingRequest};
 use crate::store::Location;
 use crate::store::url::Secret;
 use host::WorkSpec;
@@ -156,15 +156,11 @@ impl fmt::Debug for Builder {
 
 fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candidate, Error> {
     let shard = Shard::from_str(name).map_err(Error::Shard)?;
-    let session = Session::random()?;
-    let host = nix::unistd::gethostname().map_err(io::Error::from)?.to_string_lossy().into_owned();
-    let pid = std::process::id();
-    let owner = match owner {
-        None => session.default_owner(&host, pid),
-        Some(owner) if (1..=256).contains(&owner.len()) && !owner.contains(char::is_control) => owner,
-        Some(_) => return Err(Error::Owner("the owner is not 1 to 256 printable bytes".to_owned())),
-    };
-    Ok(Candidate { shard, owner, session, host, pid, lease })
+    let is_bad = |owner: &String| !(1..=256).contains(&owner.len()) || owner.contains(char::is_control);
+    if owner.as_ref().is_some_and(is_bad) {
+        return Err(Error::Owner("the owner is not 1 to 256 printable bytes".to_owned()));
+    }
+    Ok(Candidate::here(shard, owner, lease)?)
 }
 
 /// Starts a thread that calls `callback` with the leadership of each term that it receives.
@@ -273,18 +269,8 @@ impl Member {
     /// # Errors
     /// If the member leaves first.
     pub async fn leadership(&self) -> Result<Leadership, Error> {
-        let mut roles = self.shared.watch();
-        loop {
-            roles.borrow_and_update();
-            if let Some(leadership) = self.shared.hold() {
-                return Ok(leadership);
-            }
-            if let Some(farewell) = self.shared.farewell() {
-                return Err(farewell.err().unwrap_or(Error::Stopped));
-            }
-            // The sender lives at least as long as this member.
-            let _ = roles.changed().await;
-        }
+        let left = |farewell: Result<(), Error>| Err(farewell.err().unwrap_or(Error::Stopped));
+        self.until(|shared| shared.hold().map(Ok).or_else(|| shared.farewell().map(left))).await
     }
 
     /// The leadership, if this member leads right now.
@@ -341,11 +327,16 @@ impl Member {
     /// If the lease could not be given back, so that it ends by itself; or why the member had already left.
     pub async fn stop(&self) -> Result<(), Error> {
         self.shared.ask();
+        self.until(|shared| shared.farewell()).await
+    }
+
+    /// Looks after each change of the role, until `found` finds what is waited for.
+    async fn until<T>(&self, found: impl Fn(&Arc<Shared>) -> Option<T>) -> T {
         let mut roles = self.shared.watch();
         loop {
             roles.borrow_and_update();
-            if let Some(farewell) = self.shared.farewell() {
-                return farewell;
+            if let Some(found) = found(&self.shared) {
+                return found;
             }
             // The sender lives at least as long as this member.
             let _ = roles.changed().await;

@@ -18,6 +18,7 @@ mod holds;
 
 use crate::election::Directives;
 use crate::lease::{Candidate, Shard, Term};
+use crate::mutex::Mutex;
 use crate::notes::orders::{self, Orders};
 use crate::store::{
     Claim, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report, Store,
@@ -28,7 +29,7 @@ use holds::{Gate, Holds};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The most slots of a shard. A standby looks at each of them.
@@ -55,9 +56,6 @@ pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
 ///
 /// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
 /// possible slot by name.
-///
-/// # Errors
-/// As [`Administration::inspect`](crate::store::Administration::inspect).
 pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Report)>, StoreError> {
     if !store.is_metered() {
         match store.list(&format!("{shard}/")).await {
@@ -236,9 +234,6 @@ impl Campaign {
     }
 
     /// The directives for the candidate, from operators' orders.
-    ///
-    /// # Errors
-    /// As [`orders::read`].
     pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
         match &self.slots {
             Some(slots) => slots.directives(candidate).await,
@@ -300,17 +295,13 @@ impl Slots {
         Some(Place { slot: number, shard: self.shards[slot].clone() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn after(&self, slot: usize) -> usize {
         (slot + 1) % self.shards.len()
     }
 
     /// All slots, in the order in which a claim tries them.
     fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, count) = (self.state().first, self.shards.len());
+        let (first, count) = (self.state.lock().first, self.shards.len());
         (0..count).map(move |step| (first + step) % count)
     }
 
@@ -320,20 +311,20 @@ impl Slots {
 
     /// The slot and the term of the candidate. Some while it leads.
     fn led(&self) -> Option<(usize, Term)> {
-        self.state().claimed.and_then(|claimed| Some((claimed.slot, claimed.term?)))
+        self.state.lock().claimed.and_then(|claimed| Some((claimed.slot, claimed.term?)))
     }
 
     /// Claims a slot. The slot is in doubt from before the request until the store has said who holds it, even if this
     /// is dropped.
     async fn claim_slot(&self, slot: usize, candidate: &Candidate) -> Result<Claim, StoreError> {
         let before = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let before = state.claimed.replace(Claimed { slot, term: None, asked: BootInstant::now() });
             assert!(before.is_none_or(|claimed| claimed.slot == slot), "another slot is in doubt: it comes first");
             before
         };
         let answer = self.inner.claim(&self.in_slot(slot, candidate)).await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match &answer {
             Ok(Claim::Granted(grant)) => {
                 state.claimed = Some(Claimed { slot, term: Some(grant.term), asked: BootInstant::now() });
@@ -375,15 +366,22 @@ impl Slots {
         })
     }
 
-    /// Looks at all slots but one, in the order in which a claim tries them.
-    async fn look_at_all(&self, but: Option<usize>) -> Vec<(usize, Result<Sight, StoreError>)> {
+    /// Looks at all slots but one. Returns the free ones, in the order in which a claim tries them, and the last failure.
+    async fn look_at_all(&self, but: Option<usize>, in_the_way: &mut InTheWay) -> (Vec<usize>, Option<StoreError>) {
         let slots: Vec<usize> = self.in_order().filter(|&slot| Some(slot) != but).collect();
-        let mut sights = Vec::with_capacity(slots.len());
+        let (mut free, mut failure) = (Vec::new(), None);
         for some in slots.chunks(self.inner.lanes()) {
-            sights
-                .extend(parallel::all(some.iter().map(|&slot| async move { (slot, self.look_at(slot).await) })).await);
+            let sights = parallel::all(some.iter().map(|&slot| self.look_at(slot))).await;
+            for (&slot, sight) in some.iter().zip(sights) {
+                match sight {
+                    Ok(Sight::Free) => free.push(slot),
+                    Ok(Sight::Held(holder)) => in_the_way.add(holder),
+                    Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
+                    Err(error) => failure = Some(error),
+                }
+            }
         }
-        sights
+        (free, failure)
     }
 
     /// One step of a claim that began at `begun`. Returns the answer of the whole claim if this step ends it.
@@ -422,7 +420,7 @@ impl Leases for Slots {
         let begun = BootInstant::now();
         let mut in_the_way = InTheWay::default();
         let (in_doubt, first) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let Some(claimed) = &mut state.claimed {
                 claimed.doubt();
             }
@@ -435,16 +433,7 @@ impl Leases for Slots {
         {
             return Ok(answer);
         }
-        let mut failure = None;
-        let mut free = Vec::new();
-        for (slot, sight) in self.look_at_all(first).await {
-            match sight {
-                Ok(Sight::Free) => free.push(slot),
-                Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
-                Err(error) => failure = Some(error),
-            }
-        }
+        let (free, failure) = self.look_at_all(first, &mut in_the_way).await;
         for slot in free {
             if let Some(answer) = self.try_slot(slot, candidate, begun, &mut in_the_way).await? {
                 return Ok(answer);
@@ -454,17 +443,11 @@ impl Leases for Slots {
     }
 
     async fn observe(&self, _shard: &Shard) -> Result<Observation, StoreError> {
-        let (mut in_the_way, mut failure) = (InTheWay::default(), None);
-        for (slot, sight) in self.look_at_all(None).await {
-            match sight {
-                Ok(Sight::Free) => {
-                    self.state().first = slot;
-                    return Ok(Observation::Free);
-                }
-                Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
-                Err(error) => failure = Some(error),
-            }
+        let mut in_the_way = InTheWay::default();
+        let (free, failure) = self.look_at_all(None, &mut in_the_way).await;
+        if let Some(&slot) = free.first() {
+            self.state.lock().first = slot;
+            return Ok(Observation::Free);
         }
         failure.map_or_else(|| Ok(Observation::Held(in_the_way.holder_to_report())), Err)
     }
@@ -476,7 +459,7 @@ impl Leases for Slots {
         sequence: u64,
         shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
-        let Some(claimed) = self.state().claimed else { return Ok(Renewed::alone(Renewal::Lost(None))) };
+        let Some(claimed) = self.state.lock().claimed else { return Ok(Renewed::alone(Renewal::Lost(None))) };
         let candidate_there = self.in_slot(claimed.slot, candidate);
         let renewed = self.inner.renew_and_read(&candidate_there, term, sequence, shards).await;
         // A slot that was won during the claim is known only now.
@@ -486,13 +469,13 @@ impl Leases for Slots {
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let slot = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let Some(claimed) = &mut state.claimed else { return Ok(Release::NotHeld) };
             claimed.doubt();
             claimed.slot
         };
         let released = self.inner.release(&self.in_slot(slot, candidate), term).await?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.claimed = None;
         state.first = slot;
         state.holds.released(slot, term);
@@ -501,7 +484,7 @@ impl Leases for Slots {
 
     async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
         let (on_hold, open): (Vec<usize>, Vec<usize>) = {
-            let state = self.state();
+            let state = self.state.lock();
             (0..self.shards.len()).partition(|&slot| state.holds.has(slot))
         };
         let shards: Vec<Shard> = open.iter().map(|&slot| self.shards[slot].clone()).collect();
@@ -510,7 +493,7 @@ impl Leases for Slots {
             changed = self.inner.any_changed(&shards), if !shards.is_empty() => open[changed?],
             opened = parallel::first(on_hold.iter().map(|&slot| self.opened(slot))), if !on_hold.is_empty() => opened?,
         };
-        self.state().first = slot;
+        self.state.lock().first = slot;
         Ok(())
     }
 

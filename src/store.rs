@@ -312,6 +312,13 @@ pub struct Report {
     pub last_term: Option<Term>,
 }
 
+impl Report {
+    /// Whether this term leads.
+    pub(crate) fn leads(&self, term: Term) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.term == Some(term))
+    }
+}
+
 /// The result of one check by [`Administration::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {

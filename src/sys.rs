@@ -73,9 +73,6 @@ pub fn respawn(
 
 /// Reads as many directory entries as fit into `buffer`, in the format of getdents64(2). Returns their length, 0 at the
 /// end.
-///
-/// # Errors
-/// The kernel's.
 pub fn read_directory(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: getdents64(2) writes at most as many bytes as it is told to, which is the size of `buffer`.
     let read = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) };
@@ -143,9 +140,6 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
 
 /// A new file in memory, which has no name in the file system. The system call itself: glibc has a function for it only
 /// since 2.27, and the programs run on older ones.
-///
-/// # Errors
-/// The kernel's.
 pub fn memory_file(name: &CStr, close_on_exec: bool) -> io::Result<OwnedFd> {
     let flags = if close_on_exec { libc::MFD_CLOEXEC } else { 0 };
     // SAFETY: memfd_create(2) reads a string that ends with NUL, and returns a descriptor that nothing else owns, or -1.
@@ -229,9 +223,6 @@ impl<T: AsFd> AsRawFd for Owned<T> {
 }
 
 /// Registers `source` with tokio's reactor.
-///
-/// # Errors
-/// The kernel's.
 pub fn watch<T: AsFd + 'static>(source: T) -> io::Result<AsyncFd<Owned<T>>> {
     // SAFETY: tokio requires that the descriptor stays open and the same until the AsyncFd is dropped. The AsyncFd owns
     // `source`, which is 'static and whose `as_fd` borrows from it. Nothing can replace it, because the AsyncFd gives
@@ -264,9 +255,6 @@ impl KillTimer {
     }
 
     /// Has the kernel kill this process at `instant`: at once if that has passed, never if it is None.
-    ///
-    /// # Errors
-    /// The kernel's; none is known.
     pub fn set(&mut self, instant: Option<Duration>) -> io::Result<()> {
         // Zero disarms the timer.
         let at = instant.map_or(0, |instant| instant.as_nanos().clamp(1, i64::MAX as u128));

@@ -100,7 +100,8 @@ fn boot_clock() -> BootInstant {
     BootInstant(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
 }
 
-fn nanos(duration: Duration) -> u64 {
+/// A value that does not fit becomes the largest one.
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

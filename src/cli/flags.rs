@@ -121,7 +121,7 @@ fn may_hold_a_secret(url: &str) -> bool {
     url.contains('@') || url.contains("password")
 }
 
-/// Refuses a password in a file that everybody can read. `what` in the file is the store `url`.
+/// Refuses a password in a file that everybody can read. The file has the store's `url`; the message calls it `what`.
 ///
 /// # Errors
 /// One fragment that says so, and what to do.
@@ -216,7 +216,7 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
         match Settings::read(&matches) {
             Ok(settings) if settings.is_empty() => Ok(Ok(matches)),
             Ok(settings) => {
-                // What is wrong from here on is told in the format that the file asks for.
+                // From here on, mistakes are reported in the format that the file asks for.
                 let by_default = matches.try_get_raw("log_format").is_ok()
                     && matches.value_source("log_format") == Some(ValueSource::DefaultValue);
                 if by_default && settings.get("log-format") == Some("json") {

@@ -161,10 +161,11 @@ pub fn main() -> ExitCode {
 fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let Flags { store, request_timeout, verb } = flags;
     let target = || Target::new(&store, request_timeout, matches);
-    // Of verbs that change something: the user named the store.
-    let meant = || {
+    // Of verbs that change something: the user named the store, and the verb's own flags are right.
+    let meant = |flags: Result<(), String>| {
         let target = target()?;
         target.named.refuse_default()?;
+        flags.map_err(Failure::Usage)?;
         Ok::<_, Failure>(target)
     };
     match verb {
@@ -187,21 +188,13 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }),
         Verb::Wait(wait) => target()?.ask(async |store, patience| wait.wait(&*store, patience).await),
         Verb::StepDown(step_down) => {
-            let target = meant()?;
-            step_down.check().map_err(Failure::Usage)?;
-            target.ask(async |store, patience| step_down.order(&*store, patience).await)
+            meant(step_down.check())?.ask(async |store, patience| step_down.order(&*store, patience).await)
         }
-        Verb::Pause(pause) => {
-            let target = meant()?;
-            pause.check().map_err(Failure::Usage)?;
-            target.ask(async |store, patience| pause.order(&*store, patience).await)
-        }
-        Verb::Resume(resume) => meant()?.ask(async |store, patience| resume.order(&*store, patience).await),
-        Verb::Release(release) => meant()?.ask(async |store, patience| release.order(&*store, patience).await),
+        Verb::Pause(pause) => meant(pause.check())?.ask(async |store, patience| pause.order(&*store, patience).await),
+        Verb::Resume(resume) => meant(Ok(()))?.ask(async |store, patience| resume.order(&*store, patience).await),
+        Verb::Release(release) => meant(Ok(()))?.ask(async |store, patience| release.order(&*store, patience).await),
         Verb::Forget(forget) => {
-            let target = meant()?;
-            forget.check().map_err(Failure::Usage)?;
-            target.ask(async |store, patience| forget.order(&*store, patience).await)
+            meant(forget.check())?.ask(async |store, patience| forget.order(&*store, patience).await)
         }
         Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
@@ -213,7 +206,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             target.ask(async |store, patience| top.show(store, named, patience).await)
         }
         Verb::Store(StoreVerb::Init { new }) => {
-            meant()?.ask(async move |store, patience| init(&*store, new, patience).await)
+            meant(Ok(()))?.ask(async move |store, patience| init(&*store, new, patience).await)
         }
         Verb::Store(StoreVerb::Check { json }) => target()?.ask(async move |store, _| check(store, json).await),
     }

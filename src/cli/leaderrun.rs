@@ -13,7 +13,7 @@ use crate::exit;
 use crate::guard;
 use crate::guard::contain::Containment;
 use crate::guard::orphan_release;
-use crate::lease::{Candidate, Session, Timing, show_seconds};
+use crate::lease::{Candidate, Timing, show_seconds};
 use crate::notes::history;
 use crate::notes::jobs::{Job as LedgerJob, Occasion};
 use crate::observe::http::{self, Listening};
@@ -151,12 +151,7 @@ struct Prepared {
 
 impl Prepared {
     fn new(flags: &Flags, job: Job, containment: Arc<Containment>) -> anyhow::Result<Self> {
-        let session = Session::random()?;
-        let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
-        let pid = std::process::id();
-        let owner = flags.observability.owner.clone();
-        let owner = owner.unwrap_or_else(|| session.default_owner(&host, pid));
-        let candidate = Candidate { shard: job.shard, owner, session, host, pid, lease: job.timing.lease };
+        let candidate = Candidate::here(job.shard, flags.observability.owner.clone(), job.timing.lease)?;
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;
         let duties = flags.duties(job.timing.stop_grace, &containment);

@@ -1,14 +1,14 @@
-//! The environment variables named `LEADERRUN_*`: which of them somebody mistyped.
+//! Finds mistyped environment variables among those named `LEADERRUN_*`.
 //!
-//! The hazard: a setting in a variable with a wrong name has no effect, and nothing says so. A mistyped
-//! `LEADERRUN_STORE` would be no store.
+//! The hazard: a setting in a variable with a wrong name has no effect, and without a warning nobody notices. After a
+//! mistyped `LEADERRUN_STORE`, no store is named.
 
 use super::completions::Program;
 use crate::text;
 use clap::Command;
 use std::collections::BTreeSet;
 
-/// What COMMAND, hooks and standby tasks get, and programs that they start inherit; and those of `selftest`.
+/// The variables that COMMAND, hooks and standby tasks get, which their children inherit; and those of `selftest`.
 const GIVEN: [&str; 16] = [
     "DUE",
     "EVENT",
@@ -29,7 +29,7 @@ const GIVEN: [&str; 16] = [
 ];
 const PREFIX: &str = "LEADERRUN_";
 
-/// A line about each variable that no version of ours would set and neither program reads.
+/// A line about each variable that leaderrun does not set and neither program reads.
 #[must_use]
 pub fn doubts() -> Vec<String> {
     let given: Vec<String> =
@@ -41,7 +41,7 @@ pub fn doubts() -> Vec<String> {
     given.iter().filter(|name| !known.contains(*name)).map(|name| doubt(name, &known)).collect()
 }
 
-/// Both programs': what is set for all of them in one place concerns each of them in part.
+/// The names for both programs: people set the variables of both in one place.
 fn known() -> BTreeSet<String> {
     let mut known: BTreeSet<String> = GIVEN.map(str::to_owned).into();
     for program in [Program::Leaderrun, Program::Leaderctl] {

@@ -15,6 +15,7 @@
 //! The kernel documents the files in Documentation/admin-guide/cgroup-v2.rst, and systemd the rules of delegation in
 //! CGROUP_DELEGATION.md.
 
+use crate::mounts::{Mount, mounts};
 use crate::sys;
 use crate::time::BootInstant;
 use nix::dir::{Dir, Type};
@@ -27,7 +28,6 @@ use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -63,13 +63,10 @@ impl Cgroup {
     /// # Errors
     /// Why it is not ours, or why it cannot be used.
     pub fn ours() -> Result<Self, String> {
-        let membership =
-            fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
-        let mounts =
-            fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+        let (membership, table) = (read_text("/proc/self/cgroup")?, read_text("/proc/self/mountinfo")?);
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
         // A later mount may hide an earlier one.
-        let opened = directories_of(&mounts, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
+        let opened = directories_of(&table, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
         let (directory, path) = opened.ok_or("no mounted cgroup2 file system shows the cgroup of this process")?;
         let (directory, shown) = (OwnedFd::from(directory), path.display());
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
@@ -93,9 +90,6 @@ impl Cgroup {
 
     /// Removes the leaves of an earlier crash with everything that lives in them, and moves this process out of the
     /// way.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn settle(&self) -> io::Result<()> {
         match mkdirat(&self.directory, SUPERVISOR, Mode::from_bits_truncate(0o755)) {
             Ok(()) | Err(Errno::EEXIST) => {}
@@ -325,33 +319,17 @@ fn own_path(membership: &str) -> Option<&str> {
     membership.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// The directories where the cgroup `own` may be, by the lines of proc_pid_mountinfo(5):
-/// `36 35 98:0 ROOT POINT OPTIONS TAGS... - TYPE SOURCE OPTIONS`.
-fn directories_of(mounts: &str, own: &str) -> impl Iterator<Item = PathBuf> {
-    mounts.lines().filter_map(move |line| {
-        let (place, kind) = line.split_once(" - ")?;
-        if kind.split(' ').next()? != "cgroup2" {
-            return None;
-        }
-        let mut fields = place.split(' ').skip(3);
-        let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
+/// The directories where the cgroup `own` may be.
+fn directories_of(table: &str, own: &str) -> impl Iterator<Item = PathBuf> {
+    mounts(table).filter(|mount| mount.kind == "cgroup2").filter_map(move |Mount { root, point, .. }| {
         let below = Path::new(own).strip_prefix(Path::new(&root)).ok()?;
         // Joining an empty path would add a slash at the end.
         Some(if below.as_os_str().is_empty() { PathBuf::from(point) } else { Path::new(&point).join(below) })
     })
 }
 
-/// Undoes the kernel's escapes: it writes a space, a tab, a line break and a backslash as three octal digits.
-pub(super) fn unescape(text: &str) -> std::ffi::OsString {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let octal = (byte == b'\\').then(|| after.get(..3)).flatten();
-        let octal = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(octal.unwrap_or(byte));
-        rest = if octal.is_some() { &after[3..] } else { after };
-    }
-    std::ffi::OsStr::from_bytes(&bytes).to_owned()
+pub(super) fn read_text(path: &str) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! has numbers of other processes in it, and one with `hidepid` hides descendants. So leaderrun tries each method at
 //! its start, and refuses to run with a method that was asked for and does not work.
 
-use super::cgroup::{Cgroup, unescape};
+use super::cgroup::{Cgroup, read_text};
 use super::init;
 use super::priority;
 use super::tree::{self, Tree};
 use super::walk::Walk;
+use crate::mounts::mounts;
 use crate::sys::{self, Namespaces, Scheduling, SingleThread};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Gid, getgroups, getpid};
@@ -100,9 +101,6 @@ impl Containment {
     }
 
     /// Moves this process out of the way of the cgroups that it will make.
-    ///
-    /// # Errors
-    /// The kernel's, as text.
     pub fn settle(&mut self, contain: Contain) -> Result<(), String> {
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
         let Err(error) = cgroup.settle() else { return Ok(()) };
@@ -153,9 +151,6 @@ impl Containment {
     }
 
     /// Makes a tree for a COMMAND that will be started, with a cgroup of its own if possible.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new_tree(&self) -> io::Result<Tree> {
         let mut walk = self.walks.then(Walk::open).transpose()?;
         let strangers = tree::strangers(walk.as_mut());
@@ -197,10 +192,8 @@ fn walks() -> Result<(), String> {
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc belongs to another PID namespace".to_owned());
     }
-    let mounts =
-        fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
-    let status = fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
-    match hides(&mounts) {
+    let (table, status) = (read_text("/proc/self/mountinfo")?, read_text("/proc/self/status")?);
+    match hides(&table) {
         Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
         Some(Hides { option, .. }) => {
             Err(format!("/proc is mounted with {option}, and this process has no CAP_SYS_PTRACE"))
@@ -218,12 +211,9 @@ struct Hides<'a> {
 }
 
 /// Reads the options of the last mount on `/proc`, which hides the earlier ones.
-fn hides(mounts: &str) -> Option<Hides<'_>> {
-    let (place, kind) = mounts
-        .lines()
-        .filter_map(|line| line.split_once(" - "))
-        .rfind(|(place, _)| place.split(' ').nth(4).map(unescape).is_some_and(|point| point == "/proc"))?;
-    let options = || place.split(' ').nth(5).into_iter().chain(kind.split(' ').nth(2)).flat_map(|all| all.split(','));
+fn hides(table: &str) -> Option<Hides<'_>> {
+    let mount = mounts(table).rfind(|mount| mount.point == "/proc")?;
+    let options = || mount.options.into_iter().flat_map(|all| all.split(','));
     let hidepid = options().find(|option| option.starts_with("hidepid="))?;
     let exempt = options().find_map(|option| option.strip_prefix("gid=")?.parse().ok());
     match hidepid {

@@ -31,7 +31,7 @@ pub enum Hook {
     Lost,
 }
 
-/// Why a leadership ends, as its hooks are told.
+/// The reason for the end of a leadership, which its hooks get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// A signal asked the candidate to stop.
@@ -139,7 +139,7 @@ impl Hooks {
     }
 }
 
-/// Starts hooks one at a time, and keeps what later ones are told.
+/// Starts hooks one at a time, and keeps what later hooks get.
 #[derive(Debug)]
 pub(super) struct Runner {
     hooks: Hooks,

@@ -75,9 +75,6 @@ pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> i
 }
 
 /// Checks that this host lets us create and use such namespaces.
-///
-/// # Errors
-/// Why not.
 pub fn try_namespaces(one: &SingleThread, namespaces: Namespaces) -> io::Result<()> {
     let owner = (geteuid(), getegid());
     match one.fork_into(Some(namespaces), None)? {

@@ -4,6 +4,7 @@
 //! The hazard: a release while part of the tree lives lets a second tree start. So only a backstop without any
 //! descendant left gets here. The release names the session, so it cannot affect a successor's lease.
 
+use super::in_memory;
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::notes::history;
 use crate::observe::{log, terminal};
@@ -14,7 +15,7 @@ use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -59,9 +60,7 @@ impl OrphanRelease {
     /// # Errors
     /// The kernel's. Then the lease ends by itself.
     pub fn execute(&self) -> io::Result<Infallible> {
-        let mut file = File::from(sys::memory_file(c"leaderrun release", false)?);
-        file.write_all(&serde_json::to_vec(self).map_err(io::Error::other)?)?;
-        file.rewind()?;
+        let file = in_memory(c"leaderrun release", false, self)?;
         let number = file.as_raw_fd().to_string();
         Err(Command::new("/proc/self/exe").arg0(RELEASE_NAME).args([&self.shard, &number]).exec())
     }
@@ -159,14 +158,7 @@ mod tests {
 
     #[test]
     fn a_million_orphan_releases_are_read_as_written_or_refused_and_print_no_password() {
-        let candidate = Candidate {
-            shard: "db/main".parse().unwrap(),
-            owner: "me".to_owned(),
-            session: Session::from_record("s-1"),
-            host: "host".to_owned(),
-            pid: 7,
-            lease: Duration::from_millis(15_500),
-        };
+        let candidate = Candidate::example();
         let url = Secret::from("redis://u:hunter2@h:1/0".to_owned());
         let ours = serde_json::to_vec(&OrphanRelease::new(&url, &candidate, Term(u64::MAX))).unwrap();
         fuzz::bent("orphan release", &[&ours], |text, source| {

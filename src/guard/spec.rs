@@ -7,8 +7,11 @@ use super::health::Health;
 use super::hooks::Hooks;
 use super::orphan_release::OrphanRelease;
 use crate::lease::Deadline;
-use crate::sys::{Namespaces, Scheduling};
+use crate::sys::{self, Namespaces, Scheduling};
 use serde::{Deserialize, Serialize};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::time::Duration;
 
 /// What the candidate tells its guard at the start.
@@ -34,6 +37,15 @@ pub struct GuardSpec {
     pub namespaces: Option<Namespaces>,
     /// True when it is safe to ask for a higher priority. A system call filter may kill a process that asks.
     pub raises: bool,
+}
+
+/// A file in memory with `content` in it, to be read from its beginning.
+pub fn in_memory(name: &CStr, close_on_exec: bool, content: &impl Serialize) -> io::Result<File> {
+    let mut file = File::from(sys::memory_file(name, close_on_exec)?);
+    // In one write: serde_json writes each token by itself.
+    file.write_all(&serde_json::to_vec(content).map_err(io::Error::other)?)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 #[cfg(test)]

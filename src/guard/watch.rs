@@ -16,8 +16,6 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// # Errors
-    /// The kernel's.
     pub fn new() -> io::Result<Self> {
         let mut signals = SigSet::empty();
         signals.add(Signal::SIGCHLD);
@@ -28,9 +26,6 @@ impl Watch {
     }
 
     /// Waits for any of them, or for `events` of a cgroup.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn wait(
         &mut self,
         line: Option<&Line>,

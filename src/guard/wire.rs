@@ -7,7 +7,7 @@ use super::hooks::{Hook, Reason};
 use super::policy::Order;
 use crate::election::{CheckEnd, CommandEnd, HookEnd, StartError, Unhealthy};
 use crate::lease::Deadline;
-use crate::time::BootInstant;
+use crate::time::{BootInstant, nanos};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use std::io;
@@ -69,9 +69,6 @@ pub enum Heard<T> {
 
 impl Line {
     /// Both ends of a new line.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
@@ -149,10 +146,6 @@ fn unpack(packet: &Packet) -> (u8, [u64; 3]) {
     (packet[0], numbers)
 }
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 fn encode_order(order: Order) -> Packet {
     match order {
         Order::Extend(Deadline { term_at, kill_at, backstop_at }) => {
@@ -207,12 +200,7 @@ fn encode_report(report: &Report) -> Packet {
         }
         Report::HookFailed(hook, end) => {
             let (kind, number) = encode_end(*end);
-            let hook = match hook {
-                Hook::Lead => 0,
-                Hook::Losing => 1,
-                Hook::Lost => 2,
-            };
-            packet(9, [kind, number, hook])
+            packet(9, [kind, number, *hook as u64])
         }
     }
 }
@@ -258,12 +246,7 @@ fn decode_report(packet: &Packet) -> Option<Report> {
         7 => Report::Dead,
         8 => Report::Unready(decode_end(numbers[0], number(1)?)?),
         9 => {
-            let hook = match numbers[2] {
-                0 => Hook::Lead,
-                1 => Hook::Losing,
-                2 => Hook::Lost,
-                _ => return None,
-            };
+            let hook = [Hook::Lead, Hook::Losing, Hook::Lost].into_iter().find(|hook| *hook as u64 == numbers[2])?;
             Report::HookFailed(hook, decode_end(numbers[0], number(1)?)?)
         }
         10 => {
@@ -284,23 +267,45 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Fate, Source};
 
+    /// The tag, and then each number up to the last that is not zero.
+    fn hex(packet: &Packet) -> String {
+        assert_eq!(packet[1..8], [0; 7]);
+        let number = |bytes: &[u8]| format!(" {:016x}", u64::from_be_bytes(bytes.try_into().expect("eight bytes")));
+        let numbers: Vec<String> = packet[8..].chunks_exact(8).map(number).collect();
+        format!("{:02x}{}", packet[0], numbers.concat()).trim_end_matches(" 0000000000000000").to_owned()
+    }
+
     #[test]
-    fn every_order_arrives_as_it_was_sent() {
+    fn every_order_has_the_bytes_that_it_has_always_had_and_arrives_as_it_was_sent() {
         let (here, there) = Line::pair().unwrap();
         let at = BootInstant::from_nanos;
-        let deadline = Deadline { term_at: at(1), kill_at: at(2), backstop_at: at(3) };
-        let orders = [
-            Order::Extend(deadline),
-            Order::Extend(Deadline::NONE),
-            Order::Stop { kill_after: None },
-            Order::Stop { kill_after: Some(Duration::from_millis(1500)) },
-            Order::Lose,
-            Order::Kill,
-            Order::Signal(10),
-            Order::Continue,
-        ];
-        let reasons = Reason::ALL.map(Order::Because);
-        for order in orders.into_iter().chain(reasons) {
+        let deadline = Deadline {
+            term_at: at(0x0102_0304_0506_0708),
+            kill_at: at(0x1112_1314_1516_1718),
+            backstop_at: at(0x2122_2324_2526_2728),
+        };
+        for (order, bytes) in [
+            (Order::Extend(deadline), "01 0807060504030201 1817161514131211 2827262524232221"),
+            (Order::Extend(Deadline::NONE), "01 ffffffffffffffff ffffffffffffffff ffffffffffffffff"),
+            (Order::Stop { kill_after: None }, "02 ffffffffffffffff"),
+            (Order::Stop { kill_after: Some(Duration::from_millis(1500)) }, "02 002f685900000000"),
+            (Order::Lose, "03"),
+            (Order::Kill, "04"),
+            (Order::Signal(10), "05 0a00000000000000"),
+            (Order::Continue, "06"),
+            (Order::Because(Reason::Asked), "07"),
+            (Order::Because(Reason::Paused), "07 0100000000000000"),
+            (Order::Because(Reason::SteppedDown), "07 0200000000000000"),
+            (Order::Because(Reason::Relinquished), "07 0300000000000000"),
+            (Order::Because(Reason::Overran), "07 0400000000000000"),
+            (Order::Because(Reason::Lost), "07 0500000000000000"),
+            (Order::Because(Reason::Killed), "07 0600000000000000"),
+            (Order::Because(Reason::Ended), "07 0700000000000000"),
+            (Order::Because(Reason::NotStarted), "07 0800000000000000"),
+            (Order::Because(Reason::Failed), "07 0900000000000000"),
+            (Order::Because(Reason::Unhealthy), "07 0a00000000000000"),
+        ] {
+            assert_eq!(hex(&encode_order(order)), bytes, "{order:?}");
             here.order(order);
             assert_eq!(there.hear_order(), Heard::Message(order));
         }
@@ -310,142 +315,48 @@ mod tests {
     }
 
     #[test]
-    fn every_report_arrives_as_it_was_sent() {
+    fn every_report_has_the_bytes_that_it_has_always_had_and_arrives_as_it_was_sent() {
         let (here, there) = Line::pair().unwrap();
-        let reports = [
-            Report::Started { pid: 4_000_000 },
-            Report::NotStarted(StartError(libc::ENOENT)),
-            Report::Ended(CommandEnd::Exited(255)),
-            Report::Ended(CommandEnd::Signalled(9)),
-            Report::Paused { signal: 20 },
-            Report::DeadlineReached,
-            Report::GuardFailed,
-            Report::Dead,
-            Report::Killed {
-                woken: Duration::from_micros(3),
-                signalled: Duration::from_millis(4),
-                empty: Duration::from_secs(5),
-            },
-            Report::Unready(HookEnd::Exited(3)),
-            Report::Unready(HookEnd::Cut),
-            Report::HookFailed(Hook::Losing, HookEnd::TimedOut),
-            Report::HookFailed(Hook::Lost, HookEnd::Signalled(9)),
-            Report::HookFailed(Hook::Lost, HookEnd::NotStarted(libc::ENOENT)),
-            Report::CheckFailed(Unhealthy { last: CheckEnd(HookEnd::Exited(1)), failures: 1 }),
-            Report::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: u32::MAX }),
-        ];
-        for report in &reports {
-            here.report(report);
-            assert_eq!(there.hear_report(), Heard::Message(report.clone()));
-        }
-    }
-
-    /// Tag and numbers, eight bytes each.
-    fn hex(packet: &Packet) -> String {
-        let group = |bytes: &[u8]| format!("{:016x}", u64::from_be_bytes(bytes.try_into().expect("eight bytes")));
-        packet.chunks_exact(8).map(group).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn every_order_has_the_bytes_that_it_has_always_had() {
-        let at = BootInstant::from_nanos;
-        let deadline = Deadline {
-            term_at: at(0x0102_0304_0506_0708),
-            kill_at: at(0x1112_1314_1516_1718),
-            backstop_at: at(0x2122_2324_2526_2728),
-        };
-        for (order, bytes) in [
-            (Order::Extend(deadline), "0100000000000000 0807060504030201 1817161514131211 2827262524232221"),
-            (Order::Extend(Deadline::NONE), "0100000000000000 ffffffffffffffff ffffffffffffffff ffffffffffffffff"),
-            (Order::Stop { kill_after: None }, "0200000000000000 ffffffffffffffff 0000000000000000 0000000000000000"),
-            (
-                Order::Stop { kill_after: Some(Duration::from_millis(1500)) },
-                "0200000000000000 002f685900000000 0000000000000000 0000000000000000",
-            ),
-            (Order::Lose, "0300000000000000 0000000000000000 0000000000000000 0000000000000000"),
-            (Order::Kill, "0400000000000000 0000000000000000 0000000000000000 0000000000000000"),
-            (Order::Signal(10), "0500000000000000 0a00000000000000 0000000000000000 0000000000000000"),
-            (Order::Continue, "0600000000000000 0000000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::Asked), "0700000000000000 0000000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::Paused), "0700000000000000 0100000000000000 0000000000000000 0000000000000000"),
-            (
-                Order::Because(Reason::SteppedDown),
-                "0700000000000000 0200000000000000 0000000000000000 0000000000000000",
-            ),
-            (
-                Order::Because(Reason::Relinquished),
-                "0700000000000000 0300000000000000 0000000000000000 0000000000000000",
-            ),
-            (Order::Because(Reason::Overran), "0700000000000000 0400000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::Lost), "0700000000000000 0500000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::Killed), "0700000000000000 0600000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::Ended), "0700000000000000 0700000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::NotStarted), "0700000000000000 0800000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::Failed), "0700000000000000 0900000000000000 0000000000000000 0000000000000000"),
-            (Order::Because(Reason::Unhealthy), "0700000000000000 0a00000000000000 0000000000000000 0000000000000000"),
-        ] {
-            assert_eq!(hex(&encode_order(order)), bytes, "{order:?}");
-        }
-    }
-
-    #[test]
-    fn every_report_has_the_bytes_that_it_has_always_had() {
         let micros = Duration::from_micros;
         for (report, bytes) in [
-            (Report::Started { pid: 4_000_000 }, "0100000000000000 00093d0000000000 0000000000000000 0000000000000000"),
-            (Report::NotStarted(StartError(2)), "0200000000000000 0200000000000000 0000000000000000 0000000000000000"),
-            (
-                Report::Ended(CommandEnd::Exited(255)),
-                "0300000000000000 0000000000000000 ff00000000000000 0000000000000000",
-            ),
-            (
-                Report::Ended(CommandEnd::Signalled(9)),
-                "0300000000000000 0100000000000000 0900000000000000 0000000000000000",
-            ),
-            (Report::Paused { signal: 20 }, "0400000000000000 1400000000000000 0000000000000000 0000000000000000"),
-            (Report::DeadlineReached, "0500000000000000 0000000000000000 0000000000000000 0000000000000000"),
-            (Report::GuardFailed, "0600000000000000 0000000000000000 0000000000000000 0000000000000000"),
-            (Report::Dead, "0700000000000000 0000000000000000 0000000000000000 0000000000000000"),
-            (
-                Report::Unready(HookEnd::Exited(3)),
-                "0800000000000000 0000000000000000 0300000000000000 0000000000000000",
-            ),
-            (
-                Report::Unready(HookEnd::Signalled(9)),
-                "0800000000000000 0100000000000000 0900000000000000 0000000000000000",
-            ),
-            (
-                Report::Unready(HookEnd::NotStarted(2)),
-                "0800000000000000 0200000000000000 0200000000000000 0000000000000000",
-            ),
-            (Report::Unready(HookEnd::TimedOut), "0800000000000000 0300000000000000 0000000000000000 0000000000000000"),
-            (Report::Unready(HookEnd::Cut), "0800000000000000 0400000000000000 0000000000000000 0000000000000000"),
-            (
-                Report::HookFailed(Hook::Lead, HookEnd::Exited(3)),
-                "0900000000000000 0000000000000000 0300000000000000 0000000000000000",
-            ),
+            (Report::Started { pid: 4_000_000 }, "01 00093d0000000000"),
+            (Report::NotStarted(StartError(2)), "02 0200000000000000"),
+            (Report::Ended(CommandEnd::Exited(255)), "03 0000000000000000 ff00000000000000"),
+            (Report::Ended(CommandEnd::Signalled(9)), "03 0100000000000000 0900000000000000"),
+            (Report::Paused { signal: 20 }, "04 1400000000000000"),
+            (Report::DeadlineReached, "05"),
+            (Report::GuardFailed, "06"),
+            (Report::Dead, "07"),
+            (Report::Unready(HookEnd::Exited(3)), "08 0000000000000000 0300000000000000"),
+            (Report::Unready(HookEnd::Signalled(9)), "08 0100000000000000 0900000000000000"),
+            (Report::Unready(HookEnd::NotStarted(2)), "08 0200000000000000 0200000000000000"),
+            (Report::Unready(HookEnd::TimedOut), "08 0300000000000000"),
+            (Report::Unready(HookEnd::Cut), "08 0400000000000000"),
+            (Report::HookFailed(Hook::Lead, HookEnd::Exited(3)), "09 0000000000000000 0300000000000000"),
             (
                 Report::HookFailed(Hook::Losing, HookEnd::TimedOut),
-                "0900000000000000 0300000000000000 0000000000000000 0100000000000000",
+                "09 0300000000000000 0000000000000000 0100000000000000",
             ),
             (
                 Report::HookFailed(Hook::Lost, HookEnd::Signalled(9)),
-                "0900000000000000 0100000000000000 0900000000000000 0200000000000000",
+                "09 0100000000000000 0900000000000000 0200000000000000",
             ),
             (
                 Report::Killed { woken: micros(3), signalled: micros(4_000), empty: micros(5_000_000) },
-                "0a00000000000000 b80b000000000000 00093d0000000000 00f2052a01000000",
+                "0a b80b000000000000 00093d0000000000 00f2052a01000000",
             ),
             (
                 Report::CheckFailed(Unhealthy { last: CheckEnd(HookEnd::Exited(2)), failures: 1 }),
-                "0b00000000000000 0000000000000000 0200000000000000 0100000000000000",
+                "0b 0000000000000000 0200000000000000 0100000000000000",
             ),
             (
                 Report::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: 3 }),
-                "0c00000000000000 0300000000000000 0000000000000000 0300000000000000",
+                "0c 0300000000000000 0000000000000000 0300000000000000",
             ),
         ] {
             assert_eq!(hex(&encode_report(&report)), bytes, "{report:?}");
+            here.report(&report);
+            assert_eq!(there.hear_report(), Heard::Message(report));
         }
     }
 

@@ -18,6 +18,7 @@ use crate::election::Role as Standing;
 use crate::election::{Event, Obstacle, Stop, StopReason, TreeEvent, View};
 use crate::guard::policy::{Effect, Input, Order, Policy};
 use crate::lease::{Candidate, Deadline, Term, show};
+use crate::mutex::Mutex;
 use crate::store::Store;
 use crate::sys::KillTimer;
 use crate::text::on_one_line;
@@ -28,7 +29,7 @@ use nix::sys::timerfd::TimerFd;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc as threads};
+use std::sync::{Arc, OnceLock, Weak, mpsc as threads};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -159,14 +160,9 @@ impl Shared {
         Ok((Arc::new(shared), received))
     }
 
-    /// No code panics while holding the lock. Even if it did, the state would still be right.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the state, sets both timers from it, and notifies everyone.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let changed = change(&mut state);
         if let Some(Active { term, ending: Some(why), told, .. }) = &mut state.active
             && !std::mem::replace(told, true)
@@ -204,7 +200,7 @@ impl Shared {
     /// Publishes the role. It is read while no other thread can publish, so the last one published is the latest.
     fn publish(&self) {
         self.roles.send_if_modified(|role| {
-            let now = self.state().role();
+            let now = self.state.lock().role();
             let changed = *role != now;
             *role = now;
             changed
@@ -310,11 +306,11 @@ impl Shared {
     }
 
     pub(super) fn not_released(&self, why: Option<String>) {
-        self.state().not_released = why;
+        self.state.lock().not_released = why;
     }
 
     pub(super) fn show(&self, view: View) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match view.role {
             Standing::Standby(obstacle) => {
                 state.waiting_for = obstacle.as_ref().map(|obstacle| on_one_line(obstacle.to_string()));
@@ -335,7 +331,7 @@ impl Shared {
 
     /// Asks the election to end, once: after a second request it would not wait for the work.
     pub(super) fn ask(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !std::mem::replace(&mut state.asked, true) {
             let _ = self.events.send(Event::Asked { signal: Signal::SIGTERM as i32 });
         }
@@ -351,18 +347,18 @@ impl Shared {
     }
 
     pub(super) fn farewell(&self) -> Option<Result<(), Error>> {
-        let state = self.state();
+        let state = self.state.lock();
         state.farewell.clone().filter(|_| state.active.is_none())
     }
 
     pub(super) fn is_leader(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let now = BootInstant::now();
         state.farewell.is_none() && state.active.as_ref().is_some_and(|active| active.may_begin(now))
     }
 
     pub(super) fn leader(&self) -> Option<Leader> {
-        let state = self.state();
+        let state = self.state.lock();
         let Some(active) = state.active.as_ref().filter(|active| !active.remaining(BootInstant::now()).is_zero())
         else {
             return state.leader.clone();
@@ -383,7 +379,7 @@ impl Shared {
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
-        self.state().trouble.clone()
+        self.state.lock().trouble.clone()
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<Role> {
@@ -449,14 +445,14 @@ impl Leadership {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let now = BootInstant::now();
-        self.shared.state().active.as_ref().map_or(Duration::ZERO, |active| active.remaining(now))
+        self.shared.state.lock().active.as_ref().map_or(Duration::ZERO, |active| active.remaining(now))
     }
 
     /// The reason why the work has to end, once it has to. For work that does not await.
     #[must_use]
     pub fn is_ending(&self) -> Option<Ending> {
         let now = BootInstant::now();
-        match &self.shared.state().active {
+        match &self.shared.state.lock().active {
             Some(active) if active.may_begin(now) => None,
             Some(active) => Some(active.ending.unwrap_or(Ending::Late)),
             None => Some(Ending::Lost),
@@ -481,7 +477,7 @@ impl Leadership {
 
 impl Clone for Leadership {
     fn clone(&self) -> Self {
-        if let Some(active) = &mut self.shared.state().active {
+        if let Some(active) = &mut self.shared.state.lock().active {
             active.handles += 1;
         }
         Self { shared: Arc::clone(&self.shared), term: self.term }

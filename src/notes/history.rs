@@ -12,11 +12,11 @@ use super::orders::operator;
 use super::update::{Edit, Start, update};
 use crate::election::Ended;
 use crate::lease::{Candidate, JobId, Shard, Term};
+use crate::mutex::Mutex;
 use crate::store::{Note, Notes, Page, StoreError, notes};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many leaderships the history keeps unless more are asked for. It keeps fewer where their names are long.
 pub const USUAL: usize = 16;
@@ -144,6 +144,15 @@ impl Entry {
     }
 }
 
+#[cfg(test)]
+impl Entry {
+    pub(crate) fn example(term: u64) -> Self {
+        let (owner, host) = ("me".to_owned(), "db1".to_owned());
+        let (to_millis, ended, ordered, job) = (None, None, None, None);
+        Self { term: Term(term), owner, host, pid: 7, from_millis: 1, to_millis, ended, ordered, job }
+    }
+}
+
 /// The history, oldest leadership first.
 ///
 /// # Errors
@@ -157,9 +166,6 @@ fn entries(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
 }
 
 /// Records how `term` ended, on behalf of another process than its leader.
-///
-/// # Errors
-/// As [`Notes::replace`].
 pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how: &str) -> Result<(), StoreError> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let Ok(history) = entries(standing) else { return Ok(Edit::Leave(())) };
@@ -212,11 +218,11 @@ impl History {
 
     /// Records that COMMAND starts. False if it has started before in this leadership.
     pub fn open(&self, candidate: &Candidate, term: Term) -> bool {
-        if self.entry().as_ref().is_some_and(|entry| entry.term == term) {
+        if self.entry.lock().as_ref().is_some_and(|entry| entry.term == term) {
             return false;
         }
         let Candidate { owner, host, pid, .. } = candidate;
-        *self.entry() = Some(Entry {
+        *self.entry.lock() = Some(Entry {
             term,
             owner: owner.clone(),
             host: host.clone(),
@@ -232,23 +238,16 @@ impl History {
 
     /// Records that the leadership is over.
     pub fn close(&self, term: Term, how: &Ended) {
-        if let Some(entry) = self.entry().as_mut().filter(|entry| entry.term == term) {
+        if let Some(entry) = self.entry.lock().as_mut().filter(|entry| entry.term == term) {
             entry.to_millis = Some(wall_clock_millis());
             entry.ended = Some(on_one_line(how.to_string()).chars().take(LONGEST_END).collect());
         }
     }
 
-    fn entry(&self) -> MutexGuard<'_, Option<Entry>> {
-        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes what is known of the leadership so far.
-    ///
-    /// # Errors
-    /// As [`Notes::replace`].
     pub async fn save<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
         let mut written = self.written.lock().await;
-        let Some(entry) = self.entry().clone() else { return Ok(()) };
+        let Some(entry) = self.entry.lock().clone() else { return Ok(()) };
         let start = written.take().map_or(Start::Read, |text| Start::Expect(Some(text)));
         let text = update(store, shard, &Page::History, "history", start, |standing| {
             let history = entries(standing).map_err(|error| foreign(shard, &error))?;
@@ -291,17 +290,7 @@ mod tests {
     use crate::fuzz;
 
     fn entry(term: u64, owner: &str) -> Entry {
-        Entry {
-            term: Term(term),
-            owner: owner.to_owned(),
-            host: "db1".to_owned(),
-            pid: 7,
-            from_millis: 1,
-            to_millis: None,
-            ended: None,
-            ordered: None,
-            job: None,
-        }
+        Entry { owner: owner.to_owned(), ..Entry::example(term) }
     }
 
     #[test]
@@ -339,15 +328,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_is_kept_when_its_leader_writes_and_explains_an_end_of_its_kind() {
-        let (store, shard) = (crate::store::memory::Memory::default(), "db".parse().unwrap());
-        let candidate = Candidate {
-            shard: Shard::clone(&shard),
-            owner: "a".to_owned(),
-            session: crate::lease::Session::from_record("s"),
-            host: "db1".to_owned(),
-            pid: 7,
-            lease: std::time::Duration::from_secs(9),
-        };
+        let (store, candidate) = (crate::store::memory::Memory::default(), Candidate::example());
+        let shard = candidate.shard.clone();
         let ordered = Ordered::now(PAUSE, Some("a reason"), None);
         assert!(!order(&store, &shard, Term(3), &ordered).await.unwrap(), "nobody leads");
         let history = History::new(USUAL, None);

@@ -230,9 +230,6 @@ pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<
 }
 
 /// The ledger of a job that runs once. None if it has not run.
-///
-/// # Errors
-/// As [`last`].
 pub async fn of_job<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) -> Result<Option<Ledger>, StoreError> {
     let note = store.read(shard, &Page::Once(job.clone())).await?;
     Ledger::read(text_of(note.as_ref()), shard)
@@ -323,9 +320,6 @@ impl JobGate {
 
     /// Enters a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
     /// again when it does not know whether the entry was made.
-    ///
-    /// # Errors
-    /// As [`Notes::replace`].
     pub async fn book<S: Notes + ?Sized>(
         &self,
         store: &S,
@@ -368,9 +362,6 @@ impl JobGate {
     }
 
     /// Records how the run ended, or (None) that it never began.
-    ///
-    /// # Errors
-    /// As [`Notes::replace`].
     pub async fn settle<S: Notes + ?Sized>(
         &self,
         store: &S,
@@ -503,12 +494,10 @@ mod tests {
 
     fn candidate(session: &str) -> Candidate {
         Candidate {
-            shard: "db".parse().unwrap(),
             owner: session.to_owned(),
             session: Session::from_record(session),
             host: format!("host of {session}"),
-            pid: 1,
-            lease: Duration::from_secs(15),
+            ..Candidate::example()
         }
     }
 

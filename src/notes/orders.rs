@@ -9,7 +9,7 @@
 
 use super::update::{Edit, Start, update, update_and_make_sure};
 use crate::election::{Directives, Handover, Pause};
-use crate::lease::{Candidate, Session, Shard, Term};
+use crate::lease::{Candidate, Session, Shard, Term, host_name};
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::text::on_one_line;
 use crate::time::{wall_clock_millis, whole_millis};
@@ -158,9 +158,6 @@ pub async fn change<S: Notes + ?Sized>(
 }
 
 /// Removes the orders, whatever the note says.
-///
-/// # Errors
-/// As [`Notes::replace`].
 pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), StoreError> {
     update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
         Ok(if standing.is_some() { Edit::Replace(None, ()) } else { Edit::Leave(()) })
@@ -169,9 +166,6 @@ pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), S
 }
 
 /// Removes the handover of `term`, which is done.
-///
-/// # Errors
-/// As [`change`].
 pub async fn forget_handover<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term) -> Result<(), StoreError> {
     let edit = |orders: &mut Orders| orders.handover.take_if(|handover| handover.term <= term).is_some();
     change(store, shard, edit).await.map(drop)
@@ -184,7 +178,7 @@ pub fn operator() -> String {
     let named = || nix::unistd::User::from_uid(user).ok().flatten().map(|user| user.name);
     let name = std::env::var("SUDO_USER").ok().filter(|name| !name.is_empty()).or_else(named);
     let name = name.unwrap_or_else(|| format!("uid {user}"));
-    let host = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
+    let host = host_name().unwrap_or_default();
     on_one_line(format!("{name}@{host}"))
 }
 
@@ -228,12 +222,10 @@ mod tests {
 
     fn candidate(owner: &str, host: &str, session: &str) -> Candidate {
         Candidate {
-            shard: "db".parse().unwrap(),
             owner: owner.to_owned(),
             session: Session::from_record(session),
             host: host.to_owned(),
-            pid: 7,
-            lease: Duration::from_secs(15),
+            ..Candidate::example()
         }
     }
 

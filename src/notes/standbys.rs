@@ -53,9 +53,6 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
 }
 
 /// Withdraws the announcement of `candidate`.
-///
-/// # Errors
-/// As [`Notes::replace`].
 pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<(), StoreError> {
     let page = Page::Standby(candidate.session.clone());
     let Some(note) = store.read(&candidate.shard, &page).await? else { return Ok(()) };
@@ -63,18 +60,12 @@ pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Re
 }
 
 /// The standbys of the shards whose names begin with `prefix`. Skips notes that another program wrote.
-///
-/// # Errors
-/// As [`Notes::standbys`].
 pub async fn standbys<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Vec<(Shard, Standby)>, StoreError> {
     let notes = store.standbys(prefix).await?;
     Ok(notes.into_iter().filter_map(|(shard, note)| Some((shard, serde_json::from_str(&note.text).ok()?))).collect())
 }
 
 /// How many other candidates wait for the shard of `candidate`.
-///
-/// # Errors
-/// As [`Notes::standbys`].
 pub async fn others<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<usize, StoreError> {
     let all = standbys(store, candidate.shard.as_str()).await?;
     let others =

@@ -64,7 +64,7 @@ fn line(program: &str, level: Level, kind: &str, message: &str, status: Option<u
     format!("{priority}{line}")
 }
 
-/// The time with a space after it, or nothing where somebody else adds it or nobody needs it.
+/// The time with a space after it, or nothing if journald adds it or a person reads along.
 #[must_use]
 pub fn time() -> String {
     static IS_ADDED: LazyLock<bool> = LazyLock::new(|| !priority(Level::INFO).is_empty() || stderr().is_terminal());

@@ -9,12 +9,13 @@ mod series;
 use super::Observer;
 use crate::election::{Action, Event, Obstacle, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
+use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::time::{BootInstant, rfc3339, wall_clock_millis};
 use prometheus::TextEncoder;
 use serde::Serialize;
 use series::{Series, cause, conclusion_label};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The state and the counters of one candidate.
@@ -114,7 +115,7 @@ impl Metrics {
     }
 
     fn answered<T>(&self, asked: BootInstant, answer: &Result<T, StoreError>) {
-        let mut known = self.state();
+        let mut known = self.state.lock();
         if answer.is_ok() {
             known.heard = true;
             known.silent_since = None;
@@ -127,20 +128,20 @@ impl Metrics {
     pub fn did(&self, action: &Action) {
         match action {
             Action::Start { term, deadline } => {
-                let mut known = self.state();
+                let mut known = self.state.lock();
                 let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
                 let (term, deadline) = (*term, *deadline);
                 let shard = self.candidate.shard.clone();
                 known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, shard, again });
             }
             Action::Extend(deadline) => {
-                if let Some(leadership) = &mut self.state().leadership {
+                if let Some(leadership) = &mut self.state.lock().leadership {
                     leadership.deadline = *deadline;
                 }
             }
             Action::Stop(Stop::Losing { .. } | Stop::Kill) | Action::Seize => self.over(Run::Over),
             Action::Ended { how, .. } => {
-                self.state().leadership = None;
+                self.state.lock().leadership = None;
                 self.series.transitions.with_label_values(&[cause(how)]).inc();
             }
             // The lease is renewed while COMMAND drains.
@@ -167,7 +168,7 @@ impl Metrics {
 
     /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
     pub fn began(&self, shard: &Shard, slot: Option<u32>) {
-        if let Some(leadership) = &mut self.state().leadership {
+        if let Some(leadership) = &mut self.state.lock().leadership {
             leadership.shard = shard.clone();
             leadership.slot = slot;
         }
@@ -175,18 +176,18 @@ impl Metrics {
 
     pub fn started(&self) {
         self.series.transitions.with_label_values(&["started"]).inc();
-        if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.state().leadership {
+        if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.state.lock().leadership {
             leadership.run = Run::Running(wall_clock_millis());
             self.series.restarts.inc_by(leadership.again.into());
         }
     }
 
     pub fn show(&self, view: View) {
-        self.state().view = Some(view);
+        self.state.lock().view = Some(view);
     }
 
     fn over(&self, run: Run) {
-        if let Some(leadership) = self.state().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
+        if let Some(leadership) = self.state.lock().leadership.as_mut().filter(|leadership| leadership.has_tree()) {
             leadership.run = run;
         }
     }
@@ -194,7 +195,7 @@ impl Metrics {
     /// Tells whether COMMAND runs under a lease that is not lost, and since when.
     #[must_use]
     pub fn leads(&self, now: BootInstant) -> Leads {
-        let known = self.state();
+        let known = self.state.lock();
         let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now));
         let Candidate { shard, owner, host, .. } = &self.candidate;
         Leads {
@@ -214,7 +215,7 @@ impl Metrics {
     /// # Errors
     /// Why not, in one line. The store's messages stay in the log, because anybody may ask here.
     pub fn readiness(&self, now: BootInstant) -> Result<&'static str, String> {
-        let known = self.state();
+        let known = self.state.lock();
         let silence = known.silent_since.map_or(Duration::ZERO, |since| now.since(since));
         match known.view.as_ref().map(|view| &view.role) {
             Some(Role::Leaving) => Err("it is leaving, or becoming a standby again".to_owned()),
@@ -239,7 +240,7 @@ impl Metrics {
 
     /// Updates the gauges that depend on the current time.
     fn update_gauges(&self, now: BootInstant) {
-        let (known, series) = (self.state(), &self.series);
+        let (known, series) = (self.state.lock(), &self.series);
         let leadership = known.leadership.as_ref();
         series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now)).into());
         series.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
@@ -260,10 +261,6 @@ impl Metrics {
             let labels = [holder.owner.as_str(), holder.host.as_deref().unwrap_or_default()];
             series.observed.with_label_values(&labels).set(holder.term.map_or(0, integer));
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -319,19 +316,11 @@ fn integer(term: Term) -> i64 {
 mod tests {
     use super::*;
     use crate::election::{Ended, Loss, StopReason};
-    use crate::lease::{Session, Shard};
     use crate::store::{Holder, Observation, Renewal};
     use std::collections::BTreeMap;
 
     fn metrics() -> Metrics {
-        Metrics::new(&Candidate {
-            shard: "jobs/a".parse::<Shard>().unwrap(),
-            owner: "me".to_owned(),
-            session: Session::from_record("s"),
-            host: "db1".to_owned(),
-            pid: 7,
-            lease: Duration::from_secs(15),
-        })
+        Metrics::new(&Candidate { shard: "jobs/a".parse().unwrap(), ..Candidate::example() })
     }
 
     fn at(seconds: u64) -> BootInstant {

@@ -127,9 +127,6 @@ struct Leadership {
 
 impl QuerySocket {
     /// Binds the socket under a random name.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new(candidate: &Candidate, containment: &str) -> io::Result<Self> {
         // Not the session: nobody needs to know that.
         let name = format!("{PREFIX}{}", Session::random()?.as_str());

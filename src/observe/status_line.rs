@@ -180,15 +180,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_a_terminal_a_standby_says_once_an_hour_that_it_waits() {
-        let candidate = Candidate {
-            shard: "s".parse().unwrap(),
-            owner: "me".to_owned(),
-            session: crate::lease::Session::from_record("a"),
-            host: "here".to_owned(),
-            pid: 1,
-            lease: Duration::from_secs(15),
-        };
-        let mut line = StatusLine::new("leaderrun", &candidate, false);
+        let mut line = StatusLine::new("leaderrun", &Candidate::example(), false);
         let began = Instant::now();
         let waited = async |line: &StatusLine| {
             line.due().await;

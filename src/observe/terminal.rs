@@ -6,13 +6,14 @@
 //! dropped and counted, and a log line reports the count. Only a process that is ending waits, for a moment. The status
 //! line is never kept: by then something else may stand in its place.
 
+use crate::mutex::Mutex;
 use crate::observe::stderr::Outlet;
 use crate::sys;
 use nix::unistd::{getpgrp, tcgetpgrp};
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::mem::take;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -49,28 +50,28 @@ struct Terminal {
 
 /// Sets `report_lost`, which makes the line that counts dropped lines, with its line break.
 pub(crate) fn begin(report_lost: impl Fn(usize) -> String + Send + 'static) {
-    the_terminal().report_lost = Box::new(report_lost);
+    TERMINAL.lock().report_lost = Box::new(report_lost);
 }
 
 /// Writes a line that is not part of the log.
 pub(crate) fn say(line: impl Display) {
-    the_terminal().keep(format!("{line}\n").as_bytes());
+    TERMINAL.lock().keep(format!("{line}\n").as_bytes());
 }
 
 /// Draws `line` in place of the status line before, cut to the width. Does nothing without a terminal, or while another
 /// process has it.
 pub(crate) fn draw(line: &str) {
-    the_terminal().draw(line);
+    TERMINAL.lock().draw(line);
 }
 
 pub(crate) fn erase() {
-    the_terminal().erase();
+    TERMINAL.lock().erase();
 }
 
 /// Waits until it is time to [`flush`] again. Cancel-safe.
 pub(crate) async fn due() {
     loop {
-        let retry_at = the_terminal().retry_at;
+        let retry_at = TERMINAL.lock().retry_at;
         match retry_at {
             Some(at) => return sleep_until(at).await,
             None => STUCK.notified().await,
@@ -80,24 +81,20 @@ pub(crate) async fn due() {
 
 /// Writes as much as possible of what is kept.
 pub(crate) fn flush() {
-    the_terminal().flush();
+    TERMINAL.lock().flush();
 }
 
 /// Erases the status line and tries a last time to write what is kept. A process calls this last.
 pub(crate) fn close() {
-    the_terminal().close();
+    TERMINAL.lock().close();
 }
 
 /// Writes a last line for a thread that panics, perhaps while it holds the lock.
 pub(crate) fn say_last(line: impl Display) {
     let line = format!("{line}\n");
-    let mut terminal = match TERMINAL.try_lock() {
-        Ok(terminal) => terminal,
-        Err(TryLockError::Poisoned(terminal)) => terminal.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            let _ = Outlet::open().write(line.as_bytes());
-            return;
-        }
+    let Some(mut terminal) = TERMINAL.try_lock() else {
+        let _ = Outlet::open().write(line.as_bytes());
+        return;
     };
     terminal.keep(line.as_bytes());
     terminal.close();
@@ -117,7 +114,7 @@ impl MakeWriter<'_> for Lines {
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        the_terminal().keep(line);
+        TERMINAL.lock().keep(line);
         Ok(line.len())
     }
 
@@ -201,10 +198,6 @@ impl Terminal {
 /// The message that counts dropped lines.
 pub(crate) fn dropped(lost: usize) -> String {
     format!("{lost} log lines were dropped because standard error did not take them")
-}
-
-fn the_terminal() -> MutexGuard<'static, Terminal> {
-    TERMINAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The part of `line` that certainly fits on one row. Only the terminal knows the width of a character outside ASCII,

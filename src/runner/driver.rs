@@ -119,9 +119,6 @@ pub struct Options {
 }
 
 /// Runs `candidate` in the election of its shard until it leaves, and returns how it ended.
-///
-/// # Errors
-/// As [`Host::next`].
 pub async fn run(
     settings: Settings,
     candidate: Candidate,
@@ -246,20 +243,17 @@ impl Driver {
             }
         }
         if !self.election.is_standby() {
-            self.changes.abort_all();
-            self.changes.detach_all();
+            cancel(&mut self.changes);
         } else if self.election.wants_change() && self.changes.is_empty() {
             self.changes.spawn(self.requests.changed());
         }
         if !self.election.is_leading() {
-            self.doubts.abort_all();
-            self.doubts.detach_all();
+            cancel(&mut self.doubts);
         } else if self.doubts.is_empty() {
             self.doubts.spawn(self.requests.doubted());
         }
         if !self.election.is_leading() {
-            self.rotations.abort_all();
-            self.rotations.detach_all();
+            cancel(&mut self.rotations);
         } else if let Some(schedule) = self.options.schedule.as_ref().filter(|_| self.rotations.is_empty()) {
             let comes = schedule.clone().comes();
             self.rotations.spawn(async move {
@@ -268,8 +262,7 @@ impl Driver {
             });
         }
         if !self.announcement.is_empty() && !self.election.is_standby() {
-            self.announcement.abort_all();
-            self.announcement.detach_all();
+            cancel(&mut self.announcement);
             self.notes.spawn(self.requests.withdraw());
         } else if self.announcement.is_empty() && self.options.announces && self.election.is_waiting() {
             self.announcement.spawn(self.requests.announce());
@@ -290,10 +283,7 @@ impl Driver {
             Action::Book { term } => drop(self.entries.spawn(self.requests.book(term))),
             Action::Settle { term, ran } => drop(self.entries.spawn(self.requests.settle(term, ran))),
             Action::ForgetHandover { term } => drop(self.notes.spawn(self.requests.forget_handover(term))),
-            Action::ForgetRenewals => {
-                self.renewals.abort_all();
-                self.renewals.detach_all();
-            }
+            Action::ForgetRenewals => cancel(&mut self.renewals),
             Action::Start { term, deadline } => {
                 self.say_leading(true);
                 let candidate = self.requests.leader();
@@ -306,8 +296,7 @@ impl Driver {
                 }
             }
             Action::Ended { term, how } => {
-                self.beginnings.abort_all();
-                self.beginnings.detach_all();
+                cancel(&mut self.beginnings);
                 self.history.close(term, &how);
                 self.notes.spawn(self.requests.save(&self.history, Duration::ZERO));
             }
@@ -327,8 +316,7 @@ impl Driver {
     /// Starts a request and aborts the one before, which was given up: the rest of an old release would end a new
     /// claim.
     fn ask(&mut self, request: impl Future<Output = Event> + Send + 'static) {
-        self.asked.abort_all();
-        self.asked.detach_all();
+        cancel(&mut self.asked);
         self.asked.spawn(request);
     }
 
@@ -526,6 +514,11 @@ impl Requests {
     fn parts(&self) -> (Arc<Campaign>, Arc<Candidate>, Duration) {
         (Arc::clone(&self.campaign), Arc::clone(&self.candidate), self.timeout)
     }
+}
+
+fn cancel<T: 'static>(tasks: &mut JoinSet<T>) {
+    tasks.abort_all();
+    tasks.detach_all();
 }
 
 /// The event of a task that ended, or None if it was aborted. A panic goes on: the machine would wait forever for the

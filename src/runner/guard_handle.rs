@@ -14,7 +14,7 @@ use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
 use crate::guard::tree::Tree;
 use crate::guard::wire::{Heard, Line, Report};
-use crate::guard::{GUARD_NAME, GuardSpec};
+use crate::guard::{GUARD_NAME, GuardSpec, in_memory};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::store::url::Secret;
 use crate::sys::{self, Owned, wait_any};
@@ -24,8 +24,7 @@ use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
@@ -139,7 +138,7 @@ impl GuardHandle {
         lease_files: &[BorrowedFd<'_>],
     ) -> io::Result<(Ear, Ear, Pid)> {
         let (containment, leaf) = (&command.containment, tree.leaf());
-        let spec = write_spec(&GuardSpec {
+        let spec = GuardSpec {
             command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),
             deadline,
             grace: command.grace,
@@ -153,7 +152,8 @@ impl GuardHandle {
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
             namespaces: containment.namespaces(),
             raises: containment.raises(),
-        })?;
+        };
+        let spec = in_memory(c"leaderrun guard spec", true, &spec)?;
         let (guard, guards_end) = Line::pair()?;
         let (backstop, backstops_end) = Line::pair()?;
         let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd()];
@@ -336,12 +336,4 @@ fn for_hooks(reason: StopReason) -> Reason {
         StopReason::Overran => Reason::Overran,
         StopReason::Unhealthy => Reason::Unhealthy,
     }
-}
-
-fn write_spec(spec: &GuardSpec) -> io::Result<File> {
-    let mut file = File::from(sys::memory_file(c"leaderrun guard spec", true)?);
-    // In one write: serde_json writes each token by itself.
-    file.write_all(&serde_json::to_vec(spec).map_err(io::Error::other)?)?;
-    file.rewind()?;
-    Ok(file)
 }

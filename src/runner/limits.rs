@@ -37,9 +37,6 @@ pub fn check() -> Result<(), String> {
 }
 
 /// Checks that a thread can be started. Host names are looked up in one.
-///
-/// # Errors
-/// As [`check`].
 pub fn check_threads() -> Result<(), String> {
     let started = thread::Builder::new().spawn(|| ());
     let ended = started.map(thread::JoinHandle::join);

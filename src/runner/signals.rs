@@ -24,9 +24,6 @@ pub struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
 impl Signals {
     /// Starts to listen for the signals.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn listen() -> io::Result<Self> {
         let polite = POLITE.into_iter().filter(|&signal| !sys::is_ignored(signal));
         let listen = |kind: Signal| Ok((kind, signal(SignalKind::from_raw(kind as i32))?));

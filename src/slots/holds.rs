@@ -114,12 +114,12 @@ impl Slots {
     /// Tells whether orders allow a claim of a slot. Reads them before the first claim, and again while there is a
     /// hold.
     pub(super) async fn gate(&self, slot: usize) -> Result<Gate, StoreError> {
-        let known = self.state().holds.known(slot, BootInstant::now());
+        let known = self.state.lock().holds.known(slot, BootInstant::now());
         if let Some(gate) = known {
             return Ok(gate);
         }
         let orders = orders::read(&*self.inner, &self.shards[slot]).await?;
-        Ok(self.state().holds.apply(slot, &orders.directives(&self.candidate), BootInstant::now()))
+        Ok(self.state.lock().holds.apply(slot, &orders.directives(&self.candidate), BootInstant::now()))
     }
 
     /// Waits until orders allow a claim of a slot.
@@ -137,9 +137,6 @@ impl Slots {
     }
 
     /// The directives for the candidate: from the orders of the shard, and while it leads, from those of its slot.
-    ///
-    /// # Errors
-    /// As [`orders::read`].
     pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
         let Some((slot, term)) = self.led() else {
             let pause = pause_of_all(&orders::read(&*self.inner, &candidate.shard).await?, candidate);
@@ -151,9 +148,6 @@ impl Slots {
     }
 
     /// Renews the lease of the slot. Returns also the directives, if both notes came with the answer.
-    ///
-    /// # Errors
-    /// As [`Leases::renew`].
     pub(super) async fn renew_with_directives(
         &self,
         candidate: &Candidate,
@@ -183,7 +177,7 @@ impl Slots {
     ) -> Directives {
         let (pause, mut directives) = (pause_of_all(all, candidate), own.directives(candidate));
         let now = BootInstant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let _ = state.holds.apply(slot, &directives, now);
         if let Some(handover) = directives.handover.as_mut().filter(|handover| handover.term != term) {
             // The election has not waited for this handover, but the slot has.

@@ -54,6 +54,7 @@ pub use address::Address;
 
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::{Session, Shard, Term};
+use crate::mutex::Mutex;
 use crate::time::BootInstant;
 use connection::{Client, Connection, Server};
 use failure::Failure;
@@ -62,7 +63,7 @@ use proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse, ge
 use record::{Entry, Last, Lock, View};
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Endpoint;
 use unclaimed::UnclaimedLeases;
@@ -128,18 +129,14 @@ impl Etcd {
         Ok(Self { client, keys: Keys { prefix: address.prefix.clone() }, known: Mutex::default(), unclaimed })
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Shard, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The leadership of exactly this session.
     fn leadership(&self, shard: &Shard, session: &Session) -> Option<Leadership> {
-        let known = self.known();
+        let known = self.known.lock();
         known.get(shard)?.leadership.clone().filter(|leadership| leadership.lock.record.session == *session)
     }
 
     fn saw_held(&self, shard: &Shard, revision: i64) {
-        self.known().entry(shard.clone()).or_default().seen = Some(revision);
+        self.known.lock().entry(shard.clone()).or_default().seen = Some(revision);
     }
 
     /// Everything that is known about a shard, at one revision.

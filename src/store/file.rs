@@ -30,6 +30,7 @@ mod watch;
 
 use super::{Delivery, Store, StoreError};
 use crate::lease::Shard;
+use crate::mutex::Mutex;
 use crate::text::in_words;
 use check::refuse_network;
 use sockets::PathSockets;
@@ -38,7 +39,7 @@ use std::fs::{self, DirEntry, File};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use watch::Waiter;
 
 #[derive(Debug)]
@@ -156,10 +157,6 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
         }
         _ => StoreError::not_applied(message("")),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

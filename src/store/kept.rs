@@ -16,8 +16,9 @@
 )]
 
 use super::{ErrorKind, StoreError};
+use crate::mutex::Mutex;
 use crate::time::BootInstant;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The part of a request's time after which a connection with an answer outstanding is no longer chosen. It has bounds:
@@ -51,17 +52,13 @@ impl<C> Default for Kept<C> {
 }
 
 impl<C> Kept<C> {
-    fn locked(&self) -> MutexGuard<'_, Option<Arc<C>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn get(&self) -> Option<Arc<C>> {
-        self.locked().clone()
+        self.0.lock().clone()
     }
 
     /// Keeps `connection`, unless the one that is already kept is `better`.
     pub fn keep_unless(&self, connection: &Arc<C>, better: impl FnOnce(&C) -> bool) {
-        let mut kept = self.locked();
+        let mut kept = self.0.lock();
         if !kept.as_ref().is_some_and(|kept| better(kept)) {
             *kept = Some(Arc::clone(connection));
         }
@@ -69,12 +66,12 @@ impl<C> Kept<C> {
 
     /// Drops the kept connection if `is_bad` says so. Returns whether it did.
     pub fn drop_if(&self, is_bad: impl FnOnce(&C) -> bool) -> bool {
-        self.locked().take_if(|kept| is_bad(kept)).is_some()
+        self.0.lock().take_if(|kept| is_bad(kept)).is_some()
     }
 
     /// Drops `connection` if it is the kept one. Returns whether it was.
     pub fn forget(&self, connection: &Arc<C>) -> bool {
-        self.locked().take_if(|kept| Arc::ptr_eq(kept, connection)).is_some()
+        self.0.lock().take_if(|kept| Arc::ptr_eq(kept, connection)).is_some()
     }
 }
 
@@ -96,18 +93,14 @@ impl Default for Pending {
 }
 
 impl Pending {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn is_silent(&self, patience: Duration) -> bool {
-        self.state().is_silent(patience)
+        self.0.lock().is_silent(patience)
     }
 
     /// Begins a request. If it is dropped without an answer (an error, out of time, cancelled by its caller), calls
     /// `given_up` with whether the connection has been silent for `patience`.
     pub fn begin<F: FnOnce(bool)>(&self, patience: Duration, given_up: F) -> Asked<'_, F> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.count == 0 {
             state.heard = BootInstant::now();
         }
@@ -139,7 +132,7 @@ impl<F: FnOnce(bool)> Asked<'_, F> {
 
 impl<F: FnOnce(bool)> Drop for Asked<'_, F> {
     fn drop(&mut self) {
-        let mut state = self.pending.state();
+        let mut state = self.pending.0.lock();
         let silent = state.is_silent(self.patience);
         state.count -= 1;
         match self.given_up.take() {

@@ -5,9 +5,9 @@ use super::{
     Release, Renewal, Renewed, Report, Store, StoreError,
 };
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::mutex::Mutex;
 use crate::time::{BootInstant, wall_clock_millis};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -48,16 +48,8 @@ struct Lease {
 }
 
 impl Memory {
-    fn shards(&self) -> MutexGuard<'_, HashMap<Shard, Entry>> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn notes(&self) -> MutexGuard<'_, BTreeMap<(Shard, Page), Kept>> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn prolong(&self, candidate: &Candidate, sequence: u64) -> Renewal {
-        let mut shards = self.shards();
+        let mut shards = self.shards.lock();
         let entry = shards.entry(candidate.shard.clone()).or_default();
         let holder = entry.holder();
         match &mut entry.lease {
@@ -76,7 +68,7 @@ impl Memory {
 #[async_trait::async_trait]
 impl Notes for Memory {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
-        Ok(self.notes().get(&(shard.clone(), page.clone())).and_then(|kept| kept.note(BootInstant::now())))
+        Ok(self.notes.lock().get(&(shard.clone(), page.clone())).and_then(|kept| kept.note(BootInstant::now())))
     }
 
     async fn replace(
@@ -87,7 +79,7 @@ impl Notes for Memory {
         draft: Option<&Note>,
     ) -> Result<bool, StoreError> {
         let now = BootInstant::now();
-        let mut notes = self.notes();
+        let mut notes = self.notes.lock();
         let place = (shard.clone(), page.clone());
         if notes.get(&place).and_then(|kept| kept.note(now)).map(|note| note.text).as_deref() != expected {
             return Ok(false);
@@ -104,7 +96,7 @@ impl Notes for Memory {
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
         let now = BootInstant::now();
-        let notes = self.notes();
+        let notes = self.notes.lock();
         let standbys = notes.iter().filter(|((_, page), _)| matches!(page, Page::Standby(_)));
         let found = standbys.filter(|((shard, _), _)| shard.as_str().starts_with(prefix));
         Ok(found.filter_map(|((shard, _), kept)| Some((shard.clone(), kept.note(now)?))).collect())
@@ -129,7 +121,7 @@ impl Entry {
 #[async_trait::async_trait]
 impl Leases for Memory {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        let mut shards = self.shards();
+        let mut shards = self.shards.lock();
         let entry = shards.entry(candidate.shard.clone()).or_default();
         let mine = entry.lease.as_ref().is_some_and(|lease| lease.session == candidate.session);
         match entry.holder() {
@@ -148,7 +140,7 @@ impl Leases for Memory {
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        let holder = self.shards().get(shard).and_then(Entry::holder);
+        let holder = self.shards.lock().get(shard).and_then(Entry::holder);
         Ok(holder.map_or(Observation::Free, Observation::Held))
     }
 
@@ -168,7 +160,7 @@ impl Leases for Memory {
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let mut shards = self.shards();
+        let mut shards = self.shards.lock();
         let entry = shards.entry(candidate.shard.clone()).or_default();
         // A late request of an earlier leadership of the same session. Zero stands for any term.
         let earlier = term != Term(0) && term != Term(entry.term);
@@ -187,13 +179,13 @@ impl Leases for Memory {
 #[async_trait::async_trait]
 impl Administration for Memory {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let shards = self.shards();
+        let shards = self.shards.lock();
         let entry = shards.get(shard);
         Ok(Report { holder: entry.and_then(Entry::holder), last_term: entry.map(|entry| Term(entry.term)) })
     }
 
     async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        let shards = self.shards();
+        let shards = self.shards.lock();
         let known = shards.iter().filter(|(shard, entry)| entry.term > 0 && shard.as_str().starts_with(prefix));
         let report = |entry: &Entry| Report { holder: entry.holder(), last_term: Some(Term(entry.term)) };
         let mut list: Vec<_> = known.map(|(shard, entry)| (shard.clone(), report(entry))).collect();
@@ -203,7 +195,7 @@ impl Administration for Memory {
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        let mut shards = self.shards();
+        let mut shards = self.shards.lock();
         let entry = shards.entry(shard.clone()).or_default();
         let Some(lease) = entry.lease.take_if(|_| term == Term(entry.term)) else { return Ok(Release::NotHeld) };
         entry.vacant_from = Some(lease.expires);
@@ -214,8 +206,8 @@ impl Administration for Memory {
         let released = self.release(candidate, term).await?;
         if released == Release::Released {
             let shard = &candidate.shard;
-            self.notes().retain(|(of, _), _| of != shard);
-            self.shards().retain(|of, entry| of != shard || entry.term >= wall_clock_millis());
+            self.notes.lock().retain(|(of, _), _| of != shard);
+            self.shards.lock().retain(|of, entry| of != shard || entry.term >= wall_clock_millis());
         }
         Ok(released)
     }

@@ -44,6 +44,7 @@ pub use address::{Address, Login};
 
 use super::{Delivery, Store, StoreError};
 use crate::lease::{Candidate, Shard, Term};
+use crate::mutex::Mutex;
 use crate::time::{BootInstant, millis};
 use address::key_of;
 use bucket::{Bucket, Put};
@@ -52,7 +53,6 @@ use jetstream::Info;
 use lock_key::Lock;
 use record::{Content, Record, Snapshot};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -95,19 +95,15 @@ impl Nats {
         Ok(Self { bucket, seen, noted: Notify::new(), latest, heard, lock })
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<Shard, Snapshot>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn known(&self, shard: &Shard) -> Option<Snapshot> {
-        self.seen().get(shard).cloned()
+        self.seen.lock().get(shard).cloned()
     }
 
     /// Remembers what a request showed that was sent at `asked`, or later. Returns the best knowledge of the record.
     ///
     /// Answers may arrive in another order than their requests were sent, so older knowledge is replaced only by newer.
     fn note(&self, shard: &Shard, snapshot: Snapshot, asked: BootInstant) -> Snapshot {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         let Some(known) = seen.get_mut(shard) else {
             seen.insert(shard.clone(), snapshot.clone());
             return snapshot;
@@ -131,7 +127,7 @@ impl Nats {
     async fn look(&self, shard: &Shard) -> Result<Option<Snapshot>, StoreError> {
         let asked = BootInstant::now();
         let Some(entry) = self.bucket.get(&key_of(shard)).await? else {
-            let mut seen = self.seen();
+            let mut seen = self.seen.lock();
             if seen.get(shard).is_some_and(|known| known.as_of < asked) {
                 seen.remove(shard);
             }
@@ -203,7 +199,7 @@ impl Nats {
             }
             Put::Conflict => {
                 // Our knowledge was wrong.
-                let mut seen = self.seen();
+                let mut seen = self.seen.lock();
                 if seen.get(shard).is_some_and(|known| known.revision == expected) {
                     seen.remove(shard);
                 }

@@ -46,13 +46,13 @@ pub use address::Address;
 
 use super::{Delivery, Doubt, Holder, Report, Store, StoreError, tls};
 use crate::lease::{Session, Shard, Term};
+use crate::mutex::Mutex;
 use crate::time::BootInstant;
 use connection::Client;
 use lock_key::LockKey;
 use script::{Counts, Reply, Script, Scripts};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use watch::Subscription;
 
@@ -136,14 +136,6 @@ impl Redis {
         self.key(&format!("released:{shard}"))
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<Shard, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn subscription(&self) -> MutexGuard<'_, Option<Subscription>> {
-        self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs a script. If `counts` says that the answer needs replicas, waits until enough of them have confirmed.
     async fn run(
         &self,
@@ -164,7 +156,7 @@ impl Redis {
     }
 
     async fn look(&self, shard: &Shard) -> Result<Reply, StoreError> {
-        let lease = self.seen().get(shard).map_or(0, |seen| seen.lease_millis);
+        let lease = self.seen.lock().get(shard).map_or(0, |seen| seen.lease_millis);
         self.run(&self.scripts.look, shard, &[&lease.to_string()], None).await
     }
 

@@ -38,9 +38,6 @@ impl SingleThread {
     }
 
     /// Forks. Returns None in the child.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn fork(&self) -> io::Result<Option<Pid>> {
         // SAFETY: after fork(2) the child may do anything if its parent has one thread, which `self` proves.
         match unsafe { nix::unistd::fork() }? {
@@ -114,9 +111,6 @@ impl Scheduling {
     pub const SHARED: Self = Self { policy: libc::SCHED_OTHER, priority: 0, nice: 0 };
 
     /// Reads the scheduling of the calling thread.
-    ///
-    /// # Errors
-    /// The kernel's; none is known.
     pub fn current() -> io::Result<Self> {
         let (policy, priority, nice) = scheduling()?;
         Ok(Self { policy: policy & !libc::SCHED_RESET_ON_FORK, priority, nice })
@@ -224,9 +218,6 @@ pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) 
 }
 
 /// Starts `sh -c TEXT` as [`start_command`] does, with empty input, and with `told` added to the environment.
-///
-/// # Errors
-/// As [`start_command`].
 pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
     start(shell(text, told), birth)
 }

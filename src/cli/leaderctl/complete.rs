@@ -1,8 +1,8 @@
 //! `leaderctl --complete PROGRAM LINE`: the names of shards that may stand where a command line ends.
 //!
-//! The hazard: somebody presses a key and waits, in a shell whose store may be away, slow, metered, or not named at all.
-//! So this takes half a second at most, asks no store that charges for it, makes none, changes none, and where it has
-//! no names it says nothing, whatever the reason.
+//! The hazard: a person presses a key and waits, and the store may be down, slow, metered, or not named at all. So this
+//! takes at most half a second, asks no store that charges for requests, and neither creates nor changes a store. If it
+//! finds no names, it prints nothing, whatever the reason.
 
 use super::super::completions::Program;
 use super::super::{flags, start};
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// The first word of a call.
 const CALL: &str = "--complete";
-/// The longest that a person waits for a key.
+/// The longest that a person waits after pressing a key.
 const PATIENCE: Duration = Duration::from_millis(450);
-/// Nobody reads more.
+/// The most names to print.
 const MOST: usize = 300;
 
 /// Prints the names, if that is what was asked for.
@@ -36,7 +36,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
 }
 
 fn names(mut words: impl Iterator<Item = OsString>, begun: Instant) -> Option<()> {
-    // What is wrong with the options is told when they are used.
+    // Mistakes in the options are reported when the options are used.
     dup2_stderr(File::options().write(true).open("/dev/null").ok()?).ok()?;
     let program = match words.next()?.to_str()? {
         "leaderrun" => Program::Leaderrun,

@@ -6,17 +6,17 @@
 pub mod reader;
 mod tally;
 
-use super::noted::pauses;
 use super::status::Shown;
 use super::timeline::Present;
 use crate::lease::{JobId, Shard};
+use crate::mutex::Mutex;
 use crate::notes::history::{End, Entry};
 use crate::notes::jobs::Ledger;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 pub use tally::{CAUSES, Job, Tally};
 
@@ -32,7 +32,7 @@ pub struct Fleet(Mutex<Picture>);
 
 impl Fleet {
     pub fn picture(&self) -> MutexGuard<'_, Picture> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -111,17 +111,9 @@ pub enum Condition {
 }
 
 impl Condition {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Led => "led",
-            Self::Idle => "idle",
-            Self::Alone => "no standby",
-            Self::Free => "free",
-            Self::Paused => "paused",
-            Self::Failed => "failed",
-            Self::Late => "late",
-            Self::Leaderless => "no leader",
-        }
+    /// For people.
+    pub fn word(self) -> String {
+        self.name().replace('_', " ")
     }
 
     /// As a class of the page, and in JSON.
@@ -149,8 +141,16 @@ impl Seen {
         self.shown.report.holder.as_ref()
     }
 
+    /// Whether the shard or its leader is called by these words, or by a name that contains them.
+    pub fn is_called(&self, shard: &Shard, words: &str) -> bool {
+        let words = words.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&words);
+        let of_holder = |holder: &Holder| has(&holder.owner) || holder.host.as_deref().is_some_and(has);
+        has(shard.as_str()) || self.holder().is_some_and(of_holder)
+    }
+
     pub fn is_paused(&self) -> bool {
-        pauses(&self.shown).next().is_some()
+        self.shown.is_paused()
     }
 
     pub fn is_job(&self) -> bool {
@@ -161,8 +161,7 @@ impl Seen {
     fn last_run_failed(&self) -> bool {
         let ledgers = self.shown.ledger.iter().chain(self.once.iter().map(|(_, ledger)| ledger));
         let last = ledgers.map(Ledger::counting).max_by_key(|run| run.from_millis);
-        let runs = |term| self.holder().is_some_and(|holder| holder.term == Some(term));
-        last.is_some_and(|run| !run.is_success() && !runs(run.term))
+        last.is_some_and(|run| !run.is_success() && !self.shown.report.leads(run.term))
     }
 
     pub fn condition(&self) -> Condition {
@@ -297,15 +296,9 @@ mod tests {
 
     fn condition(holder: Option<Holder>, standbys: usize, ledger: Option<Ledger>, last_end: Option<&str>) -> Condition {
         let entry = |ended: &str| Entry {
-            term: Term(6),
-            owner: "a".to_owned(),
-            host: "h".to_owned(),
-            pid: 7,
-            from_millis: 1,
             to_millis: Some(2),
             ended: (!ended.is_empty()).then(|| ended.to_owned()),
-            ordered: None,
-            job: None,
+            ..Entry::example(6)
         };
         let report = Report { holder, last_term: None };
         let shown = Shown { report, standbys: Some(standbys), ledger, ..Shown::default() };

@@ -9,7 +9,7 @@ use super::PROGRAM;
 use super::operator::Operator;
 use super::slots::{Slots, listed};
 use crate::cli::flags;
-use crate::lease::{Candidate, Session, Shard, Term, show_seconds};
+use crate::lease::{Candidate, Shard, Term, show_seconds};
 use crate::observe::terminal;
 use crate::store::{Claim, ErrorKind, Holder, Page, Release, Store, StoreError, within};
 use crate::text::on_one_line;
@@ -25,7 +25,7 @@ const TERMS_APART: Duration = Duration::from_millis(3);
 #[derive(Debug, Args)]
 pub struct ForgetFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// The longest --lease of the shard's candidates
@@ -55,8 +55,6 @@ impl ForgetFlags {
         Ok(())
     }
 
-    /// # Errors
-    /// As [`Store::claim`] and [`Store::forget`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let report = operator.inspect().await?;
@@ -163,17 +161,9 @@ impl ForgetFlags {
 
     /// Takes the lease. The inner error says why that is refused.
     async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<Result<Taken, String>, StoreError> {
-        let random = |error| StoreError::not_applied(format!("no random bytes: {error}"));
-        let host = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
-        let pid = std::process::id();
-        let candidate = Candidate {
-            shard: name.clone(),
-            owner: format!("{PROGRAM}-forget-{host}-{pid}"),
-            session: Session::random().map_err(random)?,
-            host,
-            pid,
-            lease: self.lease,
-        };
+        let mut candidate = Candidate::here(name.clone(), None, self.lease)
+            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        candidate.owner = format!("{PROGRAM}-forget-{}-{}", candidate.host, candidate.pid);
         let sent = BootInstant::now();
         match within(operator.patience, operator.store.claim(&candidate)).await {
             Ok(Claim::Granted(grant)) => {

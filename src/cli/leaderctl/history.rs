@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub struct HistoryFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Print each leadership as one JSON object
@@ -70,8 +70,6 @@ impl<'a> Order<'a> {
 const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
 
 impl HistoryFlags {
-    /// # Errors
-    /// As [`history::read`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let entries = within(patience, history::read(store, &self.shard)).await?;
         let report = inspect(store, &self.shard, patience).await?;
@@ -177,17 +175,7 @@ mod tests {
 
     #[test]
     fn a_leadership_without_an_end_leads_or_crashed() {
-        let entry = Entry {
-            term: Term(3),
-            owner: "me\n".to_owned(),
-            host: "db1".to_owned(),
-            pid: 7,
-            from_millis: 0,
-            to_millis: None,
-            ended: None,
-            ordered: None,
-            job: None,
-        };
+        let entry = Entry { owner: "me\n".to_owned(), from_millis: 0, ..Entry::example(3) };
         let text = |leads| as_text(&entry, ended(&entry, leads));
         let from = dated(0);
         assert_eq!(text(Some(Term(3))), format!("{from} to now: term 3, me  on db1: leads"));

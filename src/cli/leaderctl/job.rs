@@ -47,10 +47,9 @@ enum State {
 
 impl State {
     fn of(run: &Run, report: &Report) -> Self {
-        let runs = |holder: &crate::store::Holder| holder.term == Some(run.term);
         if run.is_success() {
             Self::Succeeded
-        } else if run.to_millis.is_none() && report.holder.as_ref().is_some_and(runs) {
+        } else if run.to_millis.is_none() && report.leads(run.term) {
             Self::Running
         } else {
             Self::Failed
@@ -58,8 +57,6 @@ impl State {
     }
 }
 
-/// # Errors
-/// As [`jobs::of_job`] and [`Store::inspect`].
 pub async fn show(
     store: &dyn Store,
     patience: Duration,

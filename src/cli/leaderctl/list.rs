@@ -34,7 +34,7 @@ const LEFT_OUT: &str = "...";
 #[expect(clippy::struct_excessive_bools, reason = "each is an option that stands alone")]
 pub struct ListFlags {
     /// List only shards whose names begin with this
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true, value_parser = clap::value_parser!(Prefix))]
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: Prefix,
 
     /// Count standbys even if that costs money
@@ -55,8 +55,6 @@ pub struct ListFlags {
 }
 
 impl ListFlags {
-    /// # Errors
-    /// As [`Store::list`].
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         if self.watch {
             let list = self.read(store, patience).await?;

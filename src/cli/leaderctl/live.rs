@@ -18,9 +18,9 @@ use tokio::time::sleep;
 
 const EVERY: Duration = Duration::from_secs(2);
 /// ECMA-48: move the cursor to the upper left, clear the rest of the line, clear what is below.
-const HOME: &str = "\x1b[H";
-const CLEAR_LINE: &str = "\x1b[K";
-const CLEAR_BELOW: &str = "\x1b[J";
+pub const HOME: &str = "\x1b[H";
+pub const CLEAR_LINE: &str = "\x1b[K";
+pub const CLEAR_BELOW: &str = "\x1b[J";
 
 pub struct Live {
     json: bool,
@@ -34,7 +34,7 @@ impl Live {
         Self { json, terminal: !json && stdout().is_terminal(), known: BTreeMap::new() }
     }
 
-    /// Continues while somebody reads the output. `read` reads the list again; an outage of the store is reported once.
+    /// Continues until the reader of the output is gone. `read` reads the list again; an outage of the store is reported once.
     pub async fn show(
         mut self,
         first: Vec<(Shard, Shown)>,

@@ -94,7 +94,7 @@ pub fn note(shown: &Shown) -> String {
     });
     let run = shown.ledger.as_ref().map(|ledger| {
         let run = ledger.counting();
-        let runs = shown.report.holder.as_ref().is_some_and(|holder| holder.term == Some(run.term));
+        let runs = shown.report.leads(run.term);
         match run.to_millis {
             Some(to) => format!("last run {} on {}: {}", ago(to), run.host, run.end()),
             None if runs => format!("runs on {} since {}", run.host, ago(run.from_millis)),

@@ -21,12 +21,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 struct Targets {
     /// The name of the shard
-    #[arg(value_name = "SHARD", required_unless_present = "prefix", conflicts_with = "prefix",
-          value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD", required_unless_present = "prefix", conflicts_with = "prefix")]
     shard: Option<Shard>,
 
-    /// Apply to each known shard whose name begins with this
-    #[arg(long, value_name = "PREFIX", value_parser = clap::value_parser!(Prefix))]
+/// Apply to each known shard whose name begins with this
+    #[arg(long, value_name = "PREFIX")]
     prefix: Option<Prefix>,
 }
 
@@ -128,8 +127,6 @@ impl PauseFlags {
         }
     }
 
-    /// # Errors
-    /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let shards = self.targets.find(store).await?;
         let all = shards.len();
@@ -227,8 +224,6 @@ impl PauseFlags {
 }
 
 impl ResumeFlags {
-    /// # Errors
-    /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let shards = self.targets.find(store).await?;
         let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);

@@ -31,7 +31,7 @@ const SOON: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 pub struct ReleaseFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// The term that status shows
@@ -52,8 +52,6 @@ pub struct ReleaseFlags {
 }
 
 impl ReleaseFlags {
-    /// # Errors
-    /// As [`Store::revoke`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);

@@ -115,12 +115,9 @@ impl SelftestFlags {
     async fn test(&self, named: &NamedStore, timing: Timing, request_timeout: Duration) -> io::Result<ExitCode> {
         let mut signals = Signals::listen()?;
         nix::sys::prctl::set_child_subreaper(true)?;
-        let session = Session::random()?;
-        let name = format!("leaderrun-selftest/{}", session.as_str());
+        let name = format!("leaderrun-selftest/{}", Session::random()?.as_str());
         let shard = Shard::from_str(&name).expect("it is in the alphabet of shards");
-        let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
-        let (owner, pid) = (format!("{PROGRAM}-selftest"), std::process::id());
-        let candidate = Candidate { shard: shard.clone(), owner, session, host, pid, lease: timing.lease };
+        let candidate = Candidate::here(shard.clone(), Some(format!("{PROGRAM}-selftest")), timing.lease)?;
         let tried = tokio::select! {
             tried = try_out(named, &candidate, request_timeout) => tried,
             signal = asked_to_end(&mut signals) => {
@@ -340,13 +337,12 @@ fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String>
 
 /// Opens the store, and shows that a lease can be claimed and released.
 async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Result<Arc<dyn Store>, StoreError> {
-    let silent = |_| StoreError::unknown(format!("the store did not answer within {}", show(patience)));
     let store = named.location.open(patience).await?;
     let give_up = BootInstant::now().plus(candidate.lease * 3);
     loop {
-        match timeout(patience, store.claim(candidate)).await.map_err(silent)?? {
+        match within(patience, store.claim(candidate)).await? {
             Claim::Granted(grant) => {
-                timeout(patience, store.release(candidate, grant.term)).await.map_err(silent)??;
+                within(patience, store.release(candidate, grant.term)).await?;
                 return Ok(store);
             }
             // A young store may have forgotten a lease, and makes every candidate wait for as long as one lasts.

@@ -41,7 +41,7 @@ pub struct ServeFlags {
     listen: Address,
 
     /// Show only shards whose names begin with this
-    #[arg(long, value_name = "PREFIX", value_parser = clap::value_parser!(Prefix))]
+    #[arg(long, value_name = "PREFIX")]
     prefix: Option<Prefix>,
 
     #[command(flatten)]

@@ -49,21 +49,20 @@ impl Slots {
 
     /// The slots that are led, and that these names are the ones to use. None if no slot is known to be led.
     pub fn led_as(&self) -> Option<String> {
-        let led = listed(self.led().map(|(slot, _)| slot));
-        match self.led().count() {
-            0 => None,
-            1 => Some(format!("{led}: use that name")),
-            _ => Some(format!("{led}: use one of these names")),
-        }
+        self.named("", "")
     }
 
     /// The same as a sentence.
     pub fn advice(&self) -> Option<String> {
+        self.named(" is led", " are led")
+    }
+
+    fn named(&self, one: &str, several: &str) -> Option<String> {
         let led = listed(self.led().map(|(slot, _)| slot));
         match self.led().count() {
             0 => None,
-            1 => Some(format!("{led} is led: use that name")),
-            _ => Some(format!("{led} are led: use one of these names")),
+            1 => Some(format!("{led}{one}: use that name")),
+            _ => Some(format!("{led}{several}: use one of these names")),
         }
     }
 }
@@ -121,8 +120,6 @@ fn say(shard: &Shard, what: &str) {
     terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned())));
 }
 
-/// # Errors
-/// As [`orders::read`].
 pub async fn parent_pause(
     store: &dyn Store,
     shard: &Shard,
@@ -134,9 +131,6 @@ pub async fn parent_pause(
 }
 
 /// The standbys of the shards whose names begin with `prefix`; of a slot, also those of any slot of its shard.
-///
-/// # Errors
-/// As [`standbys::standbys`].
 pub async fn standbys(
     store: &dyn Store,
     prefix: &str,

@@ -20,12 +20,11 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub struct StatusFlags {
     /// The names of the shards
-    #[arg(value_name = "SHARD", required = true, value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD", required = true)]
     shards: Vec<Shard>,
 
     /// Show only the job that runs once under this name
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(JobId), allow_hyphen_values = true,
-          conflicts_with = "standbys")]
+    #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with = "standbys")]
     once: Option<JobId>,
 
     /// Name standbys even if that costs money
@@ -203,8 +202,6 @@ impl<'a> Ordered<'a> {
 }
 
 impl StatusFlags {
-    /// # Errors
-    /// As [`Store::inspect`].
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
         let mut status = ExitCode::SUCCESS;
         for shard in &self.shards {
@@ -249,7 +246,7 @@ impl StatusFlags {
 }
 
 impl Shown {
-    fn is_paused(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         self.orders.as_ref().is_some_and(|orders| orders.pause.is_some()) || self.kin.pause.is_some()
     }
 }
@@ -342,7 +339,7 @@ pub fn paused_above(above: &slots::ParentPause) -> String {
 /// In which period, on which host, from when to when, and how it ended.
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
-    let runs = run.to_millis.is_none() && report.holder.as_ref().is_some_and(|holder| holder.term == Some(run.term));
+    let runs = run.to_millis.is_none() && report.leads(run.term);
     let period = ledger.due_millis.map(|due| format!("of period {}, ", dated(due))).unwrap_or_default();
     let to = run.to_millis.map(|to| format!(" to {}", dated(to))).unwrap_or_default();
     let end = if runs { "it runs" } else { run.end() };

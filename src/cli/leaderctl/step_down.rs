@@ -1,8 +1,8 @@
 //! `leaderctl step-down`: the leader stops COMMAND and lets another candidate lead.
 //!
-//! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So it is
-//! refused where standbys announce themselves and none has, or none by the name that is to follow. And an order that is taken back may have been
-//! read before: nobody can tell from the store, so the leader may step down all the same.
+//! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So the order
+//! is refused if standbys announce themselves and none has, or none by the name in `--to`. And the leader may have read
+//! an order before it was taken back. The store does not show that, so the leader may still step down.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 pub struct StepDownFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// The owner or host that may lead next [default: any other candidate]
@@ -74,8 +74,6 @@ impl StepDownFlags {
         Ok(())
     }
 
-    /// # Errors
-    /// As [`orders::change`].
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         if self.cancel {

@@ -219,15 +219,12 @@ mod tests {
 
     fn entry(term: u64, host: &str, from: u64, end: Option<(u64, &str)>) -> Entry {
         Entry {
-            term: Term(term),
             owner: host.to_owned(),
             host: host.to_owned(),
-            pid: 7,
             from_millis: from,
             to_millis: end.map(|(to, _)| to),
             ended: end.map(|(_, how)| how.to_owned()),
-            ordered: None,
-            job: None,
+            ..Entry::example(term)
         }
     }
 

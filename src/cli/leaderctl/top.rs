@@ -8,7 +8,7 @@ mod frame;
 
 use super::fleet::Fleet;
 use super::fleet::reader::{Reader, ReadingFlags};
-use super::live::size;
+use super::live::{CLEAR_BELOW, CLEAR_LINE, HOME, size};
 use super::{Flags, Verb, asked_to_stop};
 use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard};
@@ -29,17 +29,14 @@ use tokio::time::sleep;
 /// From one drawing to the next.
 const FRAME: Duration = Duration::from_millis(500);
 const CTRL_C: u8 = 3;
-/// ECMA-48 and xterm: to the other screen and back, the cursor off and on, to the upper left, clear.
+/// xterm: to the other screen and back, the cursor off and on.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-const HOME: &str = "\x1b[H";
-const CLEAR_LINE: &str = "\x1b[K";
-const CLEAR_BELOW: &str = "\x1b[J";
 
 #[derive(Debug, Args)]
 pub struct TopFlags {
     /// Show only shards whose names begin with this
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true, value_parser = clap::value_parser!(Prefix))]
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: Prefix,
 
     #[command(flatten)]

@@ -1,7 +1,7 @@
-//! A name that nobody has ever led, which may be a slip of the operator.
+//! A shard that was never led: the operator may have mistyped its name.
 //!
-//! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod` runs on. So
-//! the nearest known name is told. Nothing is decided by it: what cannot be found out is left unsaid.
+//! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod` continues. So
+//! a warning names the nearest known shard. Nothing depends on it: if the store does not answer, there is no warning.
 
 use super::slots::{self, Slots};
 use super::{PROGRAM, inspect};

@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub struct VerifyFlags {
     /// The shard [default: that of the leadership this runs under]
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Option<Shard>,
 
     /// The term that must still lead [default: that of the same leadership]

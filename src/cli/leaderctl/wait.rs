@@ -22,7 +22,7 @@ use tokio::time::timeout;
 #[derive(Debug, Args)]
 pub struct WaitFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Return when it or a slot of it is led [default]

@@ -30,7 +30,7 @@ const LOOKS_APART: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 pub struct WatchFlags {
     /// The shards to watch [default: all, including later ones]
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shards: Vec<Shard>,
 
     /// Show pauses even if that costs money
@@ -42,7 +42,7 @@ pub struct WatchFlags {
     json: bool,
 }
 
-/// Prints while somebody reads the output.
+/// Prints until the reader of the output is gone.
 ///
 /// # Errors
 /// If a first check fails.

@@ -8,7 +8,7 @@ use super::status;
 use super::{fail, inspect, printed, rfc3339};
 use crate::election::Obstacle;
 use crate::exit;
-use crate::lease::{Shard, show};
+use crate::lease::{Shard, host_name, show};
 use crate::notes::orders::{self, Orders};
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
 use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub struct WhyFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD", value_parser = clap::value_parser!(Shard))]
+    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Another host; its candidates cannot be asked [default: this host]
@@ -147,7 +147,7 @@ fn trouble(error: &StoreError) -> String {
 impl WhyFlags {
     /// Answers even if the store does not: the candidates of this host may know since when.
     pub async fn answer(&self, store: &dyn Store, patience: Duration) -> ExitCode {
-        let here = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
+        let here = host_name().unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
         let asked = async { if host == here { self.candidates(patience).await } else { Survey::default() } };
         let (Survey { answers: candidates, silent, silent_processes }, known) =

@@ -117,8 +117,7 @@ struct Jobs {
     every: Option<Duration>,
 
     /// Run COMMAND at most once ever under this name, over all hosts
-    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", value_parser = clap::value_parser!(JobId),
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", allow_hyphen_values = true)]
     once: Option<JobId>,
 
     /// Repeat a failed job up to N times [default: 0]
@@ -553,8 +552,8 @@ impl HealthFlags {
     }
 }
 
-/// The format that `words`, or else the environment, ask for, also where they cannot be read as options: then the
-/// mistake is told in this format.
+/// The log format that `words` ask for, or else the environment. It is found even if `words` are not valid options: the
+/// mistake is then reported in this format.
 pub(super) fn log_format_in(words: impl IntoIterator<Item = OsString>) -> Format {
     let command = Flags::command();
     let mut named = std::env::var("LEADERRUN_LOG_FORMAT").ok();

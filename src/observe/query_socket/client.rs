@@ -8,10 +8,10 @@
 
 use super::{ASKER, Key, PATIENCE, Statement, all, path};
 use crate::lease::Session;
+use crate::mutex::Mutex;
 use crate::store::parallel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixSocket, UnixStream};
@@ -111,11 +111,11 @@ pub async fn ask_all(patience: Duration) -> Survey {
         for name in names {
             match reach(&name, None).await {
                 Ok((_, peer)) => {
-                    lock(&known).extend(peer.process.filter(|_| peer.is_ours()));
-                    lock(queues.entry(peer.user).or_default()).push(name);
+                    known.lock().extend(peer.process.filter(|_| peer.is_ours()));
+                    queues.entry(peer.user).or_default().lock().push(name);
                 }
                 // Bound but not listening, or gone.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => *lock(&listening) -= 1,
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => *listening.lock() -= 1,
                 Err(_) => {}
             }
         }
@@ -123,17 +123,17 @@ pub async fn ask_all(patience: Duration) -> Survey {
     };
     // After a timeout, the answers that have arrived still count.
     let _ = tokio::time::timeout(patience.min(PATIENCE), asked).await;
-    let answers: Vec<Answer> = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let silent = lock(&listening).saturating_sub(answers.len());
-    let mut silent_processes = known.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let answers: Vec<Answer> = std::mem::take(&mut *answers.lock());
+    let silent = listening.lock().saturating_sub(answers.len());
+    let mut silent_processes = std::mem::take(&mut *known.lock());
     silent_processes.retain(|process| answers.iter().all(|answer| answer.peer.process != Some(*process)));
     Survey { answers, silent, silent_processes }
 }
 
 async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<Answer>>) {
-    while let Some(name) = { lock(queue).pop() } {
+    while let Some(name) = { queue.lock().pop() } {
         if let Ok(answer) = ask(&name).await {
-            lock(answers).push(answer);
+            answers.lock().push(answer);
         }
     }
 }
@@ -163,10 +163,6 @@ async fn read_answer(stream: UnixStream) -> io::Result<Vec<u8>> {
 
 async fn within<T>(patience: Duration, asked: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(patience, asked).await.map_err(|_| io::Error::from(ErrorKind::TimedOut))?
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Etcd {
             let is_gone = again && lock.is_none() && last.as_ref().is_none_or(as_we_leave_it);
             let Some(lock) = lock.filter(mine) else {
                 if is_gone {
-                    self.known().remove(shard);
+                    self.known.lock().remove(shard);
                 }
                 return Ok(if is_gone { Release::Released } else { Release::NotHeld });
             };
@@ -164,7 +164,7 @@ impl Etcd {
             let answer: TxnResponse = self.client.call(&connection, TXN, request).await?;
             if answer.succeeded {
                 UnclaimedLeases::revoke_later(&self.unclaimed, lock.lease);
-                self.known().remove(shard);
+                self.known.lock().remove(shard);
                 return Ok(Release::Released);
             }
         }

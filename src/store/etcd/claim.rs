@@ -176,7 +176,7 @@ impl Etcd {
                 Ok(leadership) => {
                     unclaimed.keep();
                     let grant = Grant { term: leadership.term, start_after: leadership.start_after, doubt };
-                    self.known().insert(shard.clone(), Known { seen: None, leadership: Some(leadership) });
+                    self.known.lock().insert(shard.clone(), Known { seen: None, leadership: Some(leadership) });
                     return Ok(Claim::Granted(grant));
                 }
                 Err(newer) => view = newer,
@@ -283,7 +283,7 @@ impl Etcd {
                             connection.server, kept.ttl_seconds
                         )));
                     }
-                    let mut known = self.known();
+                    let mut known = self.known.lock();
                     let leadership = known.entry(shard.clone()).or_default().leadership.as_mut();
                     if let Some(leadership) =
                         leadership.filter(|leadership| leadership.lock.mod_revision == mod_revision)
@@ -313,7 +313,7 @@ impl Etcd {
     }
 
     fn forget_leadership(&self, shard: &Shard, session: &Session) {
-        if let Some(known) = self.known().get_mut(shard) {
+        if let Some(known) = self.known.lock().get_mut(shard) {
             known.leadership.take_if(|leadership| leadership.lock.record.session == *session);
         }
     }

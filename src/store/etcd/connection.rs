@@ -15,6 +15,7 @@ use super::proto::{
     WatchResponse,
 };
 use crate::lease::show;
+use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost;
@@ -29,8 +30,8 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -179,11 +180,7 @@ impl Client {
 
     /// True if the URL names a user, but etcd has its authentication turned off.
     pub fn user_is_of_no_use(&self) -> bool {
-        self.user.is_some() && matches!(self.state().token, Token::NotNeeded)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.user.is_some() && matches!(self.state.lock().token, Token::NotNeeded)
     }
 
     /// Runs `operation` within the time bound.
@@ -228,14 +225,14 @@ impl Client {
         }
         // Nothing is locked during this dial, so an attempt that hangs keeps no other request from dialling.
         let begun = Instant::now();
-        let first = self.state().next;
+        let first = self.state.lock().next;
         let mut failures = Vec::new();
         for (tried, index) in (0..self.servers.len()).map(|index| (first + index) % self.servers.len()).enumerate() {
             let left = (self.bound() / 10 * 9).saturating_sub(begun.elapsed());
             let share = left / u32::try_from(self.servers.len() - tried).unwrap_or(u32::MAX);
             match self.dial(index, share).await {
                 Ok(connection) => {
-                    self.state().next = index;
+                    self.state.lock().next = index;
                     self.shared.keep_unless(&connection, |_| false);
                     return Ok(connection);
                 }
@@ -244,7 +241,7 @@ impl Client {
                 Err(error) => failures.push(error.message),
             }
         }
-        self.state().next = (first + 1) % self.servers.len();
+        self.state.lock().next = (first + 1) % self.servers.len();
         Err(StoreError::not_applied(failures.join("; ")))
     }
 
@@ -280,7 +277,7 @@ impl Client {
     /// Stops using the connection; the next request goes to the next endpoint.
     fn distrust(&self, connection: &Arc<Connection>) {
         if self.shared.forget(connection) {
-            self.state().next = (connection.index + 1) % self.servers.len();
+            self.state.lock().next = (connection.index + 1) % self.servers.len();
         }
     }
 
@@ -293,7 +290,7 @@ impl Client {
     /// Gets a token, if there is a password and no token yet.
     async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
         let Some((name, password)) = &self.user else { return Ok(()) };
-        if !matches!(self.state().token, Token::Unknown) {
+        if !matches!(self.state.lock().token, Token::Unknown) {
             return Ok(());
         }
         let request = AuthenticateRequest { name: name.clone(), password: password.expose().to_owned() };
@@ -310,7 +307,7 @@ impl Client {
                 });
             }
         };
-        self.state().token = token;
+        self.state.lock().token = token;
         Ok(())
     }
 
@@ -322,7 +319,7 @@ impl Client {
     {
         let mut answer = self.send(connection, method, request.clone()).await;
         if answer.as_ref().is_err_and(|status| self.token_is_stale(status)) {
-            self.state().token = Token::Unknown;
+            self.state.lock().token = Token::Unknown;
             self.log_in(connection).await?;
             answer = self.send(connection, method, request).await;
         }
@@ -413,7 +410,7 @@ impl Client {
     pub fn watch_refused(&self, connection: &Arc<Connection>, reason: &str) -> StoreError {
         let code = if reason.contains("permission denied") { Code::PermissionDenied } else { Code::Unavailable };
         if reason.contains("auth token") {
-            self.state().token = Token::Unknown;
+            self.state.lock().token = Token::Unknown;
         }
         self.distrust(connection);
         self.failure(connection, WATCH, &Status::new(code, reason)).error
@@ -425,7 +422,7 @@ impl Client {
         if method.path != STATUS.path {
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         }
-        if let Token::Known(token) = &self.state().token
+        if let Token::Known(token) = &self.state.lock().token
             && let Ok(token) = MetadataValue::try_from(token)
         {
             request.metadata_mut().insert("token", token);

@@ -415,12 +415,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_makes_it_panic(value in any::<Vec<u8>>(), lease in any::<i64>()) {
-            let _ = read_lock("here", &kv(&value, lease));
-            let _ = read::<Last>("here", &kv(&value, lease));
-        }
-
-        #[test]
         fn what_is_written_is_read(
             term in proptest::option::of(0..MOST), released: bool, young: bool, etcd_lease: i64, lease_ms in 0..MOST,
         ) {

@@ -7,8 +7,9 @@
 use super::connection::{Client, Connection};
 use super::failure::Failure;
 use super::proto::{LEASE_REVOKE, LeaseRevokeRequest, Nothing};
+use crate::mutex::Mutex;
 use crate::store::StoreError;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// The most leases that are remembered.
@@ -69,16 +70,12 @@ impl UnclaimedLeases {
         Ok(UnclaimedLease { unclaimed: Arc::clone(unclaimed), id, granted: false, kept: false })
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<i64>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn leases(&self) -> Vec<i64> {
-        self.locked().clone()
+        self.leases.lock().clone()
     }
 
     fn remember(&self, id: i64) {
-        let mut leases = self.locked();
+        let mut leases = self.leases.lock();
         // The transaction of the oldest one has reached etcd since, or the lease has expired.
         if leases.len() == MOST {
             leases.remove(0);
@@ -87,7 +84,7 @@ impl UnclaimedLeases {
     }
 
     fn forget(&self, id: i64) {
-        self.locked().retain(|&known| known != id);
+        self.leases.lock().retain(|&known| known != id);
     }
 
     /// Revokes the lease within one request's time. If that fails, the lease expires.
@@ -95,7 +92,7 @@ impl UnclaimedLeases {
         // No runtime is current if this is dropped while a runtime ends.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (client, weak) = (Arc::clone(&unclaimed.client), Arc::downgrade(unclaimed));
-        let mut tasks = unclaimed.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = unclaimed.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(
             async move {

@@ -17,14 +17,14 @@ impl Etcd {
             if self.watch_lock(shard, from, vec![NO_PUT]).await? {
                 return Ok(());
             }
-            if let Some(known) = self.known().get_mut(shard) {
+            if let Some(known) = self.known.lock().get_mut(shard) {
                 known.seen = None;
             }
         }
     }
 
     pub(super) async fn wait_for_doubt(&self, shard: &Shard) {
-        let leadership = self.known().get(shard).and_then(|known| known.leadership.clone());
+        let leadership = self.known.lock().get(shard).and_then(|known| known.leadership.clone());
         let Some(leadership) = leadership else { return std::future::pending().await };
         // Only we change it, so any event is a reason to look.
         while self.watch_lock(shard, leadership.lock.mod_revision.saturating_add(1), Vec::new()).await.is_err() {
@@ -34,7 +34,7 @@ impl Etcd {
 
     /// The first revision whose event at the lock is unknown yet. None: the lock is free now.
     async fn watch_from(&self, shard: &Shard) -> Result<Option<i64>, StoreError> {
-        let seen = self.known().get(shard).and_then(|known| known.seen);
+        let seen = self.known.lock().get(shard).and_then(|known| known.seen);
         if let Some(seen) = seen {
             return Ok(Some(seen.saturating_add(1)));
         }

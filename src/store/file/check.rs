@@ -6,6 +6,7 @@
 use super::lock::Lock;
 use super::{FileStore, explain, lock};
 use crate::lease::{Candidate, Shard, Term};
+use crate::mounts::mounts;
 use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
@@ -76,7 +77,7 @@ impl Administration for FileStore {
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         let file = self.path(shard, "lock");
-        if !lock(&self.held).get(shard).is_some_and(|held| self.is_current(held, shard)) {
+        if !self.held.lock().get(shard).is_some_and(|held| self.is_current(held, shard)) {
             return Ok(Release::NotHeld);
         }
         self.forget_notes(shard).await?;
@@ -140,8 +141,8 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 
 pub(super) fn refuse_network(directory: &Path) -> Result<(), StoreError> {
     let Ok(device) = fs::metadata(directory).map(|metadata| metadata.dev()) else { return Ok(()) };
-    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
-    match file_system(&mounts, device) {
+    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    match file_system(&table, device) {
         Some(kind) if NETWORKED.contains(&kind) => Err(StoreError::misconfigured(format!(
             "{} is on a network file system ({kind}), whose locks cannot be relied on: \
              name a local directory, or a store made for many machines",
@@ -151,14 +152,10 @@ pub(super) fn refuse_network(directory: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The type of the file system on `device`, from proc_pid_mountinfo(5):
-/// `36 35 98:0 /root /mount options shared:1 - TYPE source super-options`.
-fn file_system(mounts: &str, device: u64) -> Option<&str> {
+/// The type of the file system on `device`.
+fn file_system(table: &str, device: u64) -> Option<&str> {
     let wanted = format!("{}:{}", libc::major(device), libc::minor(device));
-    mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        (before.split(' ').nth(2)? == wanted).then(|| after.split(' ').next())?
-    })
+    mounts(table).find(|mount| mount.device == wanted).map(|mount| mount.kind)
 }
 
 #[cfg(test)]

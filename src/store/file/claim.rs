@@ -22,7 +22,7 @@ impl Leases for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
         // The lock is already ours if a claim is made again. That is another leadership, with a term of its own.
-        let ours = lock(&self.held).remove(shard).or_else(|| lock(&self.won).remove(shard));
+        let ours = self.held.lock().remove(shard).or_else(|| self.won.lock().remove(shard));
         let held = match ours {
             Some(held) if self.is_current(&held, shard) => held,
             Some(_) | None => match self.attempt(shard)? {
@@ -44,7 +44,7 @@ impl Leases for FileStore {
             released: false,
         };
         self.write_record(&record, shard)?;
-        lock(&self.held).insert(shard.clone(), held);
+        self.held.lock().insert(shard.clone(), held);
         Ok(Claim::Granted(Grant { term, start_after: None, doubt: Doubt::default() }))
     }
 
@@ -67,7 +67,7 @@ impl Leases for FileStore {
         _shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
         let shard = &candidate.shard;
-        if let Some(held) = lock(&self.held).get(shard)
+        if let Some(held) = self.held.lock().get(shard)
             && files::names(&self.path(shard, "lock"), &held.lock)?
         {
             return Ok(Renewed::alone(Renewal::Renewed));
@@ -80,8 +80,8 @@ impl Leases for FileStore {
 
     async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
-        lock(&self.won).remove(shard);
-        let Some(held) = lock(&self.held).remove(shard) else { return Ok(Release::NotHeld) };
+        self.won.lock().remove(shard);
+        let Some(held) = self.held.lock().remove(shard) else { return Ok(Release::NotHeld) };
         if self.is_current(&held, shard) {
             // Only the lock counts. A full disk must not keep us from giving it back.
             if let Ok(Some(record)) = self.read_record(shard) {
@@ -96,7 +96,7 @@ impl Leases for FileStore {
     }
 
     fn with_lease_files(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
-        let held = lock(&self.held);
+        let held = self.held.lock();
         let descriptors = held.get(shard).map(|held| {
             let sockets = held.sockets.iter().map(UnixListener::as_fd);
             std::iter::once(held.lock.as_fd()).chain(sockets).collect::<Vec<BorrowedFd<'_>>>()
@@ -107,7 +107,7 @@ impl Leases for FileStore {
 
 impl FileStore {
     pub(super) fn has_won(&self, shard: &Shard) -> bool {
-        lock(&self.won).get(shard).is_some_and(|held| self.is_current(held, shard))
+        self.won.lock().get(shard).is_some_and(|held| self.is_current(held, shard))
     }
 
     fn attempt(&self, shard: &Shard) -> Result<Try, StoreError> {

@@ -94,14 +94,7 @@ mod tests {
         let store = FileStore::open(scratch.path()).unwrap();
         let text = serde_json::to_vec(&record(u64::MAX)).unwrap();
         fs::write(scratch.path().join("db=main.json"), text).unwrap();
-        let candidate = Candidate {
-            shard: "db/main".parse().unwrap(),
-            owner: "me".to_owned(),
-            session: Session::from_record("s-2"),
-            host: "host".to_owned(),
-            pid: 7,
-            lease: std::time::Duration::from_secs(15),
-        };
+        let candidate = Candidate { shard: "db/main".parse().unwrap(), ..Candidate::example() };
         let error = store.claim(&candidate).await.unwrap_err();
         assert!(error.message.contains("db=main.json was written by something else (its term"), "{error}");
         assert_eq!(store.observe(&candidate.shard).await, Ok(Observation::Free));

@@ -26,6 +26,7 @@
 use super::files::is_shared;
 use super::listeners::{self, Listener};
 use crate::lease::{Session, Shard};
+use crate::mounts::{Mount, mounts};
 use crate::store::fnv::fnv1a;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -34,7 +35,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Component, Path, PathBuf};
@@ -202,34 +203,10 @@ fn path_on_disk(directory: &Path) -> Option<PathBuf> {
     on_disk(&fs::read_to_string("/proc/self/mountinfo").ok()?, mount, directory)
 }
 
-/// Reads proc_pid_mountinfo(5): `36 35 98:0 /root /mount options ...`.
-fn on_disk(mounts: &str, mount: &str, directory: &Path) -> Option<PathBuf> {
-    let mut fields = mounts
-        .lines()
-        .map(|line| line.split(' '))
-        .find_map(|mut fields| (fields.next() == Some(mount)).then_some(fields))?;
-    let (root, point) = (unescaped(fields.nth(2)?), unescaped(fields.next()?));
+fn on_disk(table: &str, mount: &str, directory: &Path) -> Option<PathBuf> {
+    let Mount { root, point, .. } = mounts(table).find(|found| found.id == mount)?;
     let below = directory.strip_prefix(point).ok()?;
-    Some(root.join(below).components().filter(|part| *part != Component::CurDir).collect())
-}
-
-/// The field without escapes. Spaces, for example, are written as `\040`.
-fn unescaped(field: &str) -> PathBuf {
-    let mut parts = field.split('\\');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        match part.split_at_checked(3).map(|(octal, rest)| (u8::from_str_radix(octal, 8), rest)) {
-            Some((Ok(byte), rest)) => {
-                bytes.push(byte);
-                bytes.extend(rest.as_bytes());
-            }
-            Some((Err(_), _)) | None => {
-                bytes.push(b'\\');
-                bytes.extend(part.as_bytes());
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+    Some(Path::new(&root).join(below).components().filter(|part| *part != Component::CurDir).collect())
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl FileStore {
         };
         match won {
             Ok(Ok(held)) => {
-                lock(&self.won).insert(shard.clone(), held);
+                self.won.lock().insert(shard.clone(), held);
                 Ok(())
             }
             Ok(Err(error)) => Err(explain("cannot lock", &path, &error)),
@@ -61,7 +61,7 @@ impl FileStore {
         let opened = (opened.dev(), opened.ino());
         let (done, outcome) = oneshot::channel();
         let waiters = Arc::clone(&self.waiters);
-        let mut waiting = lock(&waiters);
+        let mut waiting = waiters.lock();
         let known = waiting.get_mut(shard).filter(|known| known.file == opened);
         if let Some(known) = known {
             known.done = done;
@@ -71,7 +71,7 @@ impl FileStore {
         let (threads_waiters, of) = (Arc::clone(&self.waiters), shard.clone());
         let wait = move || {
             let won = wait_for(file, &sockets);
-            let waiter = match lock(&threads_waiters).entry(of) {
+            let waiter = match threads_waiters.lock().entry(of) {
                 Entry::Occupied(waiter) if waiter.get().file == opened => Some(waiter.remove()),
                 // Another file has taken the place of ours.
                 Entry::Occupied(_) | Entry::Vacant(_) => None,
@@ -90,7 +90,7 @@ impl FileStore {
 
     /// Returns when the thread sleeps for a file that a leader would no longer lock. Nothing else would wake a standby.
     async fn misled(&self, shard: &Shard) {
-        let waits_for = lock(&self.waiters).get(shard).map(|waiter| waiter.file);
+        let waits_for = self.waiters.lock().get(shard).map(|waiter| waiter.file);
         loop {
             tokio::time::sleep(DOUBTS_APART).await;
             let named = fs::symlink_metadata(self.path(shard, "lock")).map(|found| (found.dev(), found.ino()));

@@ -72,8 +72,7 @@ impl Bucket {
         let answer = match self.ask(&name, &request).await {
             Ok(answer) => answer,
             Err(Refusal::Api(error)) if error.err_code == NO_MESSAGE => return Ok(None),
-            Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => return Err(error),
+            Err(refusal) => return Err(self.failed(&name, refusal)),
         };
         let found: Found = self.read(&name, answer)?;
         let message = found.message.and_then(RawMessage::decoded);
@@ -89,9 +88,6 @@ impl Bucket {
     }
 
     /// Returns when everything is stored that the stream's leader had accepted before this was called.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn settle(&self) -> Result<(), StoreError> {
         self.store(SCRATCH, HeaderMap::new(), b"what came before this?".to_vec(), None).await.map(drop)
     }
@@ -173,16 +169,12 @@ impl Bucket {
     }
 
     /// The bucket's state. None if there is no such bucket.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn info(&self) -> Result<Option<Info>, StoreError> {
         let name = format!("STREAM.INFO.{}", self.address().stream());
         match self.ask(&name, &Value::Null).await {
             Ok(answer) => self.read(&name, answer).map(Some),
             Err(Refusal::Api(error)) if error.err_code == NO_STREAM => Ok(None),
-            Err(Refusal::Api(error)) => Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => Err(error),
+            Err(refusal) => Err(self.failed(&name, refusal)),
         }
     }
 
@@ -246,11 +238,8 @@ impl Bucket {
         let (all, mut told, mut keys) = (self.address().subject(""), 0, BTreeSet::new());
         loop {
             let request = json!({ "subjects_filter": format!("{all}>"), "offset": told });
-            let mut answer = match self.ask_much(&name, &request, MOST_NAMES_OF_NATS).await {
-                Ok(answer) => answer,
-                Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
-                Err(Refusal::Error(error)) => return Err(error),
-            };
+            let answer = self.ask_much(&name, &request, MOST_NAMES_OF_NATS).await;
+            let mut answer = answer.map_err(|refusal| self.failed(&name, refusal))?;
             let subjects = answer.pointer_mut("/state/subjects").map(Value::take).unwrap_or_default();
             let page: Subjects = self.read(&name, subjects)?;
             let total = answer.get("total").and_then(Value::as_u64).unwrap_or(0);
@@ -274,17 +263,10 @@ impl Bucket {
     pub async fn sweep(&self, key: &str, revision: u64) -> Result<(), StoreError> {
         let name = format!("STREAM.PURGE.{}", self.address().stream());
         let request = json!({ "filter": self.address().subject(key), "seq": revision + 1 });
-        match self.ask(&name, &request).await {
-            Ok(_) => Ok(()),
-            Err(Refusal::Api(error)) => Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => Err(error),
-        }
+        self.request(&name, &request).await.map(drop)
     }
 
     /// The server's time. Stores nothing.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn time(&self, info: &Info) -> Result<Stamp, StoreError> {
         match info.time() {
             Some(time) => Ok(time),
@@ -294,9 +276,6 @@ impl Bucket {
 
     /// The time at which a consumer was made, which the server forgets again. For servers that do not tell their time
     /// otherwise, if nothing may be stored.
-    ///
-    /// # Errors
-    /// The server's error.
     async fn time_without_writing(&self) -> Result<Stamp, StoreError> {
         let stream = self.address().stream();
         let name = format!("CONSUMER.CREATE.{stream}");
@@ -312,19 +291,12 @@ impl Bucket {
                 "num_replicas": 1,
             },
         });
-        let answer = match self.ask(&name, &request).await {
-            Ok(answer) => answer,
-            Err(Refusal::Api(error)) => return Err(self.refused(&name, &error)),
-            Err(Refusal::Error(error)) => return Err(error),
-        };
+        let answer = self.request(&name, &request).await?;
         let created = answer.get("created").and_then(Value::as_str).and_then(Stamp::read);
         created.ok_or_else(|| self.senseless(&name))
     }
 
     /// The time from the stamp on a message that was just stored. For servers that do not tell their time otherwise.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn probed_time(&self) -> Result<Stamp, StoreError> {
         let expected = self.get(SCRATCH).await?.map_or(0, |before| before.revision);
         // If this is refused, another process has stored a message meanwhile, and its stamp will do.
@@ -336,17 +308,11 @@ impl Bucket {
     }
 
     /// The marker, which says since when the bucket remembers.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn marker(&self) -> Result<Option<Entry>, StoreError> {
         Ok(self.get(MARKER).await?.filter(|message| message.value.is_some()))
     }
 
     /// Marks that the bucket remembers from now on. False if it did so before.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn mark(&self) -> Result<bool, StoreError> {
         let expected = match self.get(MARKER).await? {
             Some(message) if message.value.is_some() => return Ok(false),
@@ -358,9 +324,6 @@ impl Bucket {
     }
 
     /// Marks that the bucket has never been used. See [`Bucket::is_new`].
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn vouch(&self) -> Result<(), StoreError> {
         for _ in 0..super::MOST_ATTEMPTS {
             let expected = self.get(MARKER).await?.map_or(0, |marker| marker.revision);
@@ -387,6 +350,11 @@ impl Bucket {
         self.ask_much(name, request, MOST_OF_NATS).await
     }
 
+    /// As [`Bucket::ask`], where every refusal is an error.
+    pub async fn request(&self, name: &str, request: &Value) -> Result<Value, StoreError> {
+        self.ask(name, request).await.map_err(|refusal| self.failed(name, refusal))
+    }
+
     async fn ask_much(&self, name: &str, request: &Value, most: usize) -> Result<Value, Refusal> {
         let payload = if request.is_null() { Vec::new() } else { request.to_string().into_bytes() };
         let answer: Message = match self.connections.request_much(&self.address().api(name), None, payload, most).await
@@ -403,7 +371,14 @@ impl Bucket {
     }
 
     /// The error for a refusal.
-    pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
+    pub fn failed(&self, what: &str, refusal: Refusal) -> StoreError {
+        match refusal {
+            Refusal::Api(error) => self.refused(what, &error),
+            Refusal::Error(error) => error,
+        }
+    }
+
+    fn refused(&self, what: &str, error: &ApiError) -> StoreError {
         let server = self.address().server();
         let ApiError { code, err_code, description } = error;
         if *err_code == NO_STREAM {

@@ -146,9 +146,7 @@ impl Administration for Nats {
 impl Nats {
     async fn inspect_record(&self, shard: &Shard) -> Result<Report, StoreError> {
         let Some(snapshot) = self.look_dated(shard, Asks::Onlooker).await? else { return Ok(Report::default()) };
-        let now = BootInstant::now();
-        let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
-        Ok(Report { holder, last_term: snapshot.term().map(Term) })
+        Ok(snapshot.report())
     }
 
     /// The key goes last, and with it all marks of the shard: the next leader finds a new shard.
@@ -186,7 +184,7 @@ impl Nats {
             self.bucket.sweep(&led_mark, entry.revision).await?;
         }
         self.bucket.sweep(&key_of(shard), snapshot.revision).await?;
-        self.seen().remove(shard);
+        self.seen.lock().remove(shard);
         Ok(Release::Released)
     }
 }
@@ -222,8 +220,7 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
     match bucket.ask(&name, &config).await {
         Ok(_) => Ok(true),
         Err(Refusal::Api(error)) if error.err_code == STREAM_NAME_TAKEN => Ok(false),
-        Err(Refusal::Api(error)) => Err(bucket.refused(&name, &error)),
-        Err(Refusal::Error(error)) => Err(error),
+        Err(refusal) => Err(bucket.failed(&name, refusal)),
     }
 }
 
@@ -248,20 +245,13 @@ async fn time_of_birth(bucket: &Bucket) -> Result<Option<Stamp>, StoreError> {
 /// purge.)
 async fn begin_at_birth(bucket: &Bucket, info: &Info) -> Result<(), StoreError> {
     let Some(birth) = info.created() else { return Ok(()) };
-    request(bucket, &format!("STREAM.PURGE.{}", bucket.address().stream()), &json!({ "seq": birth.micros() })).await
+    let name = format!("STREAM.PURGE.{}", bucket.address().stream());
+    bucket.request(&name, &json!({ "seq": birth.micros() })).await.map(drop)
 }
 
 fn numbers_are_unique(info: &Info) -> bool {
     let earliest = |birth: Stamp| birth.micros().saturating_sub(MOST_LABOUR_MICROS);
     info.created().is_some_and(|birth| info.state.last_seq >= earliest(birth))
-}
-
-async fn request(bucket: &Bucket, name: &str, request: &Value) -> Result<(), StoreError> {
-    match bucket.ask(name, request).await {
-        Ok(_) => Ok(()),
-        Err(Refusal::Api(error)) => Err(bucket.refused(name, &error)),
-        Err(Refusal::Error(error)) => Err(error),
-    }
 }
 
 fn is_bad(findings: &[Finding]) -> bool {
@@ -355,8 +345,8 @@ async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(),
     }
     if findings.len() == known {
         // A key that stays does no harm, and some users may not purge.
-        let _ =
-            request(bucket, &format!("STREAM.PURGE.{stream}"), &json!({ "filter": address.subject(SCRATCH) })).await;
+        let filter = json!({ "filter": address.subject(SCRATCH) });
+        let _ = bucket.request(&format!("STREAM.PURGE.{stream}"), &filter).await;
     }
     Ok(())
 }
@@ -382,7 +372,7 @@ async fn hear(bucket: &Bucket) -> Result<(), StoreError> {
     });
     let stream = address.stream();
     let create = json!({ "stream_name": stream, "config": config });
-    request(bucket, &format!("CONSUMER.CREATE.{stream}"), &create).await?;
+    bucket.request(&format!("CONSUMER.CREATE.{stream}"), &create).await?;
     tokio::select! {
         message = messages.next() => match message {
             Some(_) => Ok(()),

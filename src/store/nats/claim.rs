@@ -11,7 +11,6 @@ use super::{Asks, MOST_ATTEMPTS, Nats, slack, watch};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, millis};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 #[async_trait::async_trait]
@@ -125,9 +124,7 @@ impl Nats {
 
     pub(super) async fn release_record(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
-        // A record that we released is no answer: a claim of ours that was late may have replaced it.
-        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
-        let mut snapshot = self.known(shard).filter(|known| Self::is_ours(candidate, known) && is_held(known));
+        let mut snapshot = self.held_as_known(candidate);
         let mut written = false;
         for _ in 0..MOST_ATTEMPTS {
             let last = match snapshot.take() {
@@ -173,6 +170,12 @@ impl Nats {
         let record = snapshot.record()?;
         let free = record.is_of(candidate) || snapshot.left(BootInstant::now()).is_zero();
         (free && snapshot.term().is_some()).then_some(snapshot)
+    }
+
+    /// Our own record as we know it. None if we released it: a claim of ours that was late may have replaced it.
+    fn held_as_known(&self, candidate: &Candidate) -> Option<Snapshot> {
+        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
+        self.known(&candidate.shard).filter(|known| Self::is_ours(candidate, known) && is_held(known))
     }
 
     async fn ground(&self, candidate: &Candidate) -> Result<Ground, StoreError> {
@@ -256,7 +259,9 @@ impl Nats {
             (None, None) => heard,
         };
         let hold_until = by_marker.max(by_deletion);
-        if let Some(known) = self.seen().get_mut(&candidate.shard).filter(|known| known.revision == snapshot.revision) {
+        if let Some(known) =
+            self.seen.lock().get_mut(&candidate.shard).filter(|known| known.revision == snapshot.revision)
+        {
             known.hold_until = Some(hold_until);
         }
         let start_after = Some(hold_until).filter(|&until| until > BootInstant::now());
@@ -298,7 +303,7 @@ impl Nats {
             let enough = led_mark.as_ref().is_some_and(|mark| LedMark::read(mark).lease_ms >= lease_ms);
             if enough || self.bucket.put(&key, LedMark { lease_ms }.encoded(), expected).await? != Put::Conflict {
                 let ours = self.look(&candidate.shard).await?.filter(|now| now.revision == snapshot.revision);
-                if let Some(known) = self.seen().get_mut(&candidate.shard)
+                if let Some(known) = self.seen.lock().get_mut(&candidate.shard)
                     && known.revision == snapshot.revision
                     && let Content::Record(record) = &mut known.content
                 {
@@ -324,9 +329,7 @@ impl Nats {
         // slow network that is enough only if it is the right one.
         let (shard, called) = (&candidate.shard, BootInstant::now());
         self.begin_renewal(shard, term, sequence);
-        // A record that we released is no answer: a claim of ours that was late may have replaced it.
-        let is_held = |snapshot: &Snapshot| snapshot.record().is_some_and(|record| !record.released);
-        let mut snapshot = self.known(shard).filter(|known| Self::is_ours(candidate, known) && is_held(known));
+        let mut snapshot = self.held_as_known(candidate);
         let mut written = false;
         for _ in 0..MOST_ATTEMPTS {
             let last = match snapshot.take() {
@@ -384,13 +387,13 @@ impl Nats {
     }
 
     fn begin_renewal(&self, shard: &Shard, term: Term, sequence: u64) {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         let latest = latest.entry(shard.clone()).or_insert((term, sequence));
         *latest = (*latest).max((term, sequence));
     }
 
     fn is_latest(&self, shard: &Shard, term: Term, sequence: u64) -> bool {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).get(shard) == Some(&(term, sequence))
+        self.latest.lock().get(shard) == Some(&(term, sequence))
     }
 
     /// Returns when a record of ours is known to have replaced `revision`.

@@ -7,7 +7,6 @@
 use super::address::shard_of;
 use super::record::Content;
 use super::{Nats, slack};
-use crate::lease::Term;
 use crate::store::{EachPage, Holder, Report, StoreError};
 use crate::time::BootInstant;
 use futures_util::stream::{self, StreamExt};
@@ -36,9 +35,7 @@ pub async fn list(store: &Nats, prefix: &str, each: &mut EachPage<'_>) -> Result
                     if let Some(stamp) = snapshot.stamp.filter(|_| !snapshot.dated) {
                         snapshot.learn_age(time.since(stamp).saturating_sub(slack(&info)), told);
                     }
-                    let now = BootInstant::now();
-                    let holder = (!snapshot.left(now).is_zero()).then(|| snapshot.holder(now));
-                    Report { holder, last_term: snapshot.term().map(Term) }
+                    snapshot.report()
                 }
                 Content::Foreign => Report { holder: Some(Holder::stranger()), last_term: None },
                 // The key was deleted, so the shard is not listed.

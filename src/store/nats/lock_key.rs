@@ -140,9 +140,6 @@ impl Lock {
     }
 
     /// Prolongs the key so that it lasts for a lease from `called` on.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn renew(&self, candidate: &Candidate, called: BootInstant) -> Result<Kept, StoreError> {
         let mut state = self.state.lock().await;
         if state.held.is_some_and(|held| held.sent >= called) {
@@ -212,9 +209,6 @@ impl Lock {
     }
 
     /// Returns when nobody has the key.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn freed(&self) -> Result<(), StoreError> {
         let mut pause = FIRST_LOOK;
         while self.bucket.get(&self.key).await?.is_some_and(|entry| entry.value.is_some()) {
@@ -337,9 +331,6 @@ impl Lock {
     }
 
     /// What `store check` says about the key.
-    ///
-    /// # Errors
-    /// The server's error.
     pub async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
         match self.try_out().await {
             Ok(Some(holder)) => findings.push(Finding::good(format!("held by {}", holder.owner))),

@@ -10,18 +10,17 @@
 
 use super::Nats;
 use super::address::{key_of, note_of};
-use super::bucket::Refusal;
 use super::jetstream::{Entry, is_deletion};
 use super::notes::Kept;
-use super::watch::{self, HEARTBEAT, INACTIVE, SILENCE};
+use super::watch::{self, SILENCE};
 use crate::lease::Shard;
+use crate::mutex::Mutex;
 use crate::store::{ErrorKind, Note, Page, StoreError};
 use crate::time::BootInstant;
 use async_nats::{Message, StatusCode};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -56,17 +55,13 @@ struct Leader {
 }
 
 impl Heard {
-    fn leaders(&self) -> MutexGuard<'_, HashMap<Shard, Leader>> {
-        self.leaders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wanted(&self, shard: &Shard) -> Vec<Shard> {
-        self.leaders().get(shard).map(|leader| leader.wanted.clone()).unwrap_or_default()
+        self.leaders.lock().get(shard).map(|leader| leader.wanted.clone()).unwrap_or_default()
     }
 
     /// Says whose orders the leader of `shard` obeys.
     pub fn want(&self, shard: &Shard, orders_of: &[Shard]) {
-        let mut leaders = self.leaders();
+        let mut leaders = self.leaders.lock();
         let leader = leaders.entry(shard.clone()).or_default();
         if leader.wanted != orders_of {
             *leader = Leader { wanted: orders_of.to_vec(), consumer: leader.consumer + 1, ..Leader::default() };
@@ -81,7 +76,7 @@ impl Heard {
             loop {
                 let news = self.news.notified();
                 {
-                    let leaders = self.leaders();
+                    let leaders = self.leaders.lock();
                     let leader = leaders.get(shard)?;
                     if leader.up_to? >= revision {
                         return Some(leader.entries.clone());
@@ -103,7 +98,7 @@ struct Hearing<'a> {
 
 impl<'a> Hearing<'a> {
     fn begun(heard: &'a Heard, shard: &'a Shard) -> Self {
-        let mut leaders = heard.leaders();
+        let mut leaders = heard.leaders.lock();
         let leader = leaders.entry(shard.clone()).or_default();
         let consumer = leader.consumer + 1;
         *leader = Leader { wanted: std::mem::take(&mut leader.wanted), consumer, ..Leader::default() };
@@ -111,7 +106,7 @@ impl<'a> Hearing<'a> {
     }
 
     fn update(&self, change: impl FnOnce(&mut Leader)) {
-        let mut leaders = self.heard.leaders();
+        let mut leaders = self.heard.leaders.lock();
         if let Some(leader) = leaders.get_mut(self.shard).filter(|leader| leader.consumer == self.consumer) {
             change(leader);
         }
@@ -185,12 +180,7 @@ impl Nats {
             return Err(StoreError::misconfigured("consumers of this server have one subject"));
         }
         let before = connection.denials();
-        let inbox = connection.client.new_inbox();
-        let subscribed = connection.client.subscribe(inbox.clone()).await;
-        let mut messages = subscribed.map_err(|error| {
-            connections.discard(&connection);
-            StoreError::not_applied(format!("cannot subscribe in {}: {error}", connection.server))
-        })?;
+        let (inbox, mut messages) = watch::open_inbox(connections, &connection).await?;
         let hearing = Hearing::begun(&self.heard, shard);
         self.consume_orders(shard, wanted, &inbox).await?;
         let replace_at = Instant::now() + REPLACED_AFTER;
@@ -229,32 +219,15 @@ impl Nats {
     }
 
     async fn consume_orders(&self, shard: &Shard, wanted: &[Shard], inbox: &str) -> Result<(), StoreError> {
-        let bucket = &self.bucket;
-        let (stream, address) = (bucket.address().stream(), bucket.address());
+        let address = self.bucket.address();
         let keys = wanted.iter().map(|of| note_of(of, &Page::Orders)).chain([key_of(shard)]);
-        let subjects: Vec<String> = keys.map(|key| address.subject(&key)).collect();
-        let name = format!("CONSUMER.CREATE.{stream}");
-        let request = json!({
-            "stream_name": stream,
-            "config": {
-                "deliver_subject": inbox,
-                "filter_subjects": subjects,
-                "deliver_policy": "last_per_subject",
-                "ack_policy": "none",
-                "max_deliver": 1,
-                "replay_policy": "instant",
-                "idle_heartbeat": watch::nanos(HEARTBEAT),
-                "inactive_threshold": watch::nanos(INACTIVE),
-                "mem_storage": true,
-                "num_replicas": 1,
-            },
-        });
-        match bucket.ask(&name, &request).await {
-            Ok(answer) if answer.pointer("/config/filter_subjects") == Some(&json!(subjects)) => Ok(()),
-            Ok(_) => Err(StoreError::misconfigured("this server made another consumer")),
-            Err(Refusal::Api(error)) => Err(bucket.refused(&name, &error)),
-            Err(Refusal::Error(error)) => Err(error),
+        let subjects = json!(keys.map(|key| address.subject(&key)).collect::<Vec<_>>());
+        let filter = ("filter_subjects", subjects.clone());
+        let answer = watch::consume(&self.bucket, inbox, filter, "last_per_subject").await?;
+        if answer.pointer("/config/filter_subjects") == Some(&subjects) {
+            return Ok(());
         }
+        Err(StoreError::misconfigured("this server made another consumer"))
     }
 
     fn read_news(&self, message: &Message) -> Option<News> {

@@ -2,7 +2,7 @@
 
 use super::jetstream::{Entry, Stamp};
 use crate::lease::{Candidate, Session, Term};
-use crate::store::Holder;
+use crate::store::{Holder, Report};
 use crate::time::{BootInstant, millis, wall_clock_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -190,6 +190,13 @@ impl Snapshot {
         Some(self.hold_until.unwrap_or_else(by_record)).filter(|&until| until > now)
     }
 
+    /// The report about the shard at present.
+    pub fn report(&self) -> Report {
+        let now = BootInstant::now();
+        let holder = (!self.left(now).is_zero()).then(|| self.holder(now));
+        Report { holder, last_term: self.term().map(Term) }
+    }
+
     pub fn holder(&self, now: BootInstant) -> Holder {
         let Some(record) = self.record() else { return Holder::stranger() };
         Holder {
@@ -230,19 +237,11 @@ impl LedMark {
 mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
-    use proptest::prelude::*;
 
     const START: BootInstant = BootInstant::from_nanos(1_000_000_000_000);
 
     fn record() -> Record {
-        let candidate = Candidate {
-            shard: "s".parse().unwrap(),
-            owner: "me".to_owned(),
-            session: Session::from_record("session"),
-            host: "host".to_owned(),
-            pid: 7,
-            lease: Duration::from_micros(1_500_001),
-        };
+        let candidate = Candidate { lease: Duration::from_micros(1_500_001), ..Candidate::example() };
         Record::new(&candidate, Some(9), 0)
     }
 
@@ -358,14 +357,5 @@ mod tests {
         assert!(!ours.is_same(&snapshot(Record { session: Session::from_record("other"), ..record() })));
         assert!(!ours.is_same(&Snapshot { revision: 5, ..read.clone() }));
         assert!(!read.is_same(&Snapshot { stamp: Some(Stamp(1)), ..read.clone() }));
-    }
-
-    proptest! {
-        #[test]
-        fn no_number_in_a_record_makes_it_panic(lease_ms: u64, hold_ms: u64, term: u64, now: u64) {
-            let snapshot = snapshot(Record { lease_ms, hold_ms, term: Some(term), ..record() });
-            let now = BootInstant::from_nanos(now);
-            let _ = (snapshot.left(now), snapshot.hold_until(now), snapshot.holder(now));
-        }
     }
 }

@@ -9,24 +9,26 @@
 
 use super::Nats;
 use super::address::key_of;
-use super::bucket::Refusal;
+use super::bucket::Bucket;
+use super::connection::{Connection, Connections};
 use super::jetstream::{Stamp, is_deletion};
 use super::record::{Content, Snapshot};
 use crate::lease::Shard;
 use crate::store::{ErrorKind, StoreError};
-use crate::time::BootInstant;
-use async_nats::{Message, StatusCode};
+use crate::time::{BootInstant, nanos};
+use async_nats::{Message, StatusCode, Subscriber};
 use futures_util::StreamExt;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// How often the server says that it is there.
-pub const HEARTBEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A consumer that is silent for this long is gone.
 pub const SILENCE: Duration = Duration::from_secs(11);
 /// The server forgets a consumer without a listener after this time.
-pub const INACTIVE: Duration = Duration::from_secs(10);
+const INACTIVE: Duration = Duration::from_secs(10);
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -59,14 +61,10 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
     let connections = &store.bucket.connections;
     let connection = connections.connection().await?;
     let before = connection.denials();
-    let inbox = connection.client.new_inbox();
-    let subscribed = connection.client.subscribe(inbox.clone()).await;
-    let mut messages = subscribed.map_err(|error| {
-        connections.discard(&connection);
-        StoreError::not_applied(format!("cannot subscribe in {}: {error}", connection.server))
-    })?;
+    let (inbox, mut messages) = open_inbox(connections, &connection).await?;
     let begun = BootInstant::now();
-    consume(store, shard, &inbox).await?;
+    let filter = ("filter_subject", json!(store.bucket.address().subject(&key_of(shard))));
+    consume(&store.bucket, &inbox, filter, "new").await?;
     // From here on nothing is missed. This shows what came before.
     store.look(shard).await?;
     *pause = LEAST_PAUSE;
@@ -104,34 +102,41 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
     }
 }
 
-async fn consume(store: &Nats, shard: &Shard, inbox: &str) -> Result<(), StoreError> {
-    let bucket = &store.bucket;
-    let stream = bucket.address().stream();
-    let name = format!("CONSUMER.CREATE.{stream}");
-    let request = json!({
-        "stream_name": stream,
-        "config": {
-            "deliver_subject": inbox,
-            "filter_subject": bucket.address().subject(&key_of(shard)),
-            "deliver_policy": "new",
-            "ack_policy": "none",
-            "max_deliver": 1,
-            "replay_policy": "instant",
-            "idle_heartbeat": nanos(HEARTBEAT),
-            "inactive_threshold": nanos(INACTIVE),
-            "mem_storage": true,
-            "num_replicas": 1,
-        },
-    });
-    match bucket.ask(&name, &request).await {
-        Ok(_) => Ok(()),
-        Err(Refusal::Api(error)) => Err(bucket.refused(&name, &error)),
-        Err(Refusal::Error(error)) => Err(error),
-    }
+/// Subscribes to an inbox of our own, for the messages of a consumer.
+pub async fn open_inbox(
+    connections: &Connections,
+    connection: &Arc<Connection>,
+) -> Result<(String, Subscriber), StoreError> {
+    let inbox = connection.client.new_inbox();
+    let messages = connection.client.subscribe(inbox.clone()).await.map_err(|error| {
+        connections.discard(connection);
+        StoreError::not_applied(format!("cannot subscribe in {}: {error}", connection.server))
+    })?;
+    Ok((inbox, messages))
 }
 
-pub fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+/// Makes a consumer that pushes what `filter` names into `inbox`, and a heartbeat. Returns the server's answer.
+pub async fn consume(
+    bucket: &Bucket,
+    inbox: &str,
+    filter: (&str, Value),
+    deliver_policy: &str,
+) -> Result<Value, StoreError> {
+    let stream = bucket.address().stream();
+    let mut config = json!({
+        "deliver_subject": inbox,
+        "deliver_policy": deliver_policy,
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "replay_policy": "instant",
+        "idle_heartbeat": nanos(HEARTBEAT),
+        "inactive_threshold": nanos(INACTIVE),
+        "mem_storage": true,
+        "num_replicas": 1,
+    });
+    config[filter.0] = filter.1;
+    let name = format!("CONSUMER.CREATE.{stream}");
+    bucket.request(&name, &json!({ "stream_name": stream, "config": config })).await
 }
 
 pub fn number(message: &Message, header: &str) -> Option<u64> {

@@ -50,7 +50,7 @@ impl Administration for Redis {
         let reply = script::run(&self.client, &self.scripts.forget, &keys, &arguments, None).await?;
         match reply.kind() {
             "released" => {
-                self.seen().remove(shard);
+                self.seen.lock().remove(shard);
                 Ok(Release::Released)
             }
             "not held" => Ok(Release::NotHeld),

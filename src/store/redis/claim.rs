@@ -60,7 +60,7 @@ impl Leases for Redis {
         }
         let Some(holder) = self.holder(shard, &reply, 0)? else { return Ok(Observation::Free) };
         // Stored even if the shard was never claimed: a slot may be claimed after it was only looked at.
-        self.seen().entry(shard.clone()).or_default().rival = Some(rival(&holder, sent));
+        self.seen.lock().entry(shard.clone()).or_default().rival = Some(rival(&holder, sent));
         Ok(Observation::Held(holder))
     }
 
@@ -72,7 +72,7 @@ impl Leases for Redis {
         shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
         let (order, now) = (self.next_order(), rfc3339(wall_clock_millis()));
-        let seen = self.seen().get(&candidate.shard).cloned().unwrap_or_default();
+        let seen = self.seen.lock().get(&candidate.shard).cloned().unwrap_or_default();
         let lease = millis(candidate.lease);
         // If this process did not claim, this cannot be the renewal of a lease that anything remembers.
         let began = if seen.began == 0 { wall_clock_millis() } else { seen.began };
@@ -142,7 +142,7 @@ impl Redis {
     /// Some if no candidate may have the lease before that instant: the time that a rival's lease had left when it was
     /// last seen.
     fn rival_until(&self, shard: &Shard, last: &str, released: bool) -> Option<BootInstant> {
-        let seen = self.seen();
+        let seen = self.seen.lock();
         let rival = seen.get(shard)?.rival.as_ref().filter(|_| !released)?;
         let same = rival.session.as_ref().is_none_or(|session| last.is_empty() || session.as_str() == last);
         same.then_some(rival.until)
@@ -150,7 +150,7 @@ impl Redis {
 
     /// Remembers that `holder` was in the way of a request that was sent at `sent`.
     fn refused_by(&self, candidate: &Candidate, holder: &Holder, sent: BootInstant) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         let seen = seen.entry(candidate.shard.clone()).or_default();
         seen.lease_millis = millis(candidate.lease);
         seen.rival = Some(rival(holder, sent));
@@ -163,8 +163,8 @@ impl Redis {
         let deleted = (!wait.is_zero()).then(|| now.plus(wait));
         let rival = self.rival_until(&candidate.shard, last, released).filter(|&until| now < until);
         let seen = Seen { lease_millis: millis(candidate.lease), began, started_at, rival: None };
-        self.seen().insert(candidate.shard.clone(), seen);
-        self.subscription().take();
+        self.seen.lock().insert(candidate.shard.clone(), seen);
+        self.subscription.lock().take();
         Ok(Grant { term: Term(term), start_after: deleted.max(rival), doubt: Doubt::Forgotten })
     }
 }

@@ -118,7 +118,7 @@ impl Redis {
     /// Remembers the lease of a candidate that another program kept from leading. Its key ends by the server's clock,
     /// and nothing shows whether it was given back, so this is no rival that must be waited for.
     pub(super) fn taken_from(&self, shard: &Shard, lease_millis: u64) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         let seen = seen.entry(shard.clone()).or_default();
         seen.lease_millis = lease_millis;
     }

@@ -128,9 +128,8 @@ pub async fn run(
     let about = client.about(talk.place(), keys);
     let answer = answer.map_err(|failure| failure.conclude(about))?;
     let mut reply = Reply::read(answer, talk.place())?;
-    if let Some((_, counts)) = replicas
+    if let Some((wanted, counts)) = replicas
         && counts(&reply)
-        && let Some((wanted, _)) = replicas
     {
         reply.replicas = Some(wait(&talk, wanted).await.map_err(|failure| {
             // The script was applied, whatever this error says.

@@ -67,7 +67,7 @@ impl Redis {
     pub(super) async fn wait_for_release(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         let channels: Vec<String> = shards.iter().map(|shard| self.channel(shard)).collect();
         // Dropped with this future, if the caller cancels the wait.
-        let mut known = self.subscription().take().filter(|subscription| subscription.is_of(&channels));
+        let mut known = self.subscription.lock().take().filter(|subscription| subscription.is_of(&channels));
         loop {
             let (mut subscription, mut heard) = if let Some(subscription) = known.take() {
                 (subscription, None)
@@ -86,7 +86,7 @@ impl Redis {
                 };
             }
             if let Some(index) = heard {
-                *self.subscription() = Some(subscription);
+                *self.subscription.lock() = Some(subscription);
                 return Ok(index);
             }
             if subscription.was_short() {

@@ -82,17 +82,7 @@ mod tests {
     use crate::notes::history::CRASHED;
 
     fn entry(term: u64, ended: Option<&str>) -> Entry {
-        Entry {
-            term: Term(term),
-            owner: "a".to_owned(),
-            host: "h".to_owned(),
-            pid: 7,
-            from_millis: term,
-            to_millis: ended.map(|_| term),
-            ended: ended.map(str::to_owned),
-            ordered: None,
-            job: None,
-        }
+        Entry { to_millis: ended.map(|_| term), ended: ended.map(str::to_owned), ..Entry::example(term) }
     }
 
     #[test]

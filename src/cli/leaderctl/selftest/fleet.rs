@@ -60,9 +60,6 @@ pub struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     /// Without candidates, in a scratch directory of its own. Nothing takes longer than `limit`.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new(setting: &'a Setting, name: &str, limit: Duration) -> io::Result<Self> {
         let scratch = setting.scratch.join(name);
         fs::create_dir(&scratch)?;
@@ -80,9 +77,6 @@ impl<'a> Fleet<'a> {
     }
 
     /// Starts the candidates, each with its own way to the store where there are `ways`: a URL and a proxy each.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn crew(&mut self, url: Option<&Secret>, ways: Vec<(Secret, Proxy)>, flags: &[&str]) -> io::Result<()> {
         let mut ways = ways.into_iter();
         for index in 1..=CANDIDATES {
@@ -143,9 +137,6 @@ impl<'a> Fleet<'a> {
     }
 
     /// Sets a candidate's wall clock this many seconds off.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn set_wall_clock(&self, owner: &str, seconds: i64) -> io::Result<()> {
         let beside = self.scratch.join("clock.new");
         fs::write(&beside, seconds.to_string())?;
@@ -190,25 +181,16 @@ impl<'a> Fleet<'a> {
     }
 
     /// Waits until some tree is alive, and returns its life.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub async fn leader(&mut self) -> Result<Life, Trouble> {
         self.leader_where("nobody led", |_| true).await
     }
 
     /// Another tree took over from this one.
-    ///
-    /// # Errors
-    /// When none does.
     pub async fn successor(&mut self, leader: &Life) -> Result<Life, Trouble> {
         self.leader_where("nobody took over", |life| life.term > leader.term).await
     }
 
     /// The same tree is still the only one that there ever was.
-    ///
-    /// # Errors
-    /// When it is not.
     pub async fn undisturbed(&mut self, leader: &Life) -> Result<(), Trouble> {
         let now = self.leader().await?;
         if now.term == leader.term && self.stamps.lives()?.len() == 1 {
@@ -218,9 +200,6 @@ impl<'a> Fleet<'a> {
     }
 
     /// This tree is the one that is alive.
-    ///
-    /// # Errors
-    /// When it is not.
     pub async fn still(&mut self, leader: &Life) -> Result<(), Trouble> {
         if self.leader().await?.term == leader.term {
             return Ok(());
@@ -297,9 +276,6 @@ impl<'a> Fleet<'a> {
     }
 
     /// The lives of all trees.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn lives(&mut self) -> io::Result<Vec<Life>> {
         self.stamps.lives()
     }

@@ -10,7 +10,6 @@ use super::super::history::{self, ended};
 use super::super::noted::note;
 use super::super::timeline::{Mark, State, Stretch};
 use crate::lease::Shard;
-use crate::store::Holder;
 use crate::text::on_one_line;
 use crate::time::{rfc3339, rfc3339_seconds};
 use std::cmp::Reverse;
@@ -81,14 +80,9 @@ impl Wish {
     }
 
     fn accepts(&self, shard: &Shard, seen: &Seen) -> bool {
-        let words = self.search.to_lowercase();
-        let has = |text: &str| text.to_lowercase().contains(&words);
-        let of_holder = |holder: &Holder| has(&holder.owner) || holder.host.as_deref().is_some_and(has);
+        let in_note = || note(&seen.shown).to_lowercase().contains(&self.search.to_lowercase());
         (self.condition.is_empty() || seen.condition().name() == self.condition)
-            && (words.is_empty()
-                || has(shard.as_str())
-                || seen.holder().is_some_and(of_holder)
-                || has(&note(&seen.shown)))
+            && (seen.is_called(shard, &self.search) || in_note())
     }
 
     fn span(&self) -> u64 {

@@ -64,7 +64,8 @@ impl View {
 
     /// The lines of a terminal of this size.
     pub fn lines(&mut self, picture: &Picture, rows: usize, columns: usize) -> Vec<String> {
-        let mut found: Vec<_> = picture.shards.iter().filter(|(shard, seen)| self.accepts(shard, seen)).collect();
+        let is_meant = |(shard, seen): &(&Shard, &Seen)| seen.is_called(shard, &self.search);
+        let mut found: Vec<_> = picture.shards.iter().filter(is_meant).collect();
         found.sort_by_key(|(_, seen)| Reverse(seen.condition()));
         let place = found.iter().position(|(shard, _)| Some(*shard) == self.chosen.as_ref()).unwrap_or(0);
         let place = place.saturating_add_signed(std::mem::take(&mut self.step)).min(found.len().saturating_sub(1));
@@ -80,15 +81,6 @@ impl View {
         lines.resize(rows.saturating_sub(1).max(lines.len()), String::new());
         lines.push(self.foot(columns));
         lines
-    }
-
-    fn accepts(&self, shard: &Shard, seen: &Seen) -> bool {
-        let words = self.search.to_lowercase();
-        let has = |text: &str| text.to_lowercase().contains(&words);
-        let holder = seen.holder();
-        words.is_empty()
-            || has(shard.as_str())
-            || holder.is_some_and(|holder| has(&holder.owner) || holder.host.as_deref().is_some_and(has))
     }
 
     fn foot(&self, columns: usize) -> String {
@@ -171,7 +163,7 @@ fn row(shard: &Shard, seen: &Seen) -> [String; 6] {
     let holder = seen.holder();
     let since = seen.since().map(|since| coarse(Duration::from_millis(wall_clock_millis().saturating_sub(since))));
     [
-        seen.condition().word().to_owned(),
+        seen.condition().word(),
         shard.to_string(),
         holder.map(|holder| holder.owner.clone()).unwrap_or_default(),
         holder.and_then(|holder| holder.host.clone()).unwrap_or_default(),

@@ -1,0 +1,44 @@
+//! The table of mounts, as `/proc/self/mountinfo` shows it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+/// A line of proc_pid_mountinfo(5): `36 35 98:0 ROOT POINT OPTIONS TAGS... - KIND SOURCE OPTIONS`.
+#[derive(Debug)]
+pub struct Mount<'a> {
+    pub id: &'a str,
+    /// `MAJOR:MINOR`.
+    pub device: &'a str,
+    /// The directory of the file system that is mounted.
+    pub root: OsString,
+    pub point: OsString,
+    pub kind: &'a str,
+    /// Those of the mount, and those of the file system.
+    pub options: [&'a str; 2],
+}
+
+/// The mounts in their order: a later one may hide an earlier one.
+pub fn mounts(table: &str) -> impl DoubleEndedIterator<Item = Mount<'_>> {
+    table.lines().filter_map(|line| {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ');
+        let mut next = || fields.next();
+        let (id, _parent, device, root, point, own) = (next()?, next()?, next()?, next()?, next()?, next()?);
+        let mut fields = system.split(' ');
+        let (kind, options) = (fields.next()?, [own, fields.nth(1).unwrap_or_default()]);
+        Some(Mount { id, device, root: unescape(root), point: unescape(point), kind, options })
+    })
+}
+
+/// Undoes the kernel's escapes: it writes a space, a tab, a line break and a backslash as three octal digits.
+fn unescape(text: &str) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\').then(|| after.get(..3)).flatten();
+        let octal = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(bytes)
+}
