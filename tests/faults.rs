@@ -1,6 +1,6 @@
 //! Two never run at once, whatever happens to processes, connections, the store and the clocks: three candidates
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
-#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
 
 #[path = "support/long_run.rs"]
 mod long_run;
@@ -623,6 +623,8 @@ mod random_faults {
         ("redis", || Box::new(crate::support::redis::Server::start())),
         #[cfg(feature = "postgres")]
         ("postgres", || Box::new(crate::support::postgres::Server::start())),
+        #[cfg(feature = "mysql")]
+        ("mysql", || Box::new(crate::support::mysql::Server::start())),
         #[cfg(feature = "nats")]
         ("nats", || Box::new(crate::support::nats::Server::start())),
         #[cfg(feature = "etcd")]

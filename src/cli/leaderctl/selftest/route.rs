@@ -160,18 +160,18 @@ fn of_endpoint(rest: &str) -> Result<Route, String> {
 
 #[cfg(all(
     test,
-    any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")
+    any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")
 ))]
 mod tests {
     use super::*;
 
-    #[cfg(any(feature = "dynamodb", all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")))]
+    #[cfg(any(feature = "dynamodb", all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")))]
     fn of(url: &str) -> Result<Route, String> {
         Route::of(url, &Location::from_url(url).unwrap())
     }
 
     #[test]
-    #[cfg(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+    #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
     fn the_host_alone_is_replaced() {
         let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
         for (url, host, port, through) in [
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+    #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
     fn what_no_proxy_can_stand_before_is_told_and_repeats_nothing() {
         for (url, why) in [
             ("file:/var/lib/hunter2", "network"),
