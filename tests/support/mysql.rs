@@ -175,6 +175,8 @@ fn defaults(data: &Path, socket: &Path) -> Vec<String> {
         "--no-defaults".to_owned(),
         format!("--datadir={}", data.display()),
         format!("--socket={}", socket.display()),
+        // Ours may be closed to it.
+        format!("--tmpdir={}", data.display()),
         "--innodb-flush-log-at-trx-commit=2".to_owned(),
         "--innodb-buffer-pool-size=8M".to_owned(),
         "--innodb-log-file-size=4M".to_owned(),
@@ -223,7 +225,7 @@ fn template() -> &'static Path {
             let scratch = TempDir::new().expect("a scratch directory");
             give_to_servant(scratch.path());
             let (data, setup) = (scratch.path().join("data"), scratch.path().join("setup.sql"));
-            run(as_servant("mariadb-install-db").args([
+            run(as_servant("mariadb-install-db").env("TMPDIR", scratch.path()).args([
                 "--no-defaults",
                 &format!("--datadir={}", data.display()),
                 "--auth-root-authentication-method=normal",
