@@ -1049,6 +1049,8 @@ fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request()
             format!("redis://127.0.0.1:{port}"),
             #[cfg(feature = "postgres")]
             format!("postgres://me@127.0.0.1:{port}/db"),
+            #[cfg(feature = "mysql")]
+            format!("mysql://me@127.0.0.1:{port}/db"),
             #[cfg(feature = "nats")]
             format!("nats://127.0.0.1:{port}/locks"),
             #[cfg(feature = "etcd")]

@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until};
 use support::server::{Server, prepare};
-use support::{dynamo, etcd, nats, postgres, redis};
+use support::{dynamo, etcd, mysql, nats, postgres, redis};
 
 const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms", "--grace", "1s"];
 /// A minute of the default timing.
@@ -104,6 +104,18 @@ fn postgres() {
         server.sql(sum).parse::<u64>().expect("a number") - asked
     };
     bench("PostgreSQL", &server, count).costs(12, 6);
+}
+
+#[test]
+fn mysql() {
+    let server = mysql::Server::start();
+    let mut asked = 0;
+    // Of the packets that ask something, those of the counting client are its login, its statement and its end.
+    let count = || {
+        asked += 1;
+        server.requests() - asked
+    };
+    bench("MySQL", &server, count).costs(12, 30);
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod check;
 mod claim;
 mod connection;
 mod failure;
+mod get_lock;
 mod list;
 mod notes;
 mod proof;
@@ -42,24 +43,28 @@ pub use address::{Address, Place, PublicKey};
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
 use crate::store::tls::install_provider;
+use get_lock::GetLock;
 use server::{Answer, Server};
 use statement::Seen;
 use std::time::Duration;
 
 pub struct Mysql {
     server: Server,
+    get_lock: Option<GetLock>,
 }
 
 /// What a look at a shard showed.
 struct Look {
     seen: Seen,
+    /// The holder of the lock of GET_LOCK, if it is not one of our own sessions.
+    stranger: Option<Holder>,
 }
 
 impl Look {
     fn holder(&self) -> Option<Holder> {
         match &self.seen {
             Seen::Record(record) if !record.free => Some(record.holder()),
-            Seen::Record(_) | Seen::Absent | Seen::Garbage => None,
+            Seen::Record(_) | Seen::Absent | Seen::Garbage => self.stranger.clone(),
         }
     }
 }
@@ -71,7 +76,8 @@ impl Mysql {
     /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         install_provider();
-        Ok(Self { server: Server::new(address, request_timeout)? })
+        let get_lock = address.get_lock.as_deref().map(GetLock::new).transpose()?;
+        Ok(Self { server: Server::new(address, request_timeout)?, get_lock })
     }
 
     fn garbage(&self, shard: &Shard) -> StoreError {
@@ -92,10 +98,14 @@ impl Mysql {
 
     async fn look(&self, shard: &Shard) -> Result<Look, StoreError> {
         let server = &self.server;
-        let answer = server.ask(&server.site, |_| server.statements.look(shard)).await?;
+        let holder = self.get_lock.as_ref().map(|get_lock| format!("; {}", get_lock.holder())).unwrap_or_default();
+        let answer = server.ask(&server.site, |_| server.statements.look(shard) + &holder).await?;
+        let holder = answer.outcomes.get(1).and_then(|outcome| outcome.rows.first()?.number(0));
+        let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.is_ours(*id));
+        let stranger = stranger.map(|(get_lock, id)| get_lock.stranger(id));
         match self.seen(&answer, 0)? {
             Seen::Garbage => Err(self.garbage(shard)),
-            seen => Ok(Look { seen }),
+            seen => Ok(Look { seen, stranger }),
         }
     }
 }

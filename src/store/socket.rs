@@ -51,6 +51,7 @@ impl Socket {
         Ok(())
     }
 
+    #[cfg(feature = "postgres")]
     pub fn local_port(&self) -> io::Result<Option<u16>> {
         match self {
             Self::Tcp(stream) => Ok(Some(stream.local_addr()?.port())),

@@ -107,6 +107,12 @@ impl Server {
         command
     }
 
+    /// How many statements and lists of statements it was asked, of which the client that counts has one.
+    pub fn requests(&self) -> u64 {
+        let count = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'questions'";
+        self.sql(count).parse().expect("a number")
+    }
+
     /// Lets the table's memory reach an hour back.
     pub fn age(&self, table: &str) {
         self.sql(&format!("UPDATE {table} SET since = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR WHERE shard = ''"));

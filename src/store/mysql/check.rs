@@ -8,6 +8,7 @@ use super::Mysql;
 use super::address::Place;
 use super::connection::Connection;
 use super::failure::Site;
+use super::get_lock::{GetLock, Taken};
 use super::list;
 use super::notes::{OneNote, page_name};
 use super::server::Server;
@@ -163,6 +164,9 @@ impl Administration for Mysql {
         findings.push(finding(try_notes(server).await, &note)?);
         if readable {
             check_memory(server, connection, &mut findings).await?;
+        }
+        if let Some(get_lock) = &self.get_lock {
+            findings.push(check_lock(server, get_lock).await?);
         }
         Ok(findings)
     }
@@ -368,6 +372,18 @@ async fn check_memory(
         )
     });
     Ok(())
+}
+
+async fn check_lock(server: &Server, get_lock: &GetLock) -> Result<Finding, StoreError> {
+    let name = &get_lock.name;
+    match get_lock.take(server, lease::DEFAULT_LEASE).await {
+        Ok(Taken::Ours) => {
+            get_lock.let_go(server).await;
+            Ok(Finding::good(format!("the lock {name:?} of GET_LOCK is free and can be taken")))
+        }
+        Ok(Taken::Theirs(holder)) => Ok(Finding::good(format!("the lock {name:?} is held: {}", holder.owner))),
+        Err(error) => finding(Err(error), ""),
+    }
 }
 
 #[cfg(test)]

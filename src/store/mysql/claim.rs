@@ -3,12 +3,14 @@
 //! The hazards are those of the store: see its module.
 
 use super::Mysql;
+use super::get_lock::{GetLock, Taken};
 use super::server::Answer;
 use super::statement::{Seen, micros};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
 use crate::store::{Claim, Doubt, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// How often a claim or renewal that was contradicted asks again: another process wrote in between.
@@ -17,7 +19,24 @@ const MOST_ATTEMPTS: usize = 5;
 #[async_trait::async_trait]
 impl Leases for Mysql {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        self.claim_row(candidate, BootInstant::now()).await
+        let sent = BootInstant::now();
+        let Some(get_lock) = &self.get_lock else { return self.claim_row(candidate, sent).await };
+        // The lock first: a candidate with the row but without the lock would keep other candidates from the row for
+        // nothing.
+        let mut provisional = Provisional(Some(get_lock));
+        if let Taken::Theirs(stranger) = get_lock.take(&self.server, candidate.lease).await? {
+            // If a leader of ours holds both, its row says more. A row of our own, from a leadership that was lost,
+            // says nothing.
+            let holder = self.look(&candidate.shard).await?.holder();
+            let holder = holder.filter(|holder| holder.session.as_ref() != Some(&candidate.session));
+            return Ok(Claim::Refused(holder.unwrap_or(stranger)));
+        }
+        let claim = self.claim_row(candidate, sent).await?;
+        match &claim {
+            Claim::Granted(_) => provisional.0 = None,
+            Claim::Refused(_) => get_lock.let_go(&self.server).await,
+        }
+        Ok(claim)
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -32,11 +51,21 @@ impl Leases for Mysql {
         shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
         let (renewal, orders) = self.renew_row(candidate, term, sequence, shards).await?;
-        Ok(Renewed { renewal, orders })
+        let Some(get_lock) = self.get_lock.as_ref().filter(|_| !matches!(renewal, Renewal::Lost(_))) else {
+            return Ok(Renewed { renewal, orders });
+        };
+        match get_lock.take(&self.server, candidate.lease).await? {
+            Taken::Ours => Ok(Renewed { renewal, orders }),
+            Taken::Theirs(stranger) => Ok(Renewed::alone(Renewal::Lost(Some(stranger)))),
+        }
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (server, sent) = (&self.server, BootInstant::now().as_nanos());
+        // The lock first, so that a standby that finds the row free finds it free. The tree is dead.
+        if let Some(get_lock) = &self.get_lock {
+            get_lock.let_go(server).await;
+        }
         let answer = server.ask(&server.site, |_| server.statements.release(candidate, term, sent)).await?;
         let before = match self.seen(&answer, 1)? {
             // The statement was sent twice, and was applied the first time.
@@ -49,6 +78,32 @@ impl Leases for Mysql {
 
     async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
         std::future::pending().await
+    }
+
+    async fn doubted(&self, _shard: &Shard) {
+        match self.get_lock.as_ref().map(GetLock::end) {
+            None => std::future::pending().await,
+            Some(None) => {}
+            Some(Some(mut end)) => while end.changed().await.is_ok() {},
+        }
+    }
+
+    fn with_lease_files(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        match &self.get_lock {
+            None => act(&[]),
+            Some(get_lock) => act(&[get_lock.descriptor()]),
+        }
+    }
+}
+
+/// Gives the lock of GET_LOCK up unless the claim was granted, even if the claim is cancelled.
+struct Provisional<'a>(Option<&'a GetLock>);
+
+impl Drop for Provisional<'_> {
+    fn drop(&mut self) {
+        if let Some(get_lock) = self.0 {
+            get_lock.abandon();
+        }
     }
 }
 

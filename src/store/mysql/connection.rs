@@ -12,6 +12,7 @@
 use super::address::{Address, Place, PublicKey};
 use super::failure::{Site, Trouble};
 use super::proof::{self, CACHING};
+use super::statement::LIST_PAGE;
 use super::wire::{self, Garbled, Greeting, Head, Line, LoginAnswer, Row, capability, status};
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
@@ -27,6 +28,10 @@ use tokio_rustls::TlsConnector;
 
 /// A session of the server that nobody uses is closed after this many seconds: our process may be gone without a sign.
 const IDLE: u64 = 3600;
+/// A request has fewer statements, and an answer fewer rows. A server that counts on without an end is not heard to its
+/// end: what is short in a packet takes more memory here.
+const MOST_OUTCOMES: usize = 100;
+const MOST_ROWS: usize = 2 * LIST_PAGE;
 /// A login has fewer steps.
 const MOST_STEPS: usize = 8;
 
@@ -236,6 +241,9 @@ impl Pipe {
 
     /// Reads the answer to one statement. Returns the status after it.
     async fn outcome(&mut self, outcomes: &mut Vec<Outcome>) -> Result<u16, Trouble> {
+        if outcomes.len() >= MOST_OUTCOMES {
+            return Err(Trouble::Garbled);
+        }
         let columns = match Head::read(&self.packet().await?)? {
             Head::Done { changed, status } => {
                 outcomes.push(Outcome { changed, rows: Vec::new() });
@@ -253,7 +261,8 @@ impl Pipe {
         let mut rows = Vec::new();
         loop {
             match Line::read(&self.packet().await?, columns)? {
-                Line::Row(row) => rows.push(row),
+                Line::Row(row) if rows.len() < MOST_ROWS => rows.push(row),
+                Line::Row(_) => return Err(Trouble::Garbled),
                 Line::Failed(complaint) => return Err(Trouble::Complaint(complaint)),
                 Line::End { status } => {
                     outcomes.push(Outcome { changed: 0, rows });

@@ -84,8 +84,6 @@ pub struct Statements {
     pub table: String,
     /// The names of the database and of the table, as texts.
     place: (String, String),
-    /// The lock that is held in addition, as a text.
-    pub get_lock: Option<String>,
 }
 
 impl Statements {
@@ -93,7 +91,6 @@ impl Statements {
         Self {
             table: format!("{}.{}", quoted(&address.database), quoted(&address.table)),
             place: (text(&address.database), text(&address.table)),
-            get_lock: address.get_lock.as_deref().map(text),
         }
     }
 

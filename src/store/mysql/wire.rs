@@ -34,8 +34,8 @@ const COLLATION: u8 = 45;
 /// The longest packet that we accept to be sent, as we tell the server.
 const LONGEST_PACKET: u32 = 1 << 24;
 const QUERY: u8 = 3;
-/// Our answers have fewer columns.
-const MOST_COLUMNS: u64 = 256;
+/// Our answers have fewer columns. A value takes a byte in a packet, and some more here.
+const MOST_COLUMNS: u64 = 64;
 
 /// A packet that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
