@@ -1,6 +1,13 @@
 //! Two never run at once, whatever happens to processes, connections, the store and the clocks: three candidates
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
-#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
+#![cfg(any(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 #[path = "support/long_run.rs"]
 mod long_run;

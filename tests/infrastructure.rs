@@ -1,7 +1,14 @@
 //! What examples/infrastructure makes is enough for an election, and not too much: each file is applied to a real server,
 //! a candidate leads with what it grants, and a reader looks and changes nothing.
 
-#![cfg(all(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
+#![cfg(all(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 mod support;
 

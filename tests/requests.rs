@@ -2,7 +2,14 @@
 //!
 //! All times are a fifth of the default ones, so a minute of the default timing takes twelve seconds.
 
-#![cfg(all(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
+#![cfg(all(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 #[macro_use]
 mod support;

@@ -150,7 +150,7 @@ impl Location {
     /// # Errors
     /// What the store says about a wrong configuration. Opening touches no lease.
     #[cfg_attr(
-        not(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "mysql", feature = "nats")),
+        not(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats")),
         expect(clippy::unused_async, reason = "only some stores have to be waited for")
     )]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {

@@ -245,7 +245,8 @@ fn the_records_of_mysql_stay_as_they_are() {
         let mut lines = Vec::new();
         let ask = |statement: &str| server.sql(statement).lines().map(str::to_owned).collect::<Vec<_>>();
         let of = |table: &str| format!("table_schema = '{DATABASE}' AND table_name = '{table}'");
-        for table in ask(&format!("SELECT table_name FROM information_schema.tables WHERE table_schema = '{DATABASE}'")) {
+        for table in ask(&format!("SELECT table_name FROM information_schema.tables WHERE table_schema = '{DATABASE}'"))
+        {
             let columns = ask(&format!(
                 "SELECT CONCAT(column_name, ' ', column_type, ' nullable ', is_nullable, ' ', column_key) \
                  FROM information_schema.columns WHERE {} ORDER BY ordinal_position",

@@ -57,7 +57,10 @@ async fn who_may_not_make_the_table_is_told_what_is_missing() {
     let url = table.url_as(&user).replace(&format!("table={}&", table.name), "table=never&");
     let error = open(&url).prepare().await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains(&format!("GRANT CREATE, TRIGGER, SELECT, INSERT, UPDATE ON `{DATABASE}`.*")), "{error}");
+    assert!(
+        error.message.contains(&format!("GRANT CREATE, TRIGGER, SELECT, INSERT, UPDATE ON `{DATABASE}`.*")),
+        "{error}"
+    );
     let never = table.url().replace(&format!("table={}&", table.name), "table=never&");
     let error = open(&never).claim(&candidate("one")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Misconfigured);

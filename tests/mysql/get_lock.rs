@@ -112,7 +112,8 @@ async fn a_leader_whose_lock_was_taken_by_a_stranger_has_lost() {
     let term = lead(&store, &one).await;
     let ours = lock.holder();
     let _stranger = lock.stranger();
-    let waits = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND id <> {ours}");
+    let waits =
+        format!("SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND id <> {ours}");
     eventually("the stranger waits", || lock.table.sql(&waits) != "0").await;
     lock.table.sql(&format!("KILL {ours}"));
     eventually("the stranger has it", || !["NULL", &ours].contains(&lock.holder().as_str())).await;

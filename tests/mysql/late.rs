@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::support::proxy::{NetworkFault, Proxy};
-use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::lease::Term;
+use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Release, Renewal};
 use std::future::Future;
 

@@ -35,7 +35,8 @@ fn server(full: Option<String>) -> (u16, mpsc::Receiver<Vec<u8>>) {
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         // Without TLS.
-        let greeting = b"\x0a8.0.36\0\x08\0\0\0abcdefgh\0\xff\xf7\x2d\x02\0\xff\xdf\x15\0\0\0\0\0\0\0\0\0\0ijklmnopqrst\0\
+        let greeting =
+            b"\x0a8.0.36\0\x08\0\0\0abcdefgh\0\xff\xf7\x2d\x02\0\xff\xdf\x15\0\0\0\0\0\0\0\0\0\0ijklmnopqrst\0\
                          caching_sha2_password\0";
         say(&mut stream, 0, greeting);
         let login = hear(&mut stream);

@@ -20,7 +20,6 @@ mod rows;
 mod settings;
 
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Store;
 use leaderrun::internals::store::mysql::{Address, Mysql};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -45,7 +45,9 @@ async fn a_row_of_something_else_is_named() {
     table.sql("DROP TABLE $T_notes");
     let error = store.read(&shard(), &Page::Orders).await.unwrap_err();
     assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("leaderctl store init"), "{error}");
-    table.sql("CREATE TABLE $T_notes (shard VARCHAR(200), page VARCHAR(100), text BLOB, expires_at DATETIME(6), changes INT)");
+    table.sql(
+        "CREATE TABLE $T_notes (shard VARCHAR(200), page VARCHAR(100), text BLOB, expires_at DATETIME(6), changes INT)",
+    );
     table.sql("INSERT INTO $T_notes VALUES ('db/main', 'orders', X'ff', NULL, 0)");
     let error = store.read(&shard(), &Page::Orders).await.unwrap_err();
     assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("written by something else"), "{error}");

@@ -95,8 +95,10 @@ async fn ten_thousand_shards_are_listed_in_a_moment() {
     assert_eq!(list.len(), 10_000);
     assert!(list.is_sorted_by(|(one, _), (other, _)| one < other) && list.iter().all(|(_, it)| it.holder.is_some()));
     // A name that no shard has, and wildcards that are letters here.
-    table.sql("INSERT INTO $T SELECT CONCAT('bad name', shard), term, session, owner, host, pid, beat, sent, lease_ms, \
-               since, expires, released FROM $T WHERE shard IN ('many/1')");
+    table.sql(
+        "INSERT INTO $T SELECT CONCAT('bad name', shard), term, session, owner, host, pid, beat, sent, lease_ms, \
+               since, expires, released FROM $T WHERE shard IN ('many/1')",
+    );
     assert_eq!(store.list("man_/").await.unwrap().len(), 0);
     assert_eq!(store.list("bad").await.unwrap().len(), 0);
     assert!(store.standbys("").await.unwrap().is_empty());

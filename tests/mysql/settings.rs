@@ -22,7 +22,11 @@ async fn works_with(settings: &'static [&'static str]) {
         let note = Note::lasting(text.to_owned(), None);
         assert_eq!(second.replace(&shard(), &Page::Orders, None, Some(&note)).await, Ok(true), "{settings:?}");
         let renewed = first.renew_and_read(&one, term, 1, &shards).await.unwrap();
-        assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, Some(vec![Some(note.clone())])), "{settings:?}");
+        assert_eq!(
+            (renewed.renewal, renewed.orders),
+            (Renewal::Renewed, Some(vec![Some(note.clone())])),
+            "{settings:?}"
+        );
         assert_eq!(second.replace(&shard(), &Page::Orders, Some("other"), Some(&note)).await, Ok(false));
         // Equal texts are a change as well.
         assert_eq!(second.replace(&shard(), &Page::Orders, Some(text), Some(&note)).await, Ok(true), "{settings:?}");
@@ -55,9 +59,19 @@ async fn quotes_backslashes_and_strictness_may_be_set_in_any_way() {
 async fn every_time_zone_and_every_isolation_level_will_do() {
     works_with(&["--default-time-zone=-11:30", "--transaction-isolation=SERIALIZABLE"]).await;
     works_with(&["--default-time-zone=+13:00", "--transaction-isolation=READ-UNCOMMITTED"]).await;
-    works_with(&["--transaction-isolation=READ-COMMITTED", "--log-bin", "--binlog-format=ROW"]).await;
-    works_with(&["--transaction-isolation=REPEATABLE-READ", "--log-bin", "--binlog-format=STATEMENT",
-        "--log-bin-trust-function-creators=1"])
+    works_with(&[
+        "--transaction-isolation=READ-COMMITTED",
+        "--log-bin",
+        "--binlog-format=ROW",
+        "--log-bin-trust-function-creators=1",
+    ])
+    .await;
+    works_with(&[
+        "--transaction-isolation=REPEATABLE-READ",
+        "--log-bin",
+        "--binlog-format=STATEMENT",
+        "--log-bin-trust-function-creators=1",
+    ])
     .await;
 }
 

@@ -103,6 +103,7 @@ impl Server {
     pub fn client(&self) -> Command {
         let mut command = Command::new("mariadb");
         command.args(["--no-defaults", "-N", "-B", "-h", "127.0.0.1", "-u", ADMIN, "-D", DATABASE]);
+        command.arg("--init-command=SET autocommit = 1");
         command.arg("-P").arg(self.port.to_string()).stdin(Stdio::null());
         command
     }

@@ -137,18 +137,19 @@ fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
     if files.cert.is_some() != files.key.is_some() {
         return Err("mysql:// needs both ssl-cert=FILE and ssl-key=FILE".to_owned());
     }
+    // As the clients do: who names an authority wants it to be asked.
+    let default = if files.ca.is_some() { TlsMode::VerifyCa } else { TlsMode::Prefer };
     let mode = match mode.as_deref() {
+        None => default,
         Some("disabled") => TlsMode::Disable,
         Some("required") => TlsMode::Require,
-        Some("verify-ca") => TlsMode::VerifyCa,
         Some("verify-identity") => TlsMode::VerifyFull,
+        Some("verify-ca") => TlsMode::VerifyCa,
         Some("preferred") => TlsMode::Prefer,
-        // As the clients do: who names an authority wants it to be asked.
-        None if files.ca.is_some() => TlsMode::VerifyCa,
-        None => TlsMode::Prefer,
         Some(_) => {
-            return Err("ssl-mode= of mysql:// is one of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY"
-                .to_owned());
+            return Err(
+                "ssl-mode= of mysql:// is one of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY".to_owned()
+            );
         }
     };
     Ok((mode, files))

@@ -147,7 +147,7 @@ impl Mysql {
         let memory = answer.outcomes.first().and_then(|outcome| outcome.rows.first());
         let memory = memory.ok_or_else(|| self.not_understood())?;
         let identity = memory.words(0).ok_or_else(|| self.not_understood())?;
-        let believed = memory.text(1).flatten() == Some(&identity);
+        let believed = memory.text(1) == Some(identity.as_str());
         let is_protected = memory.flag(3).unwrap_or(false);
         let before = memory.number(4).and_then(|millis| u64::try_from(millis).ok()).map(Duration::from_millis);
         let longest = before.unwrap_or_default().max(candidate.lease);

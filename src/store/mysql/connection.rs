@@ -116,11 +116,7 @@ impl Connection {
         let mut outcomes = Vec::new();
         let asked = self.ask(&statements, &mut outcomes).await;
         asked.map_err(|trouble| {
-            StoreError::not_applied(format!(
-                "cannot use {}: {}",
-                site.server,
-                site.unanswered(&trouble, false).message
-            ))
+            StoreError::not_applied(format!("cannot use {}: {}", site.server, site.unanswered(&trouble, false).message))
         })?;
         let row = |index| outcomes.get(index).and_then(|outcome: &Outcome| outcome.rows.first());
         let read = || Some((row(1)?.words(0)?, row(1)?.number(1)?, row(1)?.flag(2)?, row(2)?.words(0)?));

@@ -70,9 +70,9 @@ impl Site {
         let server = &self.server;
         match trouble {
             Trouble::Complaint(complaint) => self.not_let_in(complaint),
-            Trouble::Lost(error) => self.tls_failure(error).unwrap_or_else(|| {
-                StoreError::not_applied(format!("cannot reach {server}: {}", innermost(error)))
-            }),
+            Trouble::Lost(error) => self
+                .tls_failure(error)
+                .unwrap_or_else(|| StoreError::not_applied(format!("cannot reach {server}: {}", innermost(error)))),
             Trouble::TooMuch(complaint) => StoreError::not_applied(complaint),
             Trouble::Garbled | Trouble::Uncommitted => {
                 StoreError::not_applied(format!("cannot understand the answer of {server}: is it MySQL?"))

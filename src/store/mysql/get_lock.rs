@@ -241,11 +241,7 @@ impl GetLock {
 }
 
 /// The numbers in the answers to those of the statements that have rows.
-async fn numbers(
-    site: &Site,
-    connection: &mut Connection,
-    statements: &str,
-) -> Result<[Option<i64>; 2], StoreError> {
+async fn numbers(site: &Site, connection: &mut Connection, statements: &str) -> Result<[Option<i64>; 2], StoreError> {
     let mut outcomes = Vec::new();
     let asked = connection.ask(statements, &mut outcomes).await;
     asked.map_err(|trouble| site.unanswered(&trouble, false))?;

@@ -16,23 +16,23 @@ pub async fn list(store: &Mysql, prefix: &str, each: &mut EachPage<'_>) -> Resul
     loop {
         let answer = server.ask(&server.site, |_| server.statements.list(prefix, &last)).await?;
         let rows = answer.outcomes.first().map(|outcome| outcome.rows.as_slice()).unwrap_or_default();
-        let mut list = Vec::new();
+        let mut page = Vec::new();
         for row in rows {
             // Another program wrote a name that no shard has.
-            let Some(Ok(shard)) = row.text(0).flatten().map(str::parse::<Shard>) else { continue };
+            let Some(Ok(shard)) = row.text(0).map(str::parse::<Shard>) else { continue };
             let report = match Seen::read(row, 1) {
                 Seen::Record(record) => {
                     Report { holder: (!record.free).then(|| record.holder()), last_term: Some(record.term) }
                 }
                 Seen::Absent | Seen::Garbage => Report { holder: Some(Holder::stranger()), last_term: None },
             };
-            list.push((shard, report));
+            page.push((shard, report));
         }
-        listed += list.len();
+        listed += page.len();
         if listed > MOST_LISTED {
             return Err(allowance::too_long(&server.site.server));
         }
-        each(list);
+        each(page);
         let Some(end) = rows.last().filter(|_| rows.len() >= LIST_PAGE) else { return Ok(()) };
         last = end.words(0).ok_or_else(|| store.not_understood())?;
     }

@@ -83,9 +83,7 @@ impl OneNote {
 
     pub fn change(&self, expected: &str, draft: &Note) -> String {
         let (table, has, words, end) = (&self.table, self.has(expected), text(&draft.text), end(draft));
-        format!(
-            "UPDATE {table} AS n SET n.text = {words}, n.expires_at = {end}, n.changes = n.changes + 1 WHERE {has}"
-        )
+        format!("UPDATE {table} AS n SET n.text = {words}, n.expires_at = {end}, n.changes = n.changes + 1 WHERE {has}")
     }
 
     pub fn remove(&self, expected: &str) -> String {
@@ -145,10 +143,7 @@ impl Mysql {
 
 /// The note in the first columns of a row.
 fn read(row: &Row) -> Option<Note> {
-    let left = match row.text(1)? {
-        None => None,
-        Some(_) => Some(micros(row.number(1)?)),
-    };
+    let left = if row.is_null(1) { None } else { Some(micros(row.number(1)?)) };
     Some(Note::lasting(row.words(0)?, left))
 }
 
@@ -204,7 +199,7 @@ impl Notes for Mysql {
             let rows = answer.outcomes.first().map(|outcome| outcome.rows.as_slice()).unwrap_or_default();
             for row in rows {
                 // Another program wrote a name that no shard has.
-                let Some(Ok(shard)) = row.text(2).flatten().map(str::parse::<Shard>) else { continue };
+                let Some(Ok(shard)) = row.text(2).map(str::parse::<Shard>) else { continue };
                 standbys.push((shard, self.note(row)?));
             }
             if standbys.len() > MOST_LISTED {

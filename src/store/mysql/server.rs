@@ -63,9 +63,9 @@ impl Server {
     /// # Errors
     /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let user = address.user().ok_or_else(|| {
-            StoreError::misconfigured("mysql:// names no user: write mysql://USER@HOST/DATABASE")
-        })?;
+        let user = address
+            .user()
+            .ok_or_else(|| StoreError::misconfigured("mysql:// names no user: write mysql://USER@HOST/DATABASE"))?;
         let places: Vec<String> = address.places.iter().map(ToString::to_string).collect();
         let statements = Statements::new(address);
         let site = Site {
@@ -162,7 +162,7 @@ impl Server {
         connection.ask(&memory, &mut outcomes).await?;
         let row = outcomes.first().and_then(|outcome| outcome.rows.first()).ok_or(Trouble::Garbled)?;
         let identity = row.words(0).ok_or(Trouble::Garbled)?;
-        if row.text(1).flatten() == Some(&identity) {
+        if row.text(1) == Some(identity.as_str()) {
             return Ok(row.number(2));
         }
         connection.ask(&self.statements.remember(&identity), &mut outcomes).await.map(|()| None)

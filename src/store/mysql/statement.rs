@@ -165,7 +165,8 @@ impl Statements {
 
     /// Returns the change, and the row.
     pub fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> String {
-        let (shard, session, lease) = (text(candidate.shard.as_str()), candidate.session.as_str(), millis(candidate.lease));
+        let (shard, session, lease) =
+            (text(candidate.shard.as_str()), candidate.session.as_str(), millis(candidate.lease));
         let (table, session, expires, look) = (&self.table, text(session), after(lease), self.look(&candidate.shard));
         format!(
             "UPDATE {table} SET beat = {sequence}, lease_ms = {lease}, expires = {expires} \

@@ -200,7 +200,10 @@ pub enum LoginAnswer {
     Welcome,
     Refused(Complaint),
     /// Another plugin is to prove who we are, with this scramble.
-    Switch { plugin: String, scramble: Vec<u8> },
+    Switch {
+        plugin: String,
+        scramble: Vec<u8>,
+    },
     /// Words of the plugin.
     More(Vec<u8>),
 }
@@ -228,7 +231,10 @@ impl LoginAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Head {
     /// The statement has no rows. It changed so many.
-    Done { changed: u64, status: u16 },
+    Done {
+        changed: u64,
+        status: u16,
+    },
     Failed(Complaint),
     /// So many columns are described next, and then the rows come.
     Columns(u64),
@@ -299,20 +305,21 @@ fn end(packet: &[u8]) -> Result<u16, Garbled> {
 pub struct Row(pub Vec<Option<Vec<u8>>>);
 
 impl Row {
-    /// The outer None: there is no such column, or it is no text. The inner one: NULL.
-    pub fn text(&self, column: usize) -> Option<Option<&str>> {
-        match self.0.get(column)? {
-            None => Some(None),
-            Some(bytes) => std::str::from_utf8(bytes).ok().map(Some),
-        }
+    /// The text. None if there is no such column, or if it is NULL or no text.
+    pub fn text(&self, column: usize) -> Option<&str> {
+        std::str::from_utf8(self.0.get(column)?.as_deref()?).ok()
+    }
+
+    pub fn is_null(&self, column: usize) -> bool {
+        self.0.get(column).is_some_and(Option::is_none)
     }
 
     pub fn words(&self, column: usize) -> Option<String> {
-        self.text(column)?.map(str::to_owned)
+        self.text(column).map(str::to_owned)
     }
 
     pub fn number(&self, column: usize) -> Option<i64> {
-        self.text(column)??.parse().ok()
+        self.text(column)?.parse().ok()
     }
 
     pub fn flag(&self, column: usize) -> Option<bool> {
@@ -351,7 +358,10 @@ mod tests {
         assert_eq!(Head::read(b"\x00\x02\x00\x02\x00\x00\x00"), Ok(Head::Done { changed: 2, status: 2 }));
         assert_eq!(Head::read(b"\x03"), Ok(Head::Columns(3)));
         let row = Row(vec![Some(b"ab".to_vec()), None, Some(b"-7".to_vec())]);
-        assert_eq!((row.words(0).as_deref(), row.text(1), row.number(2), row.number(3)), (Some("ab"), Some(None), Some(-7), None));
+        assert_eq!(
+            (row.words(0).as_deref(), row.is_null(1), row.number(2), row.number(3)),
+            (Some("ab"), true, Some(-7), None)
+        );
         assert_eq!(Line::read(b"\x02ab\xfb\x02-7", 3), Ok(Line::Row(row)));
         assert_eq!(Line::read(b"\xfe\0\0\x0a\0", 3), Ok(Line::End { status: 10 }));
         assert_eq!(Line::read(b"\x02ab\xfb\x02-7", 2), Err(Garbled));

@@ -164,12 +164,22 @@ fn of_endpoint(rest: &str) -> Result<Route, String> {
 
 #[cfg(all(
     test,
-    any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")
+    any(
+        feature = "dynamodb",
+        feature = "redis",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "nats",
+        feature = "etcd"
+    )
 ))]
 mod tests {
     use super::*;
 
-    #[cfg(any(feature = "dynamodb", all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")))]
+    #[cfg(any(
+        feature = "dynamodb",
+        all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")
+    ))]
     fn of(url: &str) -> Result<Route, String> {
         Route::of(url, &Location::from_url(url).unwrap())
     }
