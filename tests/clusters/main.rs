@@ -6,7 +6,7 @@
 //! that no two trees run is ours.
 //!
 //! Each story is told once. `tests/faults --clusters` tells each of them fifty times.
-#![cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
+#![cfg(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
 
 mod etcd;
 mod member;

@@ -48,6 +48,44 @@ async fn without_autocommit_everything_is_committed_all_the_same() {
     works_with(&["--autocommit=0", "--init-connect=SET autocommit=0"]).await;
 }
 
+/// A proxy between us and the server that has its own mind about autocommit.
+fn meddling(port: u16) -> u16 {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let own_port = listener.local_addr().unwrap().port();
+    let (ours, theirs) = ("autocommit = 1", "autocommit = 0");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut server = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (mut from_server, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from_server, &mut to_client));
+            std::thread::spawn(move || {
+                let mut chunk = [0; 16 << 10];
+                while let Ok(length) = client.read(&mut chunk)
+                    && length > 0
+                {
+                    // As bytes: each letter is one.
+                    let said: String = chunk[..length].iter().map(|&byte| char::from(byte)).collect();
+                    let said: Vec<u8> = said.replace(ours, theirs).chars().map(|letter| letter as u8).collect();
+                    server.write_all(&said).unwrap();
+                }
+            });
+        }
+    });
+    own_port
+}
+
+#[tokio::test]
+async fn what_a_proxy_keeps_from_being_committed_does_not_count() {
+    let table = Table::new().await;
+    let port = meddling(table.server.port());
+    let url = table.url_with("ssl-mode=DISABLED").replace(&table.server.port().to_string(), &port.to_string());
+    let error = open(&url).claim(&candidate("one")).await.unwrap_err();
+    assert!(error.message.contains("left a transaction open"), "{error}");
+    lead(&table.store(), &candidate("two")).await;
+}
+
 #[tokio::test]
 async fn quotes_backslashes_and_strictness_may_be_set_in_any_way() {
     works_with(&["--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT"]).await;

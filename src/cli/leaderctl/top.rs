@@ -49,6 +49,7 @@ pub struct TopFlags {
 impl TopFlags {
     /// # Errors
     /// One line that says what is wrong.
+    #[expect(clippy::unused_self, reason = "the flags of every verb are checked in the same way")]
     pub fn check(&self) -> Result<(), Failure> {
         if !stdin().is_terminal() || !stdout().is_terminal() {
             return Err(Failure::Usage("top needs a terminal: use leaderctl list --watch".to_owned()));

@@ -132,32 +132,30 @@ impl Connection {
     }
 
     /// Sends statements, in one round trip. Each is committed by itself, and the first failure ends the rest. Puts the
-    /// answers of those before it into `outcomes`, as they come.
+    /// answers of those before it into `outcomes`, as they come: none of them if one may not be committed.
     pub async fn ask(&mut self, statements: &str, outcomes: &mut Vec<Outcome>) -> Result<(), Trouble> {
-        let status = self.ask_within_transaction(statements, outcomes).await?;
-        if status & status::IN_TRANSACTION != 0 || status & status::AUTOCOMMIT == 0 {
-            return Err(Trouble::Uncommitted);
+        self.pipe.ask(statements).await?;
+        loop {
+            let status = self.pipe.outcome(outcomes).await?;
+            if status & status::IN_TRANSACTION != 0 || status & status::AUTOCOMMIT == 0 {
+                outcomes.clear();
+                return Err(Trouble::Uncommitted);
+            }
+            if status & status::MORE_RESULTS == 0 {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
-    /// As [`Connection::ask`], but a transaction may be open afterwards. Returns the status of the session.
+    /// As [`Connection::ask`], but a transaction may be open.
     pub async fn ask_within_transaction(
         &mut self,
         statements: &str,
         outcomes: &mut Vec<Outcome>,
-    ) -> Result<u16, Trouble> {
-        let Self { pipe, .. } = self;
-        pipe.allowance.begin_again();
-        pipe.sequence = 0;
-        pipe.send(&wire::query(statements)).await?;
-        loop {
-            let status = pipe.outcome(outcomes).await?;
-            if status & status::MORE_RESULTS == 0 {
-                pipe.allowance.begin_again();
-                return Ok(status);
-            }
-        }
+    ) -> Result<(), Trouble> {
+        self.pipe.ask(statements).await?;
+        while self.pipe.outcome(outcomes).await? & status::MORE_RESULTS != 0 {}
+        Ok(())
     }
 
     /// Returns when the other side has closed the connection, or sends something that was not asked for.
@@ -209,6 +207,12 @@ impl Pipe {
         };
         let sent = sent.await;
         sent.map_err(|error| self.trouble(error))
+    }
+
+    async fn ask(&mut self, statements: &str) -> Result<(), Trouble> {
+        self.allowance.begin_again();
+        self.sequence = 0;
+        self.send(&wire::query(statements)).await
     }
 
     async fn packet(&mut self) -> Result<Vec<u8>, Trouble> {
