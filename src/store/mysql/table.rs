@@ -102,7 +102,7 @@ async fn ask_plainly(
     let mut outcomes = Vec::new();
     let asked = timeout_at(server.deadline(), connection.ask_within_transaction(statements, &mut outcomes)).await;
     let asked = asked.map_err(|_| server.silent())?;
-    Ok(asked.map(|_| outcomes.pop().unwrap_or_default().rows))
+    Ok(asked.map(|()| outcomes.pop().unwrap_or_default().rows))
 }
 
 /// Runs a statement that makes something.
