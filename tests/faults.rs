@@ -233,6 +233,7 @@ fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
 }
 
 /// One renewal names the one before it on NATS, so two round trips have to fit in where one does on the others.
+#[cfg(any(feature = "redis", feature = "nats"))]
 fn answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone(story: Story) {
     let (world, leader) = long_leases(story);
     world.set_all(NetworkFault::Slow(LONG / 2));

@@ -108,9 +108,11 @@ impl Server {
         command
     }
 
-    /// How many statements and lists of statements it was asked, of which the client that counts has one.
+    /// How many requests it was sent. It counts statements: a renewal with the orders behind it is three, of which one
+    /// is an UPDATE. The client that counts has two.
     pub fn requests(&self) -> u64 {
-        let count = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'questions'";
+        let count = "SELECT CAST(SUM(IF(variable_name = 'questions', 1, -2) * variable_value) AS INT) \
+                     FROM information_schema.global_status WHERE variable_name IN ('questions', 'com_update')";
         self.sql(count).parse().expect("a number")
     }
 
