@@ -25,7 +25,7 @@
 //!
 //! # Features
 //!
-//! `dynamodb`, `redis`, `postgres`, `nats` and `etcd` are the stores of these names, and all of them are on by default.
+//! `dynamodb`, `redis`, `postgres`, `mysql`, `nats` and `etcd` are the stores of these names, and all of them are on by default.
 //! `file:` is always there. A program that knows its store needs only that one:
 //!
 //! ```sh

@@ -98,6 +98,10 @@ pub fn check(location: &Location, slots: u32) -> Result<(), String> {
         Location::Postgres(address) if address.advisory_lock.is_some() && slots > 1 => {
             Err(format!("--slots {slots} does not work with advisory_lock=, which allows one leader"))
         }
+        #[cfg(feature = "mysql")]
+        Location::Mysql(address) if address.get_lock.is_some() && slots > 1 => {
+            Err(format!("--slots {slots} does not work with get_lock=, which allows one leader"))
+        }
         #[cfg(feature = "nats")]
         Location::Nats(address) if address.lock_key.is_some() && slots > 1 => {
             Err(format!("--slots {slots} does not work with key=, which allows one leader"))

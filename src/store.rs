@@ -14,6 +14,8 @@ use std::time::Duration;
 
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod allowance;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod anchor;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 mod error;
@@ -25,6 +27,8 @@ mod fnv;
 mod kept;
 mod location;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod notes;
@@ -34,8 +38,12 @@ pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod socket;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod tls_mode;
 pub mod url;
 
 pub use error::{ErrorKind, StoreError};

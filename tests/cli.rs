@@ -1036,7 +1036,14 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
 }
 
 /// A server that takes connections and says nothing: a firewall, or a machine that is thrashing.
-#[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
 #[test]
 fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -1049,6 +1056,8 @@ fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request()
             format!("redis://127.0.0.1:{port}"),
             #[cfg(feature = "postgres")]
             format!("postgres://me@127.0.0.1:{port}/db"),
+            #[cfg(feature = "mysql")]
+            format!("mysql://me@127.0.0.1:{port}/db"),
             #[cfg(feature = "nats")]
             format!("nats://127.0.0.1:{port}/locks"),
             #[cfg(feature = "etcd")]

@@ -1,6 +1,13 @@
 //! Two never run at once, whatever happens to processes, connections, the store and the clocks: three candidates
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
-#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#![cfg(any(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 #[path = "support/long_run.rs"]
 mod long_run;
@@ -226,6 +233,7 @@ fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
 }
 
 /// One renewal names the one before it on NATS, so two round trips have to fit in where one does on the others.
+#[cfg(any(feature = "redis", feature = "nats"))]
 fn answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone(story: Story) {
     let (world, leader) = long_leases(story);
     world.set_all(NetworkFault::Slow(LONG / 2));
@@ -623,6 +631,8 @@ mod random_faults {
         ("redis", || Box::new(crate::support::redis::Server::start())),
         #[cfg(feature = "postgres")]
         ("postgres", || Box::new(crate::support::postgres::Server::start())),
+        #[cfg(feature = "mysql")]
+        ("mysql", || Box::new(crate::support::mysql::Server::start())),
         #[cfg(feature = "nats")]
         ("nats", || Box::new(crate::support::nats::Server::start())),
         #[cfg(feature = "etcd")]

@@ -1,7 +1,14 @@
 //! What examples/infrastructure makes is enough for an election, and not too much: each file is applied to a real server,
 //! a candidate leads with what it grants, and a reader looks and changes nothing.
 
-#![cfg(all(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#![cfg(all(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 mod support;
 
@@ -14,7 +21,7 @@ use std::process::Command;
 use support::denied::{self, User};
 use support::fleet::{leaderctl, leaderrun};
 use support::server::Server as _;
-use support::{dynamo, etcd, nats, postgres, redis};
+use support::{dynamo, etcd, mysql, nats, postgres, redis};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -70,6 +77,19 @@ fn the_roles_for_postgres_may_do_what_they_are_for() {
     ctl(User::at(&owner), &["store", "init", "--new"]);
     server.sql(&text("postgres.sql"));
     let url = |user: &str| owner.replace("//postgres@", &format!("//{user}:PASSWORD@"));
+    let (candidate, reader) = (url("app"), url("reader"));
+    may_lead(User::at(&candidate));
+    denied::assert_may_only_look(User::at(&owner), User::at(&reader), "GRANT ");
+}
+
+#[test]
+fn the_users_for_mysql_may_do_what_they_are_for() {
+    // A check finds fault with a server that does not wait for its disk.
+    let server = mysql::Server::start_with(&["--innodb-flush-log-at-trx-commit=1"]);
+    let owner = server.url_with("");
+    ctl(User::at(&owner), &["store", "init", "--new"]);
+    server.sql(&text("mysql.sql"));
+    let url = |user: &str| owner.replace(&format!("//{}@", mysql::ADMIN), &format!("//{user}:PASSWORD@"));
     let (candidate, reader) = (url("app"), url("reader"));
     may_lead(User::at(&candidate));
     denied::assert_may_only_look(User::at(&owner), User::at(&reader), "GRANT ");
@@ -192,7 +212,7 @@ fn the_manual_has_the_same_grants() {
     let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
     let candidate: Vec<String> = actions(&template, "LeaderrunCandidate").into_iter().collect();
     assert!(candidate.iter().all(|action| page.contains(&format!("dynamodb:{action}"))), "{candidate:?}");
-    let (redis, sql) = (text("redis.conf"), text("postgres.sql"));
+    let (redis, sql) = (text("redis.conf"), text("postgres.sql") + &text("mysql.sql"));
     let users = redis.lines().filter_map(|line| line.strip_prefix("user ")).map(|rule| format!("ACL SETUSER {rule}"));
     let grants = sql.lines().filter(|line| line.starts_with("GRANT ") && line.ends_with(" TO app;"));
     let mut seen = 0;
@@ -200,7 +220,7 @@ fn the_manual_has_the_same_grants() {
         assert!(page.contains(&rule), "leaderrun(7) lacks {rule}");
         seen += 1;
     }
-    assert_eq!(seen, 5);
+    assert_eq!(seen, 7);
     let subjects = text("nats.conf").lines().filter_map(quoted).collect::<BTreeSet<_>>();
     assert_eq!(subjects.len(), 4, "{subjects:?}");
     for subject in subjects {

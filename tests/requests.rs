@@ -2,7 +2,14 @@
 //!
 //! All times are a fifth of the default ones, so a minute of the default timing takes twelve seconds.
 
-#![cfg(all(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#![cfg(all(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 #[macro_use]
 mod support;
@@ -13,7 +20,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until};
 use support::server::{Server, prepare};
-use support::{dynamo, etcd, nats, postgres, redis};
+use support::{dynamo, etcd, mysql, nats, postgres, redis};
 
 const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms", "--grace", "1s"];
 /// A minute of the default timing.
@@ -104,6 +111,17 @@ fn postgres() {
         server.sql(sum).parse::<u64>().expect("a number") - asked
     };
     bench("PostgreSQL", &server, count).costs(12, 6);
+}
+
+#[test]
+fn mysql() {
+    let server = mysql::Server::start();
+    let mut asked = 0;
+    let count = || {
+        asked += 2;
+        server.requests() - asked
+    };
+    bench("MySQL", &server, count).costs(12, 30);
 }
 
 #[test]

@@ -233,6 +233,8 @@ stories!(redis, crate::support::redis::Server::start(), [everything_holds]);
 stories!(dynamodb, crate::support::dynamo::Server::durable(), [everything_holds]);
 #[cfg(feature = "postgres")]
 stories!(postgres, crate::support::postgres::Server::start(), [a_kill_and_a_partition_hold]);
+#[cfg(feature = "mysql")]
+stories!(mysql, crate::support::mysql::Server::start(), [a_kill_and_a_partition_hold]);
 #[cfg(feature = "nats")]
 stories!(nats, crate::support::nats::Server::start(), [a_kill_and_a_partition_hold]);
 #[cfg(feature = "etcd")]

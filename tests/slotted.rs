@@ -460,4 +460,9 @@ fn what_does_not_go_together_is_refused_before_anything_is_asked() {
         let url = "postgres://u@127.0.0.1:1/db?advisory_lock=7";
         assert!(refused(&["--store", url, "--slots", "2", "s"]).contains("advisory_lock="));
     }
+    #[cfg(feature = "mysql")]
+    {
+        let url = "mysql://u@127.0.0.1:1/db?get_lock=a";
+        assert!(refused(&["--store", url, "--slots", "2", "s"]).contains("get_lock="));
+    }
 }

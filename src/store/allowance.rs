@@ -10,7 +10,14 @@
 //! The limits leave room for the largest answer of an honest server, which is one page of a list.
 
 #![cfg_attr(
-    not(all(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")),
+    not(all(
+        feature = "dynamodb",
+        feature = "redis",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "nats",
+        feature = "etcd"
+    )),
     allow(dead_code, reason = "each store uses a part of it")
 )]
 

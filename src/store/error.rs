@@ -7,6 +7,7 @@
 )]
 
 use crate::exit;
+use crate::lease::Shard;
 use crate::text::on_one_line;
 use std::error::Error;
 use std::fmt;
@@ -78,6 +79,27 @@ pub fn in_short(text: &str) -> String {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line.to_owned(),
     }
+}
+
+/// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
+pub fn worst(failures: Vec<StoreError>) -> StoreError {
+    let needs_an_operator = |failure: &StoreError| match failure.kind {
+        ErrorKind::Denied | ErrorKind::Misconfigured => true,
+        ErrorKind::NotApplied | ErrorKind::Unknown => false,
+    };
+    // A host that cannot be reached now may be the right one.
+    if failures.iter().all(needs_an_operator)
+        && let Some(first) = failures.first()
+    {
+        return first.clone();
+    }
+    let messages: Vec<String> = failures.into_iter().map(|failure| failure.message).collect();
+    StoreError::not_applied(messages.join("; "))
+}
+
+/// The error of a statement that another process contradicts again and again.
+pub fn contradicted(shard: &Shard) -> StoreError {
+    StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
 }
 
 /// The error and its causes, from the outside in.

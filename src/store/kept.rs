@@ -11,7 +11,7 @@
 //! - The machine may be suspended. The other side gives up meanwhile, so silence counts on `CLOCK_BOOTTIME`.
 
 #![cfg_attr(
-    not(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")),
+    not(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")),
     allow(dead_code, reason = "each store uses a part of it")
 )]
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The forms that `--store` takes.
-pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, redis://HOST, postgres://HOST/DATABASE, nats://HOST/BUCKET, \
-                           etcd://HOST/PREFIX";
+pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, redis://HOST, postgres://HOST/DATABASE, mysql://HOST/DATABASE, \
+                           nats://HOST/BUCKET, etcd://HOST/PREFIX";
 
 /// The stores of this build, by their schemes.
 pub const BUILT_IN: &[&str] = &[
@@ -25,6 +25,8 @@ pub const BUILT_IN: &[&str] = &[
     "redis",
     #[cfg(feature = "postgres")]
     "postgres",
+    #[cfg(feature = "mysql")]
+    "mysql",
     #[cfg(feature = "nats")]
     "nats",
     #[cfg(feature = "etcd")]
@@ -32,7 +34,7 @@ pub const BUILT_IN: &[&str] = &[
 ];
 
 /// Schemes that the program knows, although this build may lack their stores.
-const OPTIONAL: [&str; 12] = [
+const OPTIONAL: [&str; 14] = [
     "dynamodb",
     "redis",
     "rediss",
@@ -41,6 +43,8 @@ const OPTIONAL: [&str; 12] = [
     "rediss+sentinel",
     "postgres",
     "postgresql",
+    "mysql",
+    "mariadb",
     "nats",
     "nats+tls",
     "etcd",
@@ -59,6 +63,8 @@ pub enum Location {
     Redis(super::redis::Address),
     #[cfg(feature = "postgres")]
     Postgres(super::postgres::Address),
+    #[cfg(feature = "mysql")]
+    Mysql(super::mysql::Address),
     #[cfg(feature = "nats")]
     Nats(super::nats::Address),
     #[cfg(feature = "etcd")]
@@ -87,6 +93,8 @@ impl Location {
             }
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => super::postgres::Address::read(rest).map(Self::Postgres),
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => super::mysql::Address::read(rest).map(Self::Mysql),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" => super::nats::Address::read(scheme, rest).map(Self::Nats),
             #[cfg(feature = "etcd")]
@@ -128,6 +136,8 @@ impl Location {
             Self::Redis(_) => Delivery::Push,
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => Delivery::Push,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(_) => Delivery::Poll,
             #[cfg(feature = "nats")]
             Self::Nats(_) => Delivery::Push,
             #[cfg(feature = "etcd")]
@@ -153,6 +163,8 @@ impl Location {
             Self::Redis(address) => Ok(Arc::new(super::redis::Redis::open(address, request_timeout).await?)),
             #[cfg(feature = "postgres")]
             Self::Postgres(address) => Ok(Arc::new(super::postgres::Postgres::open(address, request_timeout).await?)),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(address) => Ok(Arc::new(super::mysql::Mysql::open(address, request_timeout)?)),
             #[cfg(feature = "nats")]
             Self::Nats(address) => Ok(Arc::new(super::nats::Nats::open(address, request_timeout).await?)),
             #[cfg(feature = "etcd")]
@@ -176,6 +188,7 @@ fn meant_by_a_path_or_address(url: &str) -> Option<String> {
     let (scheme, path) = match port {
         "6379" => ("redis", ""),
         "5432" => ("postgres", "/DATABASE"),
+        "3306" => ("mysql", "/DATABASE"),
         "4222" => ("nats", "/BUCKET"),
         "2379" => ("etcd", "/PREFIX"),
         _ => return None,
@@ -346,9 +359,9 @@ mod tests {
                 }
                 format!("//{table}?{}", options.finish())
             }
-            #[cfg(any(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+            #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
             _ => {
-                const OPTIONS: [&str; 25] = [
+                const OPTIONS: [&str; 33] = [
                     "prefix",
                     "wait",
                     "lock_key",
@@ -374,6 +387,14 @@ mod tests {
                     "domain",
                     "inbox",
                     "replicas",
+                    "get_lock",
+                    "socket",
+                    "ssl-mode",
+                    "ssl-ca",
+                    "ssl-cert",
+                    "ssl-key",
+                    "server-public-key-path",
+                    "get-server-public-key",
                 ];
                 let rest = &url[scheme.len() + 1..];
                 match super::super::url::StoreUrl::read("any", rest, &OPTIONS) {
@@ -452,6 +473,19 @@ mod tests {
                 "postgres:///db?host=/tmp&port=7000",
                 "postgres://u@%2Ftmp:7000/db",
                 "postgres://h/db?sslrootcert=system",
+            ],
+        );
+    }
+
+    #[cfg(feature = "mysql")]
+    #[test]
+    fn a_million_mysql_urls_are_read_or_refused() {
+        bend_urls(
+            "mysql:// URL",
+            &[
+                "mysql://app:p%40ss@one,two:6000/main?table=my%20locks&get_lock=old&ssl-mode=VERIFY_IDENTITY",
+                "mariadb://h/db?ssl-ca=/ca&ssl-cert=/c&ssl-key=/k&get-server-public-key=1",
+                "mysql:///db?socket=/run/mysqld/mysqld.sock",
             ],
         );
     }

@@ -34,10 +34,10 @@ mod notes;
 mod server;
 mod statement;
 mod table;
-mod tls;
 mod watch;
 
-pub use address::{Address, Place, TlsMode};
+pub use super::tls_mode::TlsMode;
+pub use address::{Address, Place};
 
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;

@@ -232,7 +232,7 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
     Ok(options)
 }
 
-#[cfg(all(test, any(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")))]
+#[cfg(all(test, any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")))]
 impl StoreUrl {
     /// The text after `SCHEME:`, with everything percent-encoded that may be.
     pub(super) fn written(&self) -> String {

@@ -235,6 +235,38 @@ fn the_records_of_postgresql_stay_as_they_are() {
 }
 
 #[test]
+#[cfg(feature = "mysql")]
+fn the_records_of_mysql_stay_as_they_are() {
+    use crate::support::mysql::{DATABASE, Server};
+    let mut server = Server::start();
+    let url = ready(&mut server);
+    let plain = Plain::new().after("\"sent\": ", "BOOT");
+    pin("mysql", &url, &plain, || {
+        let mut lines = Vec::new();
+        let ask = |statement: &str| server.sql(statement).lines().map(str::to_owned).collect::<Vec<_>>();
+        let of = |table: &str| format!("table_schema = '{DATABASE}' AND table_name = '{table}'");
+        for table in ask(&format!("SELECT table_name FROM information_schema.tables WHERE table_schema = '{DATABASE}'"))
+        {
+            let columns = ask(&format!(
+                "SELECT CONCAT(column_name, ' ', column_type, ' nullable ', is_nullable, ' ', column_key) \
+                 FROM information_schema.columns WHERE {} ORDER BY ordinal_position",
+                of(&table)
+            ));
+            let numbered = columns.iter().enumerate();
+            lines.extend(numbered.map(|(index, column)| format!("{table} column {}: {column}", index + 1)));
+            let names = ask(&format!(
+                "SELECT GROUP_CONCAT(QUOTE(column_name), ', ', column_name ORDER BY ordinal_position) \
+                 FROM information_schema.columns WHERE {}",
+                of(&table)
+            ));
+            lines.extend(ask(&format!("SELECT REGEXP_REPLACE(CONCAT('{table} row ', JSON_OBJECT({})), '\"1 [^\"]*\"', '\"SERVER\"') FROM {table}", names.concat())));
+        }
+        lines.extend(ask("SELECT action_statement FROM information_schema.triggers"));
+        lines
+    });
+}
+
+#[test]
 #[cfg(feature = "nats")]
 fn the_records_of_nats_stay_as_they_are() {
     use crate::support::nats::{BUCKET, Client, Server};

@@ -22,7 +22,7 @@ fi
 # Says which tool is missing, and ends.
 require_tools() {
     local program
-    for program in "${TEST_DYNOXIDE:-dynoxide}" redis-server redis-cli postgres psql nats-server etcd etcdctl ip \
+    for program in "${TEST_DYNOXIDE:-dynoxide}" redis-server redis-cli postgres psql mariadbd mariadb nats-server etcd etcdctl ip \
         nft setpriv nsenter cc curl; do
         command -v "$program" >/dev/null || { echo "$0: $program is missing: tests/run installs it" >&2; exit 69; }
     done

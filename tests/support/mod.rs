@@ -12,6 +12,8 @@ pub mod fleet;
 pub mod hostile;
 pub mod load;
 pub mod mixed;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod network;

@@ -133,6 +133,8 @@ macro_rules! every_store {
         $stories!(redis, crate::support::redis::Server::start(), [$($names)*]);
         #[cfg(feature = "postgres")]
         $stories!(postgres, crate::support::postgres::Server::start(), [$($names)*]);
+        #[cfg(feature = "mysql")]
+        $stories!(mysql, crate::support::mysql::Server::start(), [$($names)*]);
         #[cfg(feature = "nats")]
         $stories!(nats, crate::support::nats::Server::start(), [$($names)*]);
         #[cfg(feature = "etcd")]

@@ -24,7 +24,7 @@ struct Targets {
     #[arg(value_name = "SHARD", required_unless_present = "prefix", conflicts_with = "prefix")]
     shard: Option<Shard>,
 
-/// Apply to each known shard whose name begins with this
+    /// Apply to each known shard whose name begins with this
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<Prefix>,
 }

@@ -2,6 +2,7 @@
 //!
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
+use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
 use percent_encoding::percent_decode_str;
 use std::fmt;
@@ -62,19 +63,6 @@ impl fmt::Display for Place {
             Self::Unix { directory, port } => write!(f, "{}/.s.PGSQL.{port}", directory.display()),
         }
     }
-}
-
-/// libpq's modes; its `allow` is treated as `prefer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsMode {
-    Disable,
-    /// TLS if the server supports it. The certificate is checked only if the URL names an authority.
-    Prefer,
-    /// TLS, or no connection. The certificate is checked only if the URL names an authority.
-    Require,
-    /// An authority must have signed the certificate, for any name.
-    VerifyCa,
-    VerifyFull,
 }
 
 impl Address {

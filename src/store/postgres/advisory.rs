@@ -4,10 +4,7 @@
 //! The hazards:
 //!
 //! - The lock lives as long as its session, and the session as long as its connection. So it would be free as soon as
-//!   the candidate is killed, while the tree still runs. Therefore guard and backstop inherit an *anchor*: one end of a
-//!   socket pair, with a descriptor of the connection in its queue that is never read. The kernel keeps the connection
-//!   open while any process has that end. If the connection is lost and made again, the new descriptor goes into the
-//!   queue, so the anchor never becomes stale.
+//!   the candidate is killed, while the tree still runs. Therefore guard and backstop inherit an `Anchor` of it.
 //! - The session may end while we lead: a restart, `pg_terminate_backend`. Then only the connection can tell us, and
 //!   not reliably. So each renewal makes the server confirm that our backend holds the lock, and takes the lock again
 //!   if it does not. If another program was faster, the leadership ends.
@@ -19,12 +16,11 @@
 use super::connection::{Backend, Connection};
 use super::server::Server;
 use super::statement::{lock_holder, number};
+use crate::store::anchor::Anchor;
 use crate::store::error::in_short;
 use crate::store::{Holder, StoreError};
-use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -104,7 +100,7 @@ impl Advisory {
     }
 
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.anchor.keep.as_fd()
+        self.anchor.descriptor()
     }
 
     /// Takes the lock, or confirms that we hold it.
@@ -219,48 +215,6 @@ fn unfit(server: &Server) -> String {
          name the server itself",
         server.site.server
     )
-}
-
-/// The descriptors that guard and backstop inherit.
-struct Anchor {
-    /// The end that they have too. It is read only to empty it.
-    keep: OwnedFd,
-    put: OwnedFd,
-    /// How many descriptors wait in the queue.
-    queued: Mutex<usize>,
-}
-
-impl Anchor {
-    fn new() -> nix::Result<Self> {
-        let (keep, put) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        Ok(Self { keep, put, queued: Mutex::new(0) })
-    }
-
-    /// Keeps this descriptor instead of the last one, without a gap in between.
-    fn hold(&self, descriptor: &OwnedFd) -> nix::Result<()> {
-        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
-        let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
-        let rights = [ControlMessage::ScmRights(&raw)];
-        sendmsg::<()>(self.put.as_raw_fd(), &one_byte, &rights, MsgFlags::MSG_DONTWAIT, None)?;
-        *queued += 1;
-        while *queued > 1 {
-            self.take_out(&mut queued);
-        }
-        Ok(())
-    }
-
-    fn let_go(&self) {
-        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
-        while *queued > 0 {
-            self.take_out(&mut queued);
-        }
-    }
-
-    /// Takes one message out of the queue. It is read without room for its descriptor, so the kernel closes that.
-    fn take_out(&self, queued: &mut usize) {
-        let _ = recv(self.keep.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
-        *queued -= 1;
-    }
 }
 
 #[cfg(test)]

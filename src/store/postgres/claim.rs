@@ -6,6 +6,7 @@ use super::advisory::{Advisory, Taken};
 use super::statement::{Seen, integer, millis, number, seconds, text};
 use super::{Postgres, connection};
 use crate::lease::{Candidate, Shard, Term};
+use crate::store::error::contradicted;
 use crate::store::{
     Claim, Doubt, ErrorKind, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError,
 };
@@ -258,10 +259,6 @@ impl Postgres {
         }
         Err(contradicted(&candidate.shard))
     }
-}
-
-fn contradicted(shard: &Shard) -> StoreError {
-    StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
 }
 
 /// When every earlier tree is certainly dead. None if the table knows that it is.

@@ -9,26 +9,25 @@
 //! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
 //!   an earlier statement left behind in the session, except code that first checks [`Connection::direct`].
 
-use super::address::{Address, Place, TlsMode};
+use super::address::{Address, Place};
 use super::failure::Site;
 use super::statement::TIMELINE;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost;
-use nix::sys::socket::{setsockopt, sockopt};
+use crate::store::socket::{Socket, reach};
+use crate::store::tls_mode::TlsMode;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
@@ -40,9 +39,6 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 const INBOX: usize = 64;
 /// The longest notification of any server. Shards' names are shorter.
 const LONGEST_NOTIFICATION: usize = 8000;
-/// A peer that is gone is noticed after four of these.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-const KEEPALIVES: u32 = 3;
 
 /// A statement's parameters, each with its type. So preparing the statement needs no round trip, and no name, which a
 /// pooler would lose.
@@ -349,87 +345,4 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     poll_fn(|context| connection.poll_message(context)).await
-}
-
-/// Tries all addresses of a name: there may be several, and the first may be silent.
-async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
-    let addresses: Vec<_> = lookup_host((name, port)).await?.collect();
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-    for (index, address) in addresses.iter().enumerate() {
-        let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
-        let share = deadline.saturating_duration_since(Instant::now()) / others;
-        match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failure = error,
-            Err(_) => failure = io::Error::new(io::ErrorKind::TimedOut, "no answer in time"),
-        }
-    }
-    Err(failure)
-}
-
-/// The two kinds of sockets that a server listens on.
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Socket {
-    fn prepare(&self) -> io::Result<()> {
-        let Self::Tcp(stream) = self else { return Ok(()) };
-        let seconds = u32::try_from(KEEPALIVE.as_secs()).expect("some seconds");
-        stream.set_nodelay(true)?;
-        setsockopt(stream, sockopt::KeepAlive, &true)?;
-        setsockopt(stream, sockopt::TcpKeepIdle, &seconds)?;
-        setsockopt(stream, sockopt::TcpKeepInterval, &seconds)?;
-        setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVES)?;
-        Ok(())
-    }
-
-    fn local_port(&self) -> io::Result<Option<u16>> {
-        match self {
-            Self::Tcp(stream) => Ok(Some(stream.local_addr()?.port())),
-            Self::Unix(_) => Ok(None),
-        }
-    }
-
-    /// Another descriptor of the same socket.
-    fn descriptor(&self) -> io::Result<OwnedFd> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-        .try_clone_to_owned()
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
 }

@@ -14,9 +14,10 @@ use super::connection::{Backend, Connection, Login, Parameters, Refusal};
 use super::failure::{Site, is_broken};
 use super::grants::{self, Relation};
 use super::statement::{self, Statements};
-use super::tls;
 use super::watch::Known;
+use crate::store::error::worst;
 use crate::store::kept::{self, Kept, once_more};
+use crate::store::tls_mode;
 use crate::store::{ErrorKind, StoreError};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -113,7 +114,7 @@ impl Server {
         Ok(Self {
             statements,
             timeline: Mutex::default(),
-            tls: tls::connector(address.tls_mode, &address.tls_files)?,
+            tls: tls_mode::config(address.tls_mode, &address.tls_files)?.map(MakeRustlsConnect::new),
             bound,
             channel: statement::channel(address),
             preferred: AtomicUsize::new(0),
@@ -367,20 +368,4 @@ pub struct Answer {
     pub rows: Vec<Row>,
     /// True if the statement was sent twice, and may have been applied twice.
     pub again: bool,
-}
-
-/// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
-fn worst(failures: Vec<StoreError>) -> StoreError {
-    let needs_an_operator = |failure: &StoreError| match failure.kind {
-        ErrorKind::Denied | ErrorKind::Misconfigured => true,
-        ErrorKind::NotApplied | ErrorKind::Unknown => false,
-    };
-    // A host that cannot be reached now may be the right one.
-    if failures.iter().all(needs_an_operator)
-        && let Some(first) = failures.first()
-    {
-        return first.clone();
-    }
-    let messages: Vec<String> = failures.into_iter().map(|failure| failure.message).collect();
-    StoreError::not_applied(messages.join("; "))
 }

@@ -37,6 +37,7 @@ impl Route {
             "dynamodb" => return of_endpoint(rest),
             "redis" => 6379,
             "postgres" | "postgresql" => 5432,
+            "mysql" | "mariadb" => 3306,
             "nats" => 4222,
             "etcd" => 2379,
             _ => return Err(format!("no proxy can stand before a store of {scheme}:")),
@@ -83,6 +84,7 @@ pub fn without_shared_lock(url: &str) -> Option<(String, &'static str)> {
     let has = |name: &str| query.split('&').any(|option| is_called(option, name));
     let names: &[&'static str] = match scheme {
         "postgres" | "postgresql" => &["advisory_lock"],
+        "mysql" | "mariadb" => &["get_lock"],
         // Beside a certificate, key= is the file of its key.
         "nats" | "nats+tls" if !has("cert") => &["lock_key", "key"],
         "nats" | "nats+tls" => &["lock_key"],
@@ -103,6 +105,8 @@ fn demands_a_name(location: &Location) -> bool {
     match location {
         #[cfg(feature = "postgres")]
         Location::Postgres(address) => address.tls_mode == crate::store::postgres::TlsMode::VerifyFull,
+        #[cfg(feature = "mysql")]
+        Location::Mysql(address) => address.tls_mode == crate::store::mysql::TlsMode::VerifyFull,
         #[cfg(feature = "nats")]
         Location::Nats(address) => address.demand_tls,
         _ => false,
@@ -160,18 +164,28 @@ fn of_endpoint(rest: &str) -> Result<Route, String> {
 
 #[cfg(all(
     test,
-    any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")
+    any(
+        feature = "dynamodb",
+        feature = "redis",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "nats",
+        feature = "etcd"
+    )
 ))]
 mod tests {
     use super::*;
 
-    #[cfg(any(feature = "dynamodb", all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd")))]
+    #[cfg(any(
+        feature = "dynamodb",
+        all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")
+    ))]
     fn of(url: &str) -> Result<Route, String> {
         Route::of(url, &Location::from_url(url).unwrap())
     }
 
     #[test]
-    #[cfg(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+    #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
     fn the_host_alone_is_replaced() {
         let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
         for (url, host, port, through) in [
@@ -179,6 +193,7 @@ mod tests {
             ("redis://u:p%40@x@h:7/3?wait=1", "h", 7, "redis://u:p%40@x@127.0.0.1:9/3?wait=1"),
             ("redis://[::1]:8/0", "::1", 8, "redis://127.0.0.1:9/0"),
             ("postgres://u@h/db?sslmode=require", "h", 5432, "postgres://u@127.0.0.1:9/db?sslmode=require"),
+            ("mysql://u@h/db?table=t", "h", 3306, "mysql://u@127.0.0.1:9/db?table=t"),
             ("nats://token@h/b", "h", 4222, "nats://token@127.0.0.1:9/b"),
             ("etcd://h:1", "h", 1, "etcd://127.0.0.1:9"),
         ] {
@@ -230,6 +245,7 @@ mod tests {
         for (url, without, option) in [
             ("redis://h/3?wait=1&lock_key=a&info_key=b", "redis://h/3?wait=1", "lock_key"),
             ("rediss+sentinel://h/m?lock%5Fkey=a", "rediss+sentinel://h/m?", "lock_key"),
+            ("mysql://h/db?get_lock=a&table=t", "mysql://h/db?table=t", "get_lock"),
             ("nats://h/b?key=c/k&domain=d", "nats://h/b?domain=d", "key"),
             ("nats+tls://h/b?key=/k&cert=/c&lock_key=c/k", "nats+tls://h/b?key=/k&cert=/c", "lock_key"),
         ] {
@@ -241,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+    #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
     fn what_no_proxy_can_stand_before_is_told_and_repeats_nothing() {
         for (url, why) in [
             ("file:/var/lib/hunter2", "network"),
@@ -252,6 +268,8 @@ mod tests {
             ("postgres://u:hunter2@%2Ftmp/db", "socket"),
             ("postgres:///db?host=/tmp", "socket"),
             ("postgres://u:hunter2@one,two/db", "several"),
+            ("mysql://u:hunter2@h/db?ssl-mode=VERIFY_IDENTITY", "TLS"),
+            ("mysql://u:hunter2@/db?socket=/s", "socket"),
             ("nats+tls://hunter2@h/b", "TLS"),
             ("nats://hunter2@h/b?ca=/ca", "TLS"),
             ("nats://hunter2@one,two/b", "several"),

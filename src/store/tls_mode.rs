@@ -1,22 +1,34 @@
-//! TLS as libpq's `sslmode` selects it.
+//! TLS as libpq's `sslmode` and the `ssl-mode` of MySQL's clients select it.
 //!
-//! The hazard: in libpq's weaker modes a certificate is not checked, or not for its name, and users of these modes rely
+//! The hazard: in the weaker modes a certificate is not checked, or not for its name, and users of these modes rely
 //! on that. So this file, and no other, may leave a check out. `require` and `prefer` without an authority protect
 //! against listeners, but not against a server in between. `verify-ca` also keeps out servers without a certificate of
 //! that authority. The signature that proves the possession of the key is checked in every mode.
 
-use super::address::TlsMode;
-use crate::store::tls::{self, Trusted};
-use crate::store::{StoreError, url::TlsFiles};
+use super::StoreError;
+use super::tls::{self, Trusted};
+use super::url::TlsFiles;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, Error};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use rustls::{CertificateError, ClientConfig, Error};
 
-/// The connector. None if TLS is off.
+/// libpq's modes; its `allow` is treated as `prefer`. MySQL's clients have the same ones by other names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsMode {
+    Disable,
+    /// TLS if the server supports it. The certificate is checked only if the URL names an authority.
+    Prefer,
+    /// TLS, or no connection. The certificate is checked only if the URL names an authority.
+    Require,
+    /// An authority must have signed the certificate, for any name.
+    VerifyCa,
+    VerifyFull,
+}
+
+/// The configuration. None if TLS is off.
 ///
 /// # Errors
 /// Misconfigured, with the name of the file that cannot be read or makes no sense.
-pub fn connector(mode: TlsMode, files: &TlsFiles) -> Result<Option<MakeRustlsConnect>, StoreError> {
+pub fn config(mode: TlsMode, files: &TlsFiles) -> Result<Option<ClientConfig>, StoreError> {
     let config = match mode {
         TlsMode::Disable => return Ok(None),
         TlsMode::VerifyFull => tls::client_config(files),
@@ -27,7 +39,7 @@ pub fn connector(mode: TlsMode, files: &TlsFiles) -> Result<Option<MakeRustlsCon
         }
         TlsMode::Prefer | TlsMode::Require => tls::checked_by(Check::Nothing, files),
     };
-    config.map(MakeRustlsConnect::new).map(Some)
+    config.map(Some)
 }
 
 #[derive(Debug)]

@@ -1,0 +1,225 @@
+//! Reads `mysql://` and `mariadb://` URLs, and what MySQL's clients find elsewhere: MYSQL_PWD, the name of the user.
+//!
+//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
+
+use crate::store::tls_mode::TlsMode;
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use std::fmt;
+use std::path::PathBuf;
+
+const DEFAULT_PORT: u16 = 3306;
+/// Where Debian's servers and clients look for each other.
+const DEFAULT_SOCKET: &str = "/run/mysqld/mysqld.sock";
+/// The longest name of a table, a database or a lock.
+pub(super) const LONGEST_NAME: usize = 64;
+
+const OPTIONS: [&str; 9] = [
+    "table",
+    "get_lock",
+    "socket",
+    "ssl-mode",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "server-public-key-path",
+    "get-server-public-key",
+];
+
+/// Which table, and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Not empty. The places are tried in this order, until one accepts writes.
+    pub places: Vec<Place>,
+    /// None: the user that this process runs as.
+    pub user: Option<String>,
+    /// None: MYSQL_PWD.
+    pub password: Option<Secret>,
+    pub database: String,
+    pub table: String,
+    /// The name for GET_LOCK, whose lock is held in addition to the lease.
+    pub get_lock: Option<String>,
+    pub tls_mode: TlsMode,
+    /// Boxed, because it is large and mostly empty.
+    pub tls_files: Box<TlsFiles>,
+    pub public_key: PublicKey,
+}
+
+/// Where the key comes from with which a password is sealed that is to be sent in the clear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublicKey {
+    Unknown,
+    /// The server sends it: whoever answers in its place reads the password.
+    FromServer,
+    File(PathBuf),
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Tcp { name: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { name, port } => f.write_str(&Host { name: name.clone(), port: Some(*port) }.with_port(*port)),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Reads the text after `mysql:` or `mariadb:`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and what to write.
+    pub fn read(rest: &str) -> Result<Self, String> {
+        let mut url = StoreUrl::read("mysql", rest, &OPTIONS)?;
+        let socket = url.take("socket");
+        let places = if url.hosts.is_empty() {
+            let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
+            if !socket.starts_with('/') {
+                return Err(format!("socket= of mysql:// is the path of a unix socket: write socket={DEFAULT_SOCKET}"));
+            }
+            vec![Place::Unix(socket.into())]
+        } else if socket.is_some() {
+            return Err("mysql:// names a host and a unix socket: write mysql:///DATABASE?socket=PATH".to_owned());
+        } else {
+            let tcp = |host: &Host| Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(DEFAULT_PORT) };
+            url.hosts.iter().map(tcp).collect()
+        };
+        if url.path.is_empty() || url.path.contains('/') {
+            return Err("mysql:// names no database: write mysql://HOST/DATABASE".to_owned());
+        }
+        let table = url.take("table").unwrap_or_else(|| "leaderrun".to_owned());
+        let get_lock = url.take("get_lock");
+        let names = [("the database", Some(&url.path)), ("table", Some(&table)), ("get_lock", get_lock.as_ref())];
+        for (what, name) in names {
+            if name.is_some_and(|name| name.chars().count() > LONGEST_NAME) {
+                return Err(format!("the name {what} of mysql:// is longer than {LONGEST_NAME} letters"));
+            }
+        }
+        let (tls_mode, tls_files) = tls(&mut url)?;
+        let public_key = match (url.take("server-public-key-path"), url.take("get-server-public-key").as_deref()) {
+            (Some(file), None) => PublicKey::File(file.into()),
+            (Some(_), Some(_)) => {
+                return Err("mysql:// takes server-public-key-path= or get-server-public-key=, not both".to_owned());
+            }
+            (None, Some("1" | "true" | "on")) => PublicKey::FromServer,
+            (None, None | Some("0" | "false" | "off")) => PublicKey::Unknown,
+            (None, Some(_)) => return Err("get-server-public-key= of mysql:// is one of 0, 1".to_owned()),
+        };
+        let StoreUrl { user, password, path: database, .. } = url;
+        let tls_files = Box::new(tls_files);
+        Ok(Self { places, user, password, database, table, get_lock, tls_mode, tls_files, public_key })
+    }
+
+    /// The user to log in as.
+    #[must_use]
+    pub fn user(&self) -> Option<String> {
+        let ourselves = || Some(nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??.name);
+        self.user.clone().or_else(ourselves)
+    }
+
+    /// The password, which may be empty.
+    #[must_use]
+    pub fn password(&self) -> Secret {
+        let from_environment = || std::env::var("MYSQL_PWD").unwrap_or_default().into();
+        self.password.clone().unwrap_or_else(from_environment)
+    }
+}
+
+fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
+    let mode = url.take("ssl-mode").map(|mode| mode.to_ascii_lowercase().replace('_', "-"));
+    let mut file = |option| url.take(option).map(PathBuf::from);
+    let files = TlsFiles { ca: file("ssl-ca"), cert: file("ssl-cert"), key: file("ssl-key") };
+    if files.cert.is_some() != files.key.is_some() {
+        return Err("mysql:// needs both ssl-cert=FILE and ssl-key=FILE".to_owned());
+    }
+    // As the clients do: who names an authority wants it to be asked.
+    let default = if files.ca.is_some() { TlsMode::VerifyCa } else { TlsMode::Prefer };
+    let mode = match mode.as_deref() {
+        None => default,
+        Some("disabled") => TlsMode::Disable,
+        Some("required") => TlsMode::Require,
+        Some("verify-identity") => TlsMode::VerifyFull,
+        Some("verify-ca") => TlsMode::VerifyCa,
+        Some("preferred") => TlsMode::Prefer,
+        Some(_) => {
+            return Err(
+                "ssl-mode= of mysql:// is one of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY".to_owned()
+            );
+        }
+    };
+    Ok((mode, files))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tcp(name: &str, port: u16) -> Place {
+        Place::Tcp { name: name.to_owned(), port }
+    }
+
+    #[test]
+    fn every_part_is_read() {
+        let url = "//app:p%40ss@one,two:6000/main?table=my%20locks&get_lock=old%20job&ssl-mode=VERIFY_IDENTITY\
+                   &ssl-ca=/ca&ssl-cert=/c&ssl-key=/k&server-public-key-path=/p";
+        let address = Address::read(url).unwrap();
+        assert_eq!(address.places, [tcp("one", 3306), tcp("two", 6000)]);
+        assert_eq!((address.user(), address.password().expose()), (Some("app".to_owned()), "p@ss"));
+        assert_eq!((address.database.as_str(), address.table.as_str()), ("main", "my locks"));
+        assert_eq!(address.get_lock.as_deref(), Some("old job"));
+        assert_eq!((address.tls_mode, address.tls_files.ca), (TlsMode::VerifyFull, Some("/ca".into())));
+        assert_eq!(address.public_key, PublicKey::File("/p".into()));
+    }
+
+    #[test]
+    fn options_that_are_left_out_have_defaults() {
+        let address = Address::read("//h/db").unwrap();
+        assert_eq!((address.table.as_str(), address.tls_mode), ("leaderrun", TlsMode::Prefer));
+        assert_eq!((address.get_lock, address.public_key), (None, PublicKey::Unknown));
+        assert_eq!(Address::read("//h/db?ssl-ca=/ca").unwrap().tls_mode, TlsMode::VerifyCa);
+        assert_eq!(Address::read("///db").unwrap().places, [Place::Unix(DEFAULT_SOCKET.into())]);
+        assert_eq!(Address::read("//u@/db?socket=/s").unwrap().places, [Place::Unix("/s".into())]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in [
+            "h/db",
+            "//h",
+            "//h/",
+            "//h/a/b",
+            "//h:0/db",
+            "//h/db?ssl-mode=maybe",
+            "//h/db?ssl-cert=/c",
+            "//h/db?socket=/s",
+            "///db?socket=s",
+            "//h/db?table=",
+            "//h/db?nothing=1",
+            "//h/db?get-server-public-key=x",
+            "//h/db?get-server-public-key=1&server-public-key-path=/p",
+            &format!("//h/db?get_lock={}", "x".repeat(65)),
+        ] {
+            assert!(Address::read(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_makes_it_panic_or_tells_a_password(rest in "[ -~]{0,40}") {
+            let _ = Address::read(&rest);
+            for secret in ["u:hunter2@", ":hunter2@", "u:x@hunter2:y@"] {
+                let shown = match Address::read(&format!("//{secret}h{rest}")) {
+                    Ok(address) => format!("{address:?}"),
+                    Err(message) => message,
+                };
+                prop_assert!(!shown.contains("hunter2"), "{}", shown);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Claims, looks, renewals and releases: each is one request, with the lock of GET_LOCK if there is one.
+//!
+//! The hazards are those of the store: see its module.
+
+use super::Mysql;
+use super::get_lock::{GetLock, Taken};
+use super::server::Answer;
+use super::statement::{Seen, micros};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::error::contradicted;
+use crate::store::{Claim, Doubt, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
+use crate::time::BootInstant;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// How often a claim or renewal that was contradicted asks again: another process wrote in between.
+const MOST_ATTEMPTS: usize = 5;
+
+#[async_trait::async_trait]
+impl Leases for Mysql {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let sent = BootInstant::now();
+        let Some(get_lock) = &self.get_lock else { return self.claim_row(candidate, sent).await };
+        // The lock first: a candidate with the row but without the lock would keep other candidates from the row for
+        // nothing.
+        let mut provisional = Provisional(Some(get_lock));
+        if let Taken::Theirs(stranger) = get_lock.take(&self.server, candidate.lease).await? {
+            // If a leader of ours holds both, its row says more. A row of our own, from a leadership that was lost,
+            // says nothing.
+            let holder = self.look(&candidate.shard).await?.holder();
+            let holder = holder.filter(|holder| holder.session.as_ref() != Some(&candidate.session));
+            return Ok(Claim::Refused(holder.unwrap_or(stranger)));
+        }
+        let claim = self.claim_row(candidate, sent).await?;
+        match &claim {
+            Claim::Granted(_) => provisional.0 = None,
+            Claim::Refused(_) => get_lock.let_go(&self.server).await,
+        }
+        Ok(claim)
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        Ok(self.look(shard).await?.holder().map_or(Observation::Free, Observation::Held))
+    }
+
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let (renewal, orders) = self.renew_row(candidate, term, sequence, shards).await?;
+        let Some(get_lock) = self.get_lock.as_ref().filter(|_| !matches!(renewal, Renewal::Lost(_))) else {
+            return Ok(Renewed { renewal, orders });
+        };
+        match get_lock.take(&self.server, candidate.lease).await? {
+            Taken::Ours => Ok(Renewed { renewal, orders }),
+            Taken::Theirs(stranger) => Ok(Renewed::alone(Renewal::Lost(Some(stranger)))),
+        }
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let (server, sent) = (&self.server, BootInstant::now().as_nanos());
+        // The lock first, so that a standby that finds the row free finds it free. The tree is dead.
+        if let Some(get_lock) = &self.get_lock {
+            get_lock.let_go(server).await;
+        }
+        let answer = server.ask(&server.site, |_| server.statements.release(candidate, term, sent)).await?;
+        let before = match self.seen(&answer, 1)? {
+            // The statement was sent twice, and was applied the first time.
+            Seen::Record(record) => answer.again && record.released && record.is_of(candidate) && record.sent == sent,
+            Seen::Absent | Seen::Garbage => false,
+        };
+        let applied = answer.changed(0) == Some(1);
+        Ok(if applied || before { Release::Released } else { Release::NotHeld })
+    }
+
+    async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
+        std::future::pending().await
+    }
+
+    async fn doubted(&self, _shard: &Shard) {
+        match self.get_lock.as_ref().map(GetLock::end) {
+            None => std::future::pending().await,
+            Some(None) => {}
+            Some(Some(mut end)) => while end.changed().await.is_ok() {},
+        }
+    }
+
+    fn with_lease_files(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        match &self.get_lock {
+            None => act(&[]),
+            Some(get_lock) => act(&[get_lock.descriptor()]),
+        }
+    }
+}
+
+/// Gives the lock of GET_LOCK up unless the claim was granted, even if the claim is cancelled.
+struct Provisional<'a>(Option<&'a GetLock>);
+
+impl Drop for Provisional<'_> {
+    fn drop(&mut self) {
+        if let Some(get_lock) = self.0 {
+            get_lock.abandon();
+        }
+    }
+}
+
+impl Mysql {
+    async fn claim_row(&self, candidate: &Candidate, sent: BootInstant) -> Result<Claim, StoreError> {
+        let (server, sent) = (&self.server, sent.as_nanos());
+        for _ in 0..MOST_ATTEMPTS {
+            let claim = |connection: &_| server.statements.claim(connection, candidate, sent);
+            let answer = server.ask(&server.site, claim).await?;
+            let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
+            match self.seen(&answer, 3)? {
+                Seen::Garbage => return Err(self.garbage(&candidate.shard)),
+                Seen::Record(record) if record.is_of(candidate) && (updated || inserted) => {
+                    return Ok(Claim::Granted(Grant {
+                        term: record.term,
+                        start_after: self.start_after(candidate, &answer, inserted).await?,
+                        doubt: if inserted { Doubt::FirstUse } else { Doubt::Forgotten },
+                    }));
+                }
+                Seen::Record(record) if !record.free && !record.is_of(candidate) => {
+                    return Ok(Claim::Refused(record.holder()));
+                }
+                // Another candidate was faster, or the lease is over again.
+                Seen::Record(_) | Seen::Absent => {}
+            }
+        }
+        Err(contradicted(&candidate.shard))
+    }
+
+    /// When every earlier tree is certainly dead. None if the table knows that it is.
+    ///
+    /// Leases from before the table remembers are unknown: they count as long as the one that is requested, or as the
+    /// one in the row. The end is counted from the answer, because the table may have forgotten while the request was
+    /// under way. A row that is missing may have been deleted by hand, unless that is prevented.
+    async fn start_after(
+        &self,
+        candidate: &Candidate,
+        answer: &Answer,
+        inserted: bool,
+    ) -> Result<Option<BootInstant>, StoreError> {
+        let memory = answer.outcomes.first().and_then(|outcome| outcome.rows.first());
+        let memory = memory.ok_or_else(|| self.not_understood())?;
+        let identity = memory.words(0).ok_or_else(|| self.not_understood())?;
+        let believed = memory.text(1) == Some(identity.as_str());
+        let is_protected = memory.flag(3).unwrap_or(false);
+        let before = memory.number(4).and_then(|millis| u64::try_from(millis).ok()).map(Duration::from_millis);
+        let longest = before.unwrap_or_default().max(candidate.lease);
+        let remembered = match memory.number(2) {
+            Some(remembered) if believed && (is_protected || !inserted) => micros(remembered),
+            _ => Duration::ZERO,
+        };
+        let left = longest.saturating_sub(remembered);
+        let start_after = (!left.is_zero()).then(|| BootInstant::now().plus(left));
+        if !believed {
+            // If it fails, the next claim does it. It must not make this one, which was applied, look as if it was not.
+            let server = &self.server;
+            let _ = server.ask(&server.site, |_| server.statements.remember(&identity)).await;
+        }
+        Ok(start_after)
+    }
+
+    /// Renews, and reads the orders of `shards` behind it. That the notes cannot be read, or not in time, does no harm
+    /// to the lease.
+    async fn renew_row(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<(Renewal, Option<Vec<Option<Note>>>), StoreError> {
+        let server = &self.server;
+        let statements = server.statements.renew(candidate, term, sequence) + &self.orders_of(shards);
+        for _ in 0..MOST_ATTEMPTS {
+            let answer = server.ask_for_some(&server.site, |_| statements.clone()).await?;
+            let is = |renewal| Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
+            if answer.changed(0) == Some(1) {
+                return is(Renewal::Renewed);
+            }
+            if answer.outcomes.len() < 2
+                && let Some(failure) = answer.failure
+            {
+                return Err(failure);
+            }
+            match self.seen(&answer, 1)? {
+                Seen::Absent => return is(Renewal::Lost(None)),
+                Seen::Garbage => return is(Renewal::Lost(Some(Holder::stranger()))),
+                Seen::Record(record) if !record.is_of(candidate) => {
+                    return is(Renewal::Lost(Some(record.holder()).filter(|_| !record.free)));
+                }
+                // It was released, or the row is from before our term: a restored row does not know us.
+                Seen::Record(record) if record.released || record.term < term => return is(Renewal::Lost(None)),
+                // The statement was sent twice, and was applied the first time.
+                Seen::Record(record) if record.term == term && record.beat == sequence && answer.again => {
+                    return is(Renewal::Renewed);
+                }
+                Seen::Record(record) if record.term > term || record.beat >= sequence => {
+                    return is(Renewal::Overtaken);
+                }
+                // The row changed while the statement waited for it.
+                Seen::Record(_) => {}
+            }
+        }
+        Err(contradicted(&candidate.shard))
+    }
+}

@@ -1,0 +1,226 @@
+//! What a failed request means, in one line.
+//!
+//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
+//! is held. While a connection is being made, no request was sent. After that, only an error that the server reports of
+//! the statement shows that it was rolled back. A session that was ended may have committed before, and a broken
+//! connection shows nothing.
+
+use super::wire::Complaint;
+use crate::store::error::{causes, in_short, innermost};
+use crate::store::{ErrorKind, StoreError};
+use std::io;
+
+/// The server and the table of a request, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// `MySQL at 10.0.0.5:3306`.
+    pub server: String,
+    pub user: String,
+    pub database: String,
+    /// What the request is about, and the privileges that candidates need on it.
+    pub table: String,
+    pub privileges: &'static str,
+}
+
+/// The reason why a statement, or a login, has no answer.
+#[derive(Debug)]
+pub enum Trouble {
+    Lost(io::Error),
+    /// The server sent more than the allowance.
+    TooMuch(String),
+    Garbled,
+    /// The server left a transaction open, so it is not known whether the statement counts.
+    Uncommitted,
+    Complaint(Complaint),
+}
+
+impl Trouble {
+    /// Whether the connection is of no use any more.
+    pub fn is_broken(&self) -> bool {
+        match self {
+            Self::Complaint(complaint) => ends_the_session(complaint.code),
+            Self::Lost(_) | Self::TooMuch(_) | Self::Garbled | Self::Uncommitted => true,
+        }
+    }
+
+    /// Whether the server is the wrong one, or not ready: another host may be the right one.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Complaint(complaint) if is_read_only(complaint.code) || complaint.code == 1047)
+    }
+
+    /// Whether another transaction was faster, so that asking again may succeed at once.
+    pub fn was_overtaken(&self) -> bool {
+        matches!(self, Self::Complaint(complaint) if [1020, 1213, 3101].contains(&complaint.code))
+    }
+}
+
+/// The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, trouble with packets.
+fn ends_the_session(code: u16) -> bool {
+    matches!(code, 1053 | 1152..=1161 | 1180 | 1184 | 1317 | 1927 | 4031)
+}
+
+/// The server is a replica, or read-only by its settings.
+fn is_read_only(code: u16) -> bool {
+    matches!(code, 1290 | 1792 | 1836)
+}
+
+impl Site {
+    /// The error of a connection that could not be made.
+    pub fn unconnected(&self, trouble: &Trouble) -> StoreError {
+        let server = &self.server;
+        match trouble {
+            Trouble::Complaint(complaint) => self.not_let_in(complaint),
+            Trouble::Lost(error) => self
+                .tls_failure(error)
+                .unwrap_or_else(|| StoreError::not_applied(format!("cannot reach {server}: {}", innermost(error)))),
+            Trouble::TooMuch(complaint) => StoreError::not_applied(complaint),
+            Trouble::Garbled | Trouble::Uncommitted => {
+                StoreError::not_applied(format!("cannot understand the answer of {server}: is it MySQL?"))
+            }
+        }
+    }
+
+    fn not_let_in(&self, complaint: &Complaint) -> StoreError {
+        let Self { server, user, database, .. } = self;
+        let message = in_short(&complaint.message);
+        match complaint.code {
+            1049 => StoreError::misconfigured(format!("no database {database} in {server}: name another, or make it")),
+            1040 | 1203 | 1226 => StoreError::not_applied(format!(
+                "{server} has no connection left for user {user}: {message}: raise max_connections, or the limit of the \
+                 user"
+            )),
+            3159 => StoreError::misconfigured(format!("{server} wants TLS ({message}): set ssl-mode=REQUIRED")),
+            1044 | 1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 3955 | 4151 => {
+                StoreError::denied(format!("{server} does not let in user {user}: {message}"))
+            }
+            code if is_read_only(code) => {
+                StoreError::not_applied(format!("{server} does not accept writes: {message}"))
+            }
+            _ => StoreError::not_applied(format!("{server} does not take connections: {message}")),
+        }
+    }
+
+    fn tls_failure(&self, error: &io::Error) -> Option<StoreError> {
+        use rustls::{AlertDescription as Alert, CertificateError};
+        let tls = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>())?;
+        let server = &self.server;
+        Some(match tls {
+            rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            ) => StoreError::misconfigured(format!(
+                "the certificate of {server} is for another name: name the host as its certificate does, or do not \
+                 check that with ssl-mode=VERIFY_CA ({tls})"
+            )),
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => StoreError::misconfigured(format!(
+                "the certificate of {server} is not signed by an authority that is trusted: name it with ssl-ca=FILE"
+            )),
+            rustls::Error::InvalidCertificate(why) => {
+                StoreError::misconfigured(format!("the certificate of {server} cannot be trusted: {why}"))
+            }
+            rustls::Error::AlertReceived(
+                Alert::CertificateRequired
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied,
+            ) => StoreError::denied(format!(
+                "{server} does not accept our certificate: name another with ssl-cert=FILE and ssl-key=FILE ({tls})"
+            )),
+            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {tls}")),
+        })
+    }
+
+    /// The error of a request. `applied`: an earlier statement of it changed something.
+    pub fn unanswered(&self, trouble: &Trouble, applied: bool) -> StoreError {
+        let server = &self.server;
+        let error = match trouble {
+            Trouble::Lost(error) => StoreError::unknown(format!("lost {server}: {}", innermost(error))),
+            Trouble::TooMuch(complaint) => StoreError::unknown(complaint),
+            Trouble::Garbled => StoreError::unknown(format!("cannot understand the answer of {server}: is it MySQL?")),
+            Trouble::Uncommitted => StoreError::unknown(format!(
+                "{server} left a transaction open: a proxy may have turned autocommit off, so name the server itself"
+            )),
+            Trouble::Complaint(complaint) if trouble.is_broken() => {
+                StoreError::unknown(format!("lost {server}: {}", in_short(&complaint.message)))
+            }
+            Trouble::Complaint(complaint) => self.rolled_back(complaint),
+        };
+        if applied { StoreError { kind: ErrorKind::Unknown, ..error } } else { error }
+    }
+
+    fn rolled_back(&self, complaint: &Complaint) -> StoreError {
+        let Self { server, user, table, privileges, database } = self;
+        let message = in_short(&complaint.message);
+        match complaint.code {
+            // Of a database, a table, a column, a routine; of an operation.
+            1044 | 1142 | 1143 | 1227 | 1370 => StoreError::denied(format!(
+                "{server} denied user {user} what it needs: GRANT {privileges} ON {table} ({message})"
+            )),
+            1049 | 1146 => StoreError::misconfigured(format!(
+                "no table {table} in database {database} of {server}: make it with leaderctl store init"
+            )),
+            code if is_read_only(code) => {
+                StoreError::not_applied(format!("{server} does not accept writes: {message}"))
+            }
+            1205 | 1969 | 3024 | 3572 => StoreError::not_applied(format!(
+                "{server} gave up: an open transaction holds a lock on table {table} or on a row of it ({message})"
+            )),
+            // Out of room or memory, not ready in its cluster, overtaken by another transaction: it may work later.
+            1020 | 1021 | 1030 | 1037 | 1041 | 1047 | 1114 | 1135 | 1206 | 1213 | 3100 | 3101 => {
+                StoreError::not_applied(format!("{server} failed: {message}"))
+            }
+            _ => StoreError::misconfigured(format!(
+                "table {table} in {server} cannot be used ({message}): it was made by something else; use another with \
+                 table=NAME, and leaderctl store init"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(code: u16, applied: bool) -> StoreError {
+        let site = Site {
+            server: "MySQL at h:3306".to_owned(),
+            user: "app".to_owned(),
+            database: "db".to_owned(),
+            table: "`db`.`leaderrun`".to_owned(),
+            privileges: "SELECT",
+        };
+        let complaint = Complaint { code, message: "some words".to_owned() };
+        site.unanswered(&Trouble::Complaint(complaint), applied)
+    }
+
+    #[test]
+    fn a_failure_that_may_pass_was_not_applied() {
+        for code in [1020, 1205, 1213, 1290, 1836, 1047, 1114, 1969, 3101] {
+            assert_eq!(answered(code, false).kind, ErrorKind::NotApplied, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_session_that_was_ended_and_a_statement_behind_a_write_leave_it_unknown() {
+        for code in [1053, 1317, 1927, 4031, 1180] {
+            assert_eq!(answered(code, false).kind, ErrorKind::Unknown, "{code}");
+        }
+        for code in [1213, 1142, 1146] {
+            assert_eq!(answered(code, true).kind, ErrorKind::Unknown, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_missing_table_a_denial_and_a_foreign_table_are_told_apart() {
+        let missing = answered(1146, false);
+        assert!(missing.kind == ErrorKind::Misconfigured && missing.message.contains("leaderctl store init"));
+        assert_eq!(answered(1142, false).kind, ErrorKind::Denied);
+        for code in [1054, 1136, 1264, 1366, 1406] {
+            let error = answered(code, false);
+            assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("`leaderrun`"), "{error}");
+        }
+    }
+}

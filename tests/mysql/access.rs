@@ -1,0 +1,189 @@
+//! Who is let in, what they may do, and what is said when they may not.
+
+use super::*;
+use crate::support::denied::{self, User};
+use crate::support::fleet::leaderrun;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Release, Renewal, Verdict};
+
+#[tokio::test]
+async fn the_listed_grants_are_all_that_an_election_needs() {
+    let table = Table::new().await;
+    let user = table.user();
+    let said = table.store().prepare().await.unwrap().join("\n");
+    for (_, grant) in said.lines().filter_map(|line| line.split_once("needs: ")) {
+        table.sql(&grant.replace("...", &user));
+    }
+    let store = open(&table.url_as(&user));
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
+    refused(open(&table.url_as(&user)).claim(&candidate("two")).await.unwrap());
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    let note = Note::for_ever("pause");
+    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note)).await, Ok(true));
+    assert_eq!(store.read(&shard(), &Page::Orders).await, Ok(Some(note)));
+    assert_eq!(store.replace(&shard(), &Page::Orders, Some("pause"), None).await, Ok(true));
+    let term = lead(&store, &one).await;
+    assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
+    let findings = store.check().await.unwrap();
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict != Verdict::Good).collect();
+    // The server of the tests does not wait for its disk.
+    assert!(bad.iter().all(|finding| finding.text.starts_with("innodb_flush_log_at_trx_commit")), "{bad:?}");
+}
+
+#[tokio::test]
+async fn each_missing_grant_is_named() {
+    for missing in ["SELECT", "INSERT", "UPDATE"] {
+        let table = Table::new().await;
+        let user = table.user();
+        let others = ["SELECT", "INSERT", "UPDATE"].into_iter().filter(|&grant| grant != missing);
+        table.sql(&format!("GRANT {} ON $T TO {user}", others.collect::<Vec<_>>().join(", ")));
+        let store = open(&table.url_as(&user));
+        let error = store.claim(&candidate("one")).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Denied, "{missing}: {error}");
+        let needed = format!("GRANT SELECT, INSERT, UPDATE ON `{DATABASE}`.`{}` (", table.name);
+        assert!(error.message.contains(&needed) && error.message.contains(missing), "{error}");
+        let again = store.claim(&candidate("two")).await.unwrap_err();
+        assert_eq!(again.kind, ErrorKind::Denied, "nothing is held: {again}");
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_make_the_table_is_told_what_is_missing() {
+    let table = Table::new().await;
+    let user = table.candidate();
+    let url = table.url_as(&user).replace(&format!("table={}&", table.name), "table=never&");
+    let error = open(&url).prepare().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Denied);
+    assert!(
+        error.message.contains(&format!("GRANT CREATE, TRIGGER, SELECT, INSERT, UPDATE ON `{DATABASE}`.*")),
+        "{error}"
+    );
+    let never = table.url().replace(&format!("table={}&", table.name), "table=never&");
+    let error = open(&never).claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("leaderctl store init"), "{error}");
+}
+
+/// A row that is missing may have been deleted by hand there.
+#[tokio::test]
+async fn without_a_trigger_the_first_leader_of_a_shard_waits_and_the_next_one_does_not() {
+    let table = Table::new().await;
+    let user = table.user();
+    table.sql(&format!("GRANT CREATE, SELECT, INSERT, UPDATE ON {DATABASE}.* TO {user}"));
+    let url = table.url_as(&user).replace(&format!("table={}&", table.name), &format!("table={}_plain&", table.name));
+    let store = open(&url);
+    let lines = store.prepare().await.unwrap().join("\n");
+    assert!(lines.contains("left it possible to DELETE a lease"), "{lines}");
+    table.server.age(&format!("{}_plain", table.name));
+    let one = candidate("one");
+    let grant = granted(store.claim(&one).await.unwrap());
+    assert!(wait_of(&grant) > LEASE / 2, "{grant:?}");
+    store.release(&one, grant.term).await.unwrap();
+    lead(&store, &candidate("two")).await;
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.text.contains("can be deleted by hand")), "{findings:?}");
+    // Whoever may make a trigger sets it right.
+    let url = table.url().replace(&format!("table={}&", table.name), &format!("table={}_plain&", table.name));
+    open(&url).prepare().await.unwrap();
+    let elsewhere = leaderrun::internals::lease::Candidate { shard: "db/other".parse().unwrap(), ..candidate("one") };
+    lead(&store, &elsewhere).await;
+}
+
+#[tokio::test]
+async fn a_database_a_user_or_a_password_that_is_wrong_is_named_and_the_password_is_not() {
+    let table = Table::new().await;
+    let one = candidate("one");
+    let error = open(&table.url().replace(&format!("/{DATABASE}?"), "/nothing?")).claim(&one).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("no database nothing"), "{error}");
+    let error = open(&table.url_as("nobody_here:hunter2")).claim(&one).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Denied);
+    assert!(error.message.contains("nobody_here") && !error.message.contains("hunter2"), "{error}");
+    let user = table.candidate();
+    table.sql(&format!("ALTER USER {user} IDENTIFIED BY 'hunter2'"));
+    lead(&open(&table.url_as(&format!("{user}:hunter2"))), &one).await;
+    let error = open(&table.url_as(&format!("{user}:hunter3"))).claim(&one).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Denied);
+    assert!(error.message.contains(&user) && !error.message.contains("hunter"), "{error}");
+}
+
+#[tokio::test]
+async fn a_password_comes_from_the_environment_too() {
+    let table = Table::new().await;
+    let user = table.candidate();
+    table.sql(&format!("ALTER USER {user} IDENTIFIED BY 'hunter2'"));
+    let run = |password: Option<&str>| {
+        let mut command = leaderrun();
+        command.args(["--store", &table.url_as(&user), "-n", "db/main", "true"]).env_remove("MYSQL_PWD");
+        command.envs(password.map(|password| ("MYSQL_PWD", password)));
+        command.output().unwrap().status.code()
+    };
+    assert_eq!((run(None), run(Some("hunter2")), run(Some("hunter3"))), (Some(77), Some(0), Some(77)));
+}
+
+#[tokio::test]
+async fn a_server_without_a_connection_left_says_what_to_raise_and_its_leader_goes_on() {
+    let table = Table::new().await;
+    let user = table.candidate();
+    table.sql(&format!("ALTER USER {user} WITH MAX_USER_CONNECTIONS 1"));
+    let leader = open(&table.url_as(&user));
+    let one = candidate("one");
+    let term = lead(&leader, &one).await;
+    let error = open(&table.url_as(&user)).claim(&candidate("two")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
+    assert!(error.message.contains("no connection left") && error.message.contains("max_connections"), "{error}");
+    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_as_good() {
+    let table = Table::new().await;
+    let user = table.candidate();
+    let socket = table.server.socket().display().to_string();
+    let url = format!("mariadb://{user}@/{DATABASE}?socket={socket}&table={}", table.name);
+    let one = candidate("one");
+    let store = open(&url);
+    let term = lead(&store, &one).await;
+    refused(table.store().claim(&candidate("two")).await.unwrap());
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    let error = open(&url.replace(&socket, "/nowhere/sock")).claim(&one).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert!(error.message.contains("cannot reach MySQL at /nowhere/sock"), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_who_may_only_read_may_look_and_list() {
+    let table = Table::new().await;
+    let term = lead(&table.store(), &candidate("one")).await;
+    let user = table.user();
+    let store = open(&table.url_as(&user));
+    let error = store.list("").await.unwrap_err();
+    assert!(error.message.contains("no database") || error.message.contains("not let in"), "{error}");
+    table.sql(&format!("GRANT SELECT ON $T TO {user}"));
+    let list = store.list("db").await.unwrap();
+    assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
+    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
+}
+
+#[tokio::test]
+async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
+    let table = Table::new().await;
+    let user = table.user();
+    table.sql(&format!("GRANT SELECT ON $T TO {user}"));
+    table.sql(&format!("GRANT SELECT ON $T_notes TO {user}"));
+    let (owner, looker) = (table.url(), table.url_as(&user));
+    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "GRANT ");
+}
+
+#[tokio::test]
+async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
+    let table = Table::new().await;
+    let user = table.user();
+    table.sql(&format!("GRANT SELECT, INSERT, UPDATE ON $T TO {user}"));
+    let (owner, user) = (table.url(), table.url_as(&user));
+    let sign = format!("ON `{DATABASE}`.`{}_notes`", table.name);
+    denied::assert_leads_nothing_without_orders(User::at(&owner), User::at(&user), &sign);
+}

@@ -1,0 +1,51 @@
+//! `leaderctl store init` and `leaderctl store check`.
+
+use super::*;
+use crate::support::fleet::leaderctl;
+use leaderrun::internals::store::Verdict;
+
+fn texts(findings: &[leaderrun::internals::store::Finding], verdict: Verdict) -> String {
+    let those = findings.iter().filter(|finding| finding.verdict == verdict);
+    those.map(|finding| finding.text.as_str()).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn init_can_be_run_again_and_check_is_content() {
+    let server = tokio::task::spawn_blocking(|| Server::start_with(&["--innodb-flush-log-at-trx-commit=1"])).await;
+    let server = server.unwrap();
+    let run = |words: &[&str]| {
+        let output = leaderctl().args(["--store", &server.url_with("")]).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let first = run(&["store", "init"]);
+    assert!(first.contains(&format!("made table `{DATABASE}`.`leaderrun` in MySQL at")), "{first}");
+    assert!(first.contains("a DELETE of a lease that is held is refused"), "{first}");
+    let second = run(&["store", "init"]);
+    assert!(second.contains("is there") && !second.contains("made"), "{second}");
+    let checked = run(&["store", "check"]);
+    for part in ["10.", "a round trip takes", "may do all that an election needs", "the table remembers since"] {
+        assert!(checked.contains(part), "{checked}");
+    }
+    assert_eq!(server.sql("SELECT COUNT(*) FROM leaderrun"), "1", "the check leaves nothing but the marker");
+    assert_eq!(server.sql("SELECT COUNT(*) FROM leaderrun_notes"), "0");
+}
+
+#[tokio::test]
+async fn what_is_missing_or_keeps_nothing_is_found() {
+    let table = Table::new().await;
+    let never = table.url().replace(&format!("table={}&", table.name), "table=never&");
+    let findings = open(&never).check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad).contains("make it with leaderctl store init"), "{findings:?}");
+    table.sql("CREATE TRIGGER forgetful_$T BEFORE UPDATE ON $T FOR EACH ROW SET NEW.beat = OLD.beat");
+    let findings = table.store().check().await.unwrap();
+    assert!(texts(&findings, Verdict::Bad).contains("does not keep it"), "{findings:?}");
+}
+
+#[tokio::test]
+async fn the_state_of_the_lock_is_told() {
+    let table = Table::new().await;
+    let store = open(&table.url_with("get_lock=some%20job"));
+    let findings = store.check().await.unwrap();
+    assert!(texts(&findings, Verdict::Good).contains("the lock \"some job\" of GET_LOCK is free"), "{findings:?}");
+}

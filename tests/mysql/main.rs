@@ -1,0 +1,113 @@
+//! The store `mysql://` against a real MariaDB: what is particular to it. What every store promises is tested by the
+//! conformance suite.
+
+#![cfg(feature = "mysql")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod check;
+mod encrypted;
+mod faults;
+mod forgotten;
+mod get_lock;
+mod hostile;
+mod late;
+mod login;
+mod notes;
+mod rows;
+mod settings;
+
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::mysql::{Address, Mysql};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use support::claims::*;
+use support::mysql::{ADMIN, DATABASE, Server, shared};
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn open_for(url: &str, request_timeout: Duration) -> Mysql {
+    let (_, rest) = url.split_once(':').expect("one of ours");
+    Mysql::open(&Address::read(rest).expect("a store URL"), request_timeout).expect("the address is right")
+}
+
+fn open(url: &str) -> Mysql {
+    open_for(url, REQUEST_TIMEOUT)
+}
+
+/// A table of one's own on the server that the tests share; it has remembered for an hour.
+struct Table {
+    server: &'static Server,
+    name: String,
+}
+
+impl Table {
+    async fn new() -> Self {
+        let table = Self::young().await;
+        table.server.age(&table.name);
+        table
+    }
+
+    /// It begins to remember now.
+    async fn young() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Starting it waits, which nobody may do here.
+        let server = tokio::task::spawn_blocking(shared).await.expect("the server starts");
+        let table = Self { server, name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
+        table.store().prepare().await.expect("it can be made");
+        table
+    }
+
+    fn url(&self) -> String {
+        self.url_with("ssl-mode=PREFERRED")
+    }
+
+    fn url_with(&self, options: &str) -> String {
+        self.server.url_with(&format!("table={}&{options}", self.name))
+    }
+
+    fn url_as(&self, user: &str) -> String {
+        self.url().replace(&format!("//{ADMIN}@"), &format!("//{user}@"))
+    }
+
+    fn store(&self) -> Mysql {
+        open(&self.url())
+    }
+
+    /// What the client says of a query with $T in place of the table.
+    fn sql(&self, statements: &str) -> String {
+        self.server.sql(&statements.replace("$T", &self.name))
+    }
+
+    /// How many sessions this user has.
+    fn sessions(&self, user: &str) -> usize {
+        let count = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{user}'");
+        self.server.sql(&count).parse().expect("a number")
+    }
+
+    /// A user of one's own, without any grant.
+    fn user(&self) -> String {
+        let user = format!("user_{}", self.name);
+        self.server.sql(&format!("CREATE USER {user}"));
+        user
+    }
+
+    /// A user of one's own who may do what a candidate needs.
+    fn candidate(&self) -> String {
+        let user = self.user();
+        self.sql(&format!("GRANT SELECT, INSERT, UPDATE ON $T TO {user}"));
+        self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON $T_notes TO {user}"));
+        user
+    }
+}
+
+/// Waits until it is so; the store's own tasks go on meanwhile.
+async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < support::fleet::PATIENCE, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

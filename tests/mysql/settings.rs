@@ -1,0 +1,179 @@
+//! Settings of the server that change what statements mean.
+
+use super::*;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Claim, ErrorKind, Note, Notes as _, Page, Release, Renewal, Verdict};
+
+/// An election, and notes, on a server with these options.
+async fn works_with(settings: &'static [&'static str]) {
+    let server = tokio::task::spawn_blocking(|| Server::start_with(settings)).await.unwrap();
+    // Whoever has SUPER is not subject to init_connect.
+    server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
+    let url = server.url_with("").replace(&format!("//{ADMIN}@"), "//app@");
+    let (first, second) = (open(&url), open(&url));
+    first.prepare().await.unwrap_or_else(|error| panic!("{settings:?}: {error}"));
+    server.age("leaderrun");
+    let one = leaderrun::internals::lease::Candidate { owner: "a \\ \"b\" 'c' `d` ä".to_owned(), ..candidate("one") };
+    let (two, shards) = (candidate("two"), [shard()]);
+    for _ in 0..2 {
+        let term = lead(&first, &one).await;
+        assert_eq!(refused(second.claim(&two).await.unwrap()).owner, one.owner, "{settings:?}");
+        let text = "orders \\' \" `";
+        let note = Note::lasting(text.to_owned(), None);
+        assert_eq!(second.replace(&shard(), &Page::Orders, None, Some(&note)).await, Ok(true), "{settings:?}");
+        let renewed = first.renew_and_read(&one, term, 1, &shards).await.unwrap();
+        assert_eq!(
+            (renewed.renewal, renewed.orders),
+            (Renewal::Renewed, Some(vec![Some(note.clone())])),
+            "{settings:?}"
+        );
+        assert_eq!(second.replace(&shard(), &Page::Orders, Some("other"), Some(&note)).await, Ok(false));
+        // Equal texts are a change as well.
+        assert_eq!(second.replace(&shard(), &Page::Orders, Some(text), Some(&note)).await, Ok(true), "{settings:?}");
+        assert_eq!(second.replace(&shard(), &Page::Orders, Some(text), None).await, Ok(true), "{settings:?}");
+        let holder = second.inspect(&shard()).await.unwrap().holder.unwrap();
+        let (left, since) = (holder.expires_in.unwrap(), holder.since_millis.unwrap());
+        assert!(left <= LEASE && left > LEASE / 4, "{settings:?}: {left:?}");
+        assert!(leaderrun::internals::time::wall_clock_millis().abs_diff(since) < 60_000, "{settings:?}: {since}");
+        assert_eq!(first.release(&one, term).await, Ok(Release::Released));
+        let next = lead(&second, &two).await;
+        assert!(next > term, "{settings:?}");
+        assert_eq!(second.release(&two, next).await, Ok(Release::Released));
+    }
+    assert_eq!(server.sql("SELECT COUNT(*) FROM leaderrun WHERE released = 0"), "0", "{settings:?}");
+}
+
+#[tokio::test]
+async fn without_autocommit_everything_is_committed_all_the_same() {
+    works_with(&["--autocommit=0", "--init-connect=SET autocommit=0"]).await;
+}
+
+/// A proxy between us and the server that has its own mind about autocommit.
+fn meddling(port: u16) -> u16 {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let own_port = listener.local_addr().unwrap().port();
+    let (ours, theirs) = ("autocommit = 1", "autocommit = 0");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut server = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (mut from_server, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from_server, &mut to_client));
+            std::thread::spawn(move || {
+                let mut chunk = [0; 16 << 10];
+                while let Ok(length) = client.read(&mut chunk)
+                    && length > 0
+                {
+                    // As bytes: each letter is one.
+                    let said: String = chunk[..length].iter().map(|&byte| char::from(byte)).collect();
+                    let said: Vec<u8> = said.replace(ours, theirs).chars().map(|letter| letter as u8).collect();
+                    server.write_all(&said).unwrap();
+                }
+            });
+        }
+    });
+    own_port
+}
+
+#[tokio::test]
+async fn what_a_proxy_keeps_from_being_committed_does_not_count() {
+    let table = Table::new().await;
+    let port = meddling(table.server.port());
+    let url = table.url_with("ssl-mode=DISABLED").replace(&table.server.port().to_string(), &port.to_string());
+    let error = open(&url).claim(&candidate("one")).await.unwrap_err();
+    assert!(error.message.contains("left a transaction open"), "{error}");
+    lead(&table.store(), &candidate("two")).await;
+}
+
+#[tokio::test]
+async fn quotes_backslashes_and_strictness_may_be_set_in_any_way() {
+    works_with(&["--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT"]).await;
+    works_with(&["--sql-mode=TRADITIONAL,ONLY_FULL_GROUP_BY,NO_ZERO_DATE", "--character-set-server=latin1"]).await;
+    works_with(&["--sql-mode=ORACLE", "--lower-case-table-names=1"]).await;
+}
+
+#[tokio::test]
+async fn every_time_zone_and_every_isolation_level_will_do() {
+    works_with(&["--default-time-zone=-11:30", "--transaction-isolation=SERIALIZABLE"]).await;
+    works_with(&["--default-time-zone=+13:00", "--transaction-isolation=READ-UNCOMMITTED"]).await;
+    works_with(&[
+        "--transaction-isolation=READ-COMMITTED",
+        "--log-bin",
+        "--binlog-format=ROW",
+        "--log-bin-trust-function-creators=1",
+    ])
+    .await;
+    works_with(&[
+        "--transaction-isolation=REPEATABLE-READ",
+        "--log-bin",
+        "--binlog-format=STATEMENT",
+        "--log-bin-trust-function-creators=1",
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_logs_its_statements_and_lets_nobody_make_a_trigger_is_prepared_without() {
+    let server = tokio::task::spawn_blocking(|| Server::start_with(&["--log-bin"])).await.unwrap();
+    server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
+    let store = open(&server.url_with("").replace(&format!("//{ADMIN}@"), "//app@"));
+    let lines = store.prepare().await.unwrap().join("\n");
+    assert!(lines.contains("left it possible to DELETE a lease"), "{lines}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_read_only_is_passed_over_for_one_that_is_not() {
+    let table = Table::new().await;
+    let server = tokio::task::spawn_blocking(|| Server::start_with(&["--read-only=1"])).await.unwrap();
+    let error = open(&server.url_with("")).claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert!(error.message.contains("does not accept writes: it is a replica"), "{error}");
+    let both = format!("@127.0.0.1:{},127.0.0.1:{}/", server.port(), table.server.port());
+    let url = table.url().replace(&format!("@127.0.0.1:{}/", table.server.port()), &both);
+    lead(&open(&url), &candidate("one")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_becomes_read_only_is_left() {
+    let server = tokio::task::spawn_blocking(Server::start).await.unwrap();
+    server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
+    let store = open(&server.url_with("").replace(&format!("//{ADMIN}@"), "//app@"));
+    store.prepare().await.unwrap();
+    server.age("leaderrun");
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    server.sql("SET GLOBAL read_only = 1");
+    for sequence in 1..3 {
+        let error = store.renew(&one, term, sequence).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
+        assert!(error.message.contains("does not accept writes"), "{error}");
+    }
+    server.sql("SET GLOBAL read_only = 0");
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_found_idle_is_made_again() {
+    let table = Table::new().await;
+    let user = table.candidate();
+    let store = open(&table.url_as(&user));
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    for sequence in 1..4 {
+        // As wait_timeout ends it.
+        let id = table.sql(&format!("SELECT id FROM information_schema.processlist WHERE user = '{user}'"));
+        table.sql(&format!("KILL {id}"));
+        eventually("the session is gone", || table.sessions(&user) == 0).await;
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    assert!(matches!(table.store().claim(&candidate("two")).await, Ok(Claim::Refused(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_may_forget_is_found_fault_with() {
+    let table = Table::new().await;
+    let findings = table.store().check().await.unwrap();
+    let bad = findings.iter().find(|finding| finding.verdict == Verdict::Bad).expect("it does not wait for its disk");
+    assert!(bad.text.starts_with("innodb_flush_log_at_trx_commit is not 1"), "{findings:?}");
+}

@@ -1,0 +1,262 @@
+//! A real MariaDB for tests.
+
+use super::fleet::wait_until;
+use super::ports::free_port;
+use super::server;
+use nix::unistd::Pid;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+/// Where the leases are, and who may do everything there without a password, over TCP as well.
+pub const DATABASE: &str = "leases";
+pub const ADMIN: &str = "admin";
+pub const LOCKS: &str = "leases.leaderrun";
+
+/// A MariaDB of one's own, gone when this is dropped.
+pub struct Server {
+    scratch: TempDir,
+    port: u16,
+    /// Some while it runs.
+    child: Option<Child>,
+    settings: Vec<String>,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these options as well, such as `--autocommit=0`.
+    pub fn start_with(settings: &[&str]) -> Self {
+        for _ in 0..10 {
+            let scratch = TempDir::new().expect("a scratch directory");
+            run(Command::new("cp").arg("-a").arg(template()).arg(scratch.path().join("data")));
+            give_to_servant(scratch.path());
+            let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+            let mut server = Self { scratch, port: free_port(), child: None, settings };
+            if server.launch() {
+                return server;
+            }
+        }
+        panic!("MariaDB does not start");
+    }
+
+    /// False when it ended at once, as it does when another program took the port.
+    fn launch(&mut self) -> bool {
+        let directory = self.scratch.path();
+        let log = fs::File::options().append(true).create(true).open(directory.join("log")).expect("a log file");
+        let mut command = as_servant("mariadbd");
+        command.args(defaults(&directory.join("data"), &self.socket()));
+        command.arg(format!("--port={}", self.port));
+        command.arg(format!("--bind-address={}", server::listen_on()));
+        command.args(&self.settings);
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
+        let mut child = server::by_a_thread_that_stays(command).expect("setpriv is there: util-linux has it");
+        let mut ended = false;
+        wait_until("MariaDB answers", || {
+            ended = child.try_wait().expect("a child can be waited for").is_some();
+            ended || self.ask("SELECT 1").is_ok()
+        });
+        self.child = (!ended).then_some(child);
+        !ended
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.scratch.path().join("sock")
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `mysql://` and what else it takes, with `options` behind the question mark.
+    pub fn url_with(&self, options: &str) -> String {
+        format!("mysql://{ADMIN}@127.0.0.1:{}/{DATABASE}?{options}", self.port)
+    }
+
+    /// What the client says: a line for each row, with tabs between columns.
+    pub fn ask(&self, statements: &str) -> Result<String, String> {
+        let mut command = self.client();
+        let output = command.args(["-e", statements]).output().expect("mariadb starts: mariadb-client has it");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// As the administrator.
+    pub fn sql(&self, statements: &str) -> String {
+        self.ask(statements).unwrap_or_else(|error| panic!("{statements}: {error}"))
+    }
+
+    pub fn client(&self) -> Command {
+        let mut command = Command::new("mariadb");
+        command.args(["--no-defaults", "-N", "-B", "-h", "127.0.0.1", "-u", ADMIN, "-D", DATABASE]);
+        command.arg("--init-command=SET autocommit = 1");
+        command.arg("-P").arg(self.port.to_string()).stdin(Stdio::null());
+        command
+    }
+
+    /// How many requests it was sent. It counts statements: a renewal with the orders behind it is three, of which one
+    /// is an UPDATE. The client that counts has two.
+    pub fn requests(&self) -> u64 {
+        let count = "SELECT CAST(SUM(IF(variable_name = 'questions', 1, -2) * variable_value) AS INT) \
+                     FROM information_schema.global_status WHERE variable_name IN ('questions', 'com_update')";
+        self.sql(count).parse().expect("a number")
+    }
+
+    /// Lets the table's memory reach an hour back.
+    pub fn age(&self, table: &str) {
+        self.sql(&format!("UPDATE {table} SET since = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR WHERE shard = ''"));
+    }
+
+    /// Ends it as an administrator does who is in a hurry, and starts it again.
+    pub fn restart(&mut self) {
+        server::Server::kill(self);
+        server::Server::start_again(self);
+    }
+}
+
+impl server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("mysql://{ADMIN}@{address}/{DATABASE}")
+    }
+
+    fn pid(&self) -> Pid {
+        server::pid_of(self.child.as_ref().expect("it runs"))
+    }
+
+    fn kill(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    fn start_again(&mut self) {
+        wait_until("MariaDB starts again", || self.launch());
+    }
+
+    fn wipe(&mut self) {
+        self.sql(&format!("DROP TABLE IF EXISTS {LOCKS}"));
+        server::prepare(self);
+    }
+
+    /// The table's trigger refuses it.
+    fn remove_lock(&mut self, shard: &str) {
+        let _ = self.ask(&format!("DELETE FROM {LOCKS} WHERE shard = '{shard}'"));
+    }
+
+    fn grow_old(&mut self) {
+        self.age(LOCKS);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        server::Server::kill(self);
+    }
+}
+
+/// One that is shared by the tests of a program that do it no harm: each uses a table of its own.
+pub fn shared() -> &'static Server {
+    static SHARED: LazyLock<Server> = LazyLock::new(Server::start);
+    &SHARED
+}
+
+/// A kill leaves the kernel's cache alone, so nothing that was committed is lost by it.
+fn defaults(data: &Path, socket: &Path) -> Vec<String> {
+    vec![
+        "--no-defaults".to_owned(),
+        format!("--datadir={}", data.display()),
+        format!("--socket={}", socket.display()),
+        // Ours may be closed to it.
+        format!("--tmpdir={}", data.display()),
+        "--innodb-flush-log-at-trx-commit=2".to_owned(),
+        "--innodb-buffer-pool-size=8M".to_owned(),
+        "--innodb-log-file-size=4M".to_owned(),
+        "--skip-name-resolve".to_owned(),
+        "--performance-schema=0".to_owned(),
+    ]
+}
+
+/// A command that ends with the thread that starts it. MariaDB does not run as root.
+pub fn as_servant(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]);
+    if let Some((user, group)) = servant() {
+        command.args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"]);
+    }
+    command.arg(program);
+    command
+}
+
+/// Who runs servers when we are root.
+fn servant() -> Option<(u32, u32)> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let named = |name| nix::unistd::User::from_name(name).ok().flatten();
+    named("mysql").or_else(|| named("nobody")).map(|user| (user.uid.as_raw(), user.gid.as_raw()))
+}
+
+pub fn give_to_servant(directory: &Path) {
+    if let Some((user, group)) = servant() {
+        run(Command::new("chown").args(["-R", &format!("{user}:{group}")]).arg(directory));
+    }
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+fn run(command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// An initialised data directory to copy: made once, because it takes seconds.
+fn template() -> &'static Path {
+    static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mariadb");
+        if !place.exists() {
+            let scratch = TempDir::new().expect("a scratch directory");
+            give_to_servant(scratch.path());
+            let (data, setup) = (scratch.path().join("data"), scratch.path().join("setup.sql"));
+            run(as_servant("mariadb-install-db").env("TMPDIR", scratch.path()).args([
+                "--no-defaults",
+                &format!("--datadir={}", data.display()),
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--innodb-log-file-size=4M",
+            ]));
+            let statements = format!(
+                "CREATE DATABASE {DATABASE};\nCREATE USER {ADMIN}@'%';\n\
+                 GRANT ALL ON *.* TO {ADMIN}@'%' WITH GRANT OPTION;\nSHUTDOWN;\n"
+            );
+            fs::write(&setup, statements).expect("a file");
+            // It ends with the statements.
+            let mut command = as_servant("mariadbd");
+            command.args(defaults(&data, &scratch.path().join("sock")));
+            run(command.arg("--skip-networking").arg(format!("--init-file={}", setup.display())));
+            fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).expect("cargo's directory");
+            let beside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside it");
+            run(Command::new("cp").arg("-a").arg(&data).arg(beside.path()));
+            // Another test program may have been faster; then theirs is as good.
+            let _ = fs::rename(beside.path().join("data"), &place);
+        }
+        place
+    });
+    &TEMPLATE
+}
