@@ -14,6 +14,10 @@ use std::time::Duration;
 
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod allowance;
+#[cfg(feature = "aws")]
+mod aws;
+#[cfg(feature = "bucket")]
+pub mod bucket;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 mod error;
@@ -34,6 +38,8 @@ pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
+#[cfg(feature = "aws")]
+mod server_clock;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod url;

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The forms that `--store` takes.
-pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, redis://HOST, postgres://HOST/DATABASE, nats://HOST/BUCKET, \
+pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
+                           azblob://ACCOUNT/CONTAINER/PREFIX, redis://HOST, postgres://HOST/DATABASE, nats://HOST/BUCKET, \
                            etcd://HOST/PREFIX";
 
 /// The stores of this build, by their schemes.
@@ -21,6 +22,12 @@ pub const BUILT_IN: &[&str] = &[
     "file",
     #[cfg(feature = "dynamodb")]
     "dynamodb",
+    #[cfg(feature = "bucket")]
+    "s3",
+    #[cfg(feature = "bucket")]
+    "gs",
+    #[cfg(feature = "bucket")]
+    "azblob",
     #[cfg(feature = "redis")]
     "redis",
     #[cfg(feature = "postgres")]
@@ -32,8 +39,11 @@ pub const BUILT_IN: &[&str] = &[
 ];
 
 /// Schemes that the program knows, although this build may lack their stores.
-const OPTIONAL: [&str; 12] = [
+const OPTIONAL: [&str; 15] = [
     "dynamodb",
+    "s3",
+    "gs",
+    "azblob",
     "redis",
     "rediss",
     "redis+unix",
@@ -55,6 +65,8 @@ pub enum Location {
     },
     #[cfg(feature = "dynamodb")]
     DynamoDb(super::dynamodb::Address),
+    #[cfg(feature = "bucket")]
+    Bucket(super::bucket::Address),
     #[cfg(feature = "redis")]
     Redis(super::redis::Address),
     #[cfg(feature = "postgres")]
@@ -81,6 +93,8 @@ impl Location {
             "file" => file(rest),
             #[cfg(feature = "dynamodb")]
             "dynamodb" => dynamodb(rest).map(Self::DynamoDb),
+            #[cfg(feature = "bucket")]
+            "s3" | "gs" | "azblob" => super::bucket::Address::read(scheme, rest).map(Self::Bucket),
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => {
                 super::redis::Address::read(scheme, rest).map(Self::Redis)
@@ -124,6 +138,8 @@ impl Location {
             Self::File { .. } => Delivery::Kernel,
             #[cfg(feature = "dynamodb")]
             Self::DynamoDb(_) => Delivery::Poll,
+            #[cfg(feature = "bucket")]
+            Self::Bucket(_) => Delivery::Poll,
             #[cfg(feature = "redis")]
             Self::Redis(_) => Delivery::Push,
             #[cfg(feature = "postgres")]
@@ -140,7 +156,7 @@ impl Location {
     /// # Errors
     /// What the store says about a wrong configuration. Opening touches no lease.
     #[cfg_attr(
-        not(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats")),
+        not(any(feature = "dynamodb", feature = "bucket", feature = "redis", feature = "postgres", feature = "nats")),
         expect(clippy::unused_async, reason = "only some stores have to be waited for")
     )]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
@@ -149,6 +165,8 @@ impl Location {
             Self::File { directory } => Ok(Arc::new(FileStore::open(directory)?)),
             #[cfg(feature = "dynamodb")]
             Self::DynamoDb(address) => Ok(Arc::new(super::dynamodb::DynamoDb::open(address, request_timeout).await?)),
+            #[cfg(feature = "bucket")]
+            Self::Bucket(address) => Ok(Arc::new(super::bucket::Bucket::open(address, request_timeout).await?)),
             #[cfg(feature = "redis")]
             Self::Redis(address) => Ok(Arc::new(super::redis::Redis::open(address, request_timeout).await?)),
             #[cfg(feature = "postgres")]

@@ -387,7 +387,14 @@ async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patie
     let _ = within(patience * 4, remove_notes(store, shard)).await;
     match &named.location {
         Location::File { directory } => remove_files(directory, shard),
-        #[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+        #[cfg(any(
+            feature = "dynamodb",
+            feature = "bucket",
+            feature = "redis",
+            feature = "postgres",
+            feature = "nats",
+            feature = "etcd"
+        ))]
         _ => {}
     }
     match inspect(store, shard, patience).await {
