@@ -1036,7 +1036,14 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
 }
 
 /// A server that takes connections and says nothing: a firewall, or a machine that is thrashing.
-#[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "bucket",
+    feature = "redis",
+    feature = "postgres",
+    feature = "nats",
+    feature = "etcd"
+))]
 #[test]
 fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -2,7 +2,14 @@
 
 #[macro_use]
 mod support;
-#[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "bucket",
+    feature = "redis",
+    feature = "postgres",
+    feature = "nats",
+    feature = "etcd"
+))]
 #[path = "conformance/forgotten.rs"]
 mod forgotten;
 
@@ -749,7 +756,14 @@ fn file_bench() -> Ready<(Bench, tempfile::TempDir)> {
 }
 
 /// Of a store behind a network, and the server that it is on.
-#[cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "bucket",
+    feature = "redis",
+    feature = "postgres",
+    feature = "nats",
+    feature = "etcd"
+))]
 async fn remote_bench<S>(start: impl FnOnce() -> S + Send + 'static) -> (Bench, S)
 where
     S: support::server::Server + Send + 'static,

@@ -1,6 +1,13 @@
 //! Two never run at once, whatever happens to processes, connections, the store and the clocks: three candidates
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
-#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#![cfg(any(
+    feature = "dynamodb",
+    feature = "bucket",
+    feature = "redis",
+    feature = "postgres",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 #[path = "support/long_run.rs"]
 mod long_run;
@@ -619,6 +626,8 @@ mod random_faults {
     const STORES: Stores = &[
         #[cfg(feature = "dynamodb")]
         ("dynamodb", || Box::new(crate::support::dynamo::Server::durable())),
+        #[cfg(feature = "bucket")]
+        ("bucket", || Box::new(crate::support::bucket::Server::durable())),
         #[cfg(feature = "redis")]
         ("redis", || Box::new(crate::support::redis::Server::start())),
         #[cfg(feature = "postgres")]

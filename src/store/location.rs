@@ -7,6 +7,7 @@ use super::file::FileStore;
 #[cfg(feature = "dynamodb")]
 use super::url::query_options;
 use super::{Delivery, Store, StoreError};
+use crate::lease::Timing;
 use crate::text;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -148,6 +149,27 @@ impl Location {
             Self::Nats(_) => Delivery::Push,
             #[cfg(feature = "etcd")]
             Self::Etcd(_) => Delivery::Push,
+        }
+    }
+
+    /// Whether requests cost so much that the default timing should make few.
+    #[must_use]
+    pub fn is_dear(&self) -> bool {
+        match self {
+            #[cfg(feature = "bucket")]
+            Self::Bucket(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The price of a shard with a leader and two standbys, and what it is for. None where none is known.
+    #[must_use]
+    pub fn price(&self, timing: &Timing) -> Option<(String, String)> {
+        let _ = timing;
+        match self {
+            #[cfg(feature = "bucket")]
+            Self::Bucket(address) => super::bucket::price(address, timing),
+            _ => None,
         }
     }
 
@@ -363,6 +385,18 @@ mod tests {
                     options.extend_pairs(value.as_ref().map(|value| (name, value)));
                 }
                 format!("//{table}?{}", options.finish())
+            }
+            #[cfg(feature = "bucket")]
+            Location::Bucket(address) => {
+                let mut options = url::form_urlencoded::Serializer::new(String::new());
+                let super::super::bucket::Address { profile, endpoint, region, path_style, .. } = address;
+                for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
+                    options.extend_pairs(value.as_ref().map(|value| (name, value)));
+                }
+                options.extend_pairs((!path_style).then_some(("path_style", "false")));
+                let whole = address.to_string();
+                let (_, rest) = whole.split_once(':').expect("it has a scheme");
+                format!("{rest}?{}", options.finish())
             }
             #[cfg(any(feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
             _ => {

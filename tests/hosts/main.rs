@@ -3,7 +3,14 @@
 //!
 //! A proxy's black hole still acknowledges what it swallows. A dropped packet is not acknowledged: it is sent again
 //! after longer and longer waits, and when the network heals, everybody may be in the middle of such a wait.
-#![cfg(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats", feature = "etcd"))]
+#![cfg(any(
+    feature = "dynamodb",
+    feature = "bucket",
+    feature = "redis",
+    feature = "postgres",
+    feature = "nats",
+    feature = "etcd"
+))]
 
 #[macro_use]
 #[path = "../support/mod.rs"]

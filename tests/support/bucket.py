@@ -1,6 +1,6 @@
-"""moto's S3, which is no S3: answers one request at a time, for its usual server is not atomic, and keeps a journal.
+"""moto's S3, which is no S3: acts on one request at a time, for its usual server is not atomic, and keeps a journal.
 
-Usage: bucket.py PORT JOURNAL|- [threaded]
+Usage: bucket.py PORT JOURNAL|- [dishonest] [ADDRESS]
 
 What was written is done again when it starts anew on the same journal. The bucket "locks" is there from the beginning.
 """
@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import sys
+import threading
 
 from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -17,7 +18,9 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 logging.disable(logging.CRITICAL)
 CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH")
 port, journal = int(sys.argv[1]), sys.argv[2]
-threaded = sys.argv[3:] == ["threaded"]
+one_at_a_time = threading.Lock()
+dishonest = "dishonest" in sys.argv[3:]
+address = sys.argv[-1] if sys.argv[-1].count(".") == 3 else "127.0.0.1"
 application = create_backend_app("s3")
 
 
@@ -37,8 +40,6 @@ def again(line):
 
 
 def journaled(environment, start):
-    if environment["REQUEST_METHOD"] not in ("PUT", "DELETE", "POST"):
-        return application(environment, start)
     body = environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
     environment["wsgi.input"] = io.BytesIO(body)
     told = []
@@ -47,10 +48,14 @@ def journaled(environment, start):
         told.append(status)
         return start(status, headers, *rest)
 
-    answer = list(application(environment, listen))
-    if told[0].startswith("2"):
-        plain = {name: value for name, value in environment.items() if isinstance(value, str) and name not in CONDITIONS}
-        print(json.dumps({"environment": plain, "body": base64.b64encode(body).decode()}), file=kept_in, flush=True)
+    # A client may open a connection ahead of its request, so each has a thread; but one of them acts at a time.
+    with one_at_a_time:
+        answer = list(application(environment, listen))
+        if environment["REQUEST_METHOD"] in ("PUT", "DELETE", "POST") and told[0].startswith("2"):
+            plain = {
+                name: value for name, value in environment.items() if isinstance(value, str) and name not in CONDITIONS
+            }
+            print(json.dumps({"environment": plain, "body": base64.b64encode(body).decode()}), file=kept_in, flush=True)
     return answer
 
 
@@ -91,4 +96,7 @@ if journal != "-":
     application_in_use = journaled
 else:
     application_in_use = application
-make_server("127.0.0.1", port, application_in_use, threaded=threaded, request_handler=Quiet).serve_forever()
+if dishonest:
+    # As on many processors: a thread may be stopped anywhere, and not only every 5 ms.
+    sys.setswitchinterval(1e-6)
+make_server(address, port, application_in_use, threaded=True, request_handler=Quiet).serve_forever()

@@ -90,16 +90,20 @@ impl Administration for Bucket {
     /// Tries the server, and writes the marker. It makes no bucket: its name, region and rules are an operator's choice.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let (name, server) = (&self.objects.name, self.objects.server());
-        let mut lines = vec![match trial::run(self).await? {
-            Trial::Honest(races) => format!("{server} honours conditions: each of {races} races had one winner"),
+        if term::find_marker(self).await?.is_some() {
+            return Ok(vec![format!(
+                "{name}{MARKER} is there: {server} was tried before, and store check tries it again"
+            )]);
+        }
+        let races = match trial::run(self).await? {
+            Trial::Honest(races) => races,
             Trial::Dishonest(how) => return Err(StoreError::misconfigured(dishonest(server, &how))),
-        }];
-        lines.push(if term::mark(self).await? {
-            format!("wrote {name}{MARKER}: {name} remembers from now on")
-        } else {
-            format!("{name}{MARKER} is there, and says since when {name} remembers")
-        });
-        Ok(lines)
+        };
+        term::mark(self).await?;
+        Ok(vec![
+            format!("{server} honours conditions: each of {races} races had one winner"),
+            format!("wrote {name}{MARKER}: {name} remembers from now on"),
+        ])
     }
 
     async fn vouch(&self) -> Result<(), StoreError> {

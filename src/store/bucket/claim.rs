@@ -210,8 +210,11 @@ impl Bucket {
         };
         // The shard was led before its object began: somebody deleted an earlier one.
         let dead_at = BootInstant::now().plus(with_drift(led.max(candidate.lease)));
-        start_after = start_after.max(Some(dead_at));
-        draft.set_wait(start_after.map(|start| self.wait_until(start)));
+        let start = start_after.map_or(dead_at, |start| start.max(dead_at));
+        start_after = Some(start);
+        draft.set_wait(Some(self.wait_until(start)));
+        // Above the terms of the object that was deleted, as in `term::first`.
+        draft.term = draft.term.max(self.objects.server_millis(start) + 1);
         draft.led_ms = millis(led.max(candidate.lease));
         let Some(Found { version, .. }) = self.known(shard) else { return Ok(None) };
         let written = self.write(shard, &draft, Condition::Unchanged(&version)).await?;

@@ -194,16 +194,20 @@ impl Bucket {
     ) -> Result<bool, StoreError> {
         let mut known = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(key);
         for _ in 0..MOST_ATTEMPTS {
-            let found = match known.take() {
-                Some(known) => Some(known),
-                None => self.look_at_note(key).await?,
+            let (found, is_fresh) = match known.take() {
+                Some(known) => (Some(known), false),
+                None => (self.look_at_note(key).await?, true),
             };
             let now_millis = self.objects.least_server_millis();
             let standing = found.as_ref().and_then(|found| Some(found.note.as_ref()?.note(now_millis)?.text));
             if standing.as_deref() != expected {
-                return Ok(false);
+                if is_fresh {
+                    return Ok(false);
+                }
+                // Somebody else may have written it since.
+                continue;
             }
-            if draft.is_none() && expected.is_none() {
+            if draft.is_none() && expected.is_none() && is_fresh {
                 return Ok(true);
             }
             if draft.is_none() && is_announcement {

@@ -84,15 +84,10 @@ fn marker_bytes(created_ms: u64) -> Result<Vec<u8>, StoreError> {
     Ok(serde_json::to_vec(&Marker { what, write: unique()?, created_ms }).expect("a marker is plain data"))
 }
 
-/// Marks that the bucket remembers from now on. False if it did so before.
-pub async fn mark(store: &Bucket) -> Result<bool, StoreError> {
-    // An answer shows what time it is.
-    if find_marker(store).await?.is_some() {
-        return Ok(false);
-    }
+/// Marks that the bucket remembers from now on, if nobody has done that meanwhile.
+pub async fn mark(store: &Bucket) -> Result<(), StoreError> {
     let created = store.objects.server_millis(BootInstant::now());
-    let outcome = store.objects.put(MARKER, marker_bytes(created)?, Condition::Absent).await?;
-    Ok(matches!(outcome, Outcome::Done(_)))
+    store.objects.put(MARKER, marker_bytes(created)?, Condition::Absent).await.map(drop)
 }
 
 /// Makes the marker one of a bucket that has always remembered.

@@ -2,19 +2,21 @@
 //!
 //! The hazard: a server may ignore a condition, or compare and write in two steps that others come between. The second
 //! kind looks right until two candidates race, and then both lead. So many writers replace the same version of an
-//! object at the same time, again and again. Exactly one may be told that it did. A server that fails rarely may pass;
-//! moto's usual one, with threads, where two of eight won in 5 of 500 races, fails in nearly every trial.
+//! object at the same time, again and again. Exactly one may be told that it did. A server whose threads run on several
+//! processors fails within a few races. One that fails in one race of a hundred may pass.
 
 use super::Bucket;
 use super::objects::{Condition, Objects, Outcome, Version, unique};
-use crate::store::{StoreError, parallel};
+use crate::store::{ErrorKind, StoreError, parallel};
 
 /// Objects that are fought for at the same time.
 const LANES: usize = 4;
 /// Writers of each.
 const WRITERS: usize = 8;
 /// Races for each, one after another.
-const ROUNDS: usize = 32;
+const ROUNDS: usize = 16;
+/// Races of a lane in which the server may fail to answer somebody.
+const MOST_FAILURES: usize = 4;
 
 /// How a trial ended.
 pub enum Trial {
@@ -50,19 +52,28 @@ async fn lane(objects: &Objects, key: &str) -> Result<Option<String>, StoreError
         return Ok(Some("it ignores If-None-Match".to_owned()));
     }
     let first = known(objects, key, first).await?;
-    let mut standing = first.clone();
+    let (mut standing, mut failures) = (first.clone(), 0);
     for round in 0..ROUNDS {
         let writers = (0..WRITERS).map(|_| write(objects, key, Condition::Unchanged(&standing)));
-        let mut winners = Vec::new();
+        let (mut winners, mut failure) = (Vec::new(), None);
         for outcome in parallel::all(writers).await {
-            if let Outcome::Done(version) = outcome? {
-                winners.push(version);
+            match outcome {
+                Ok(Outcome::Done(version)) => winners.push(version),
+                Ok(Outcome::Refused) => {}
+                // It may have won unheard; the others tell enough.
+                Err(error) if error.kind == ErrorKind::Unknown => failure = Some(error),
+                Err(error) => return Err(error),
             }
         }
         if winners.len() > 1 {
             return Ok(Some(format!("{} of {WRITERS} writers won the same race", winners.len())));
         }
-        if round == 0 && winners.is_empty() {
+        if let Some(failure) = failure {
+            failures += 1;
+            if failures > MOST_FAILURES {
+                return Err(failure);
+            }
+        } else if round == 0 && winners.is_empty() {
             return Ok(Some("it refuses to replace the version that it named".to_owned()));
         }
         standing = known(objects, key, winners.pop().flatten()).await?;
