@@ -58,7 +58,7 @@ async fn a_conflict_is_looked_at_and_not_taken_for_an_answer() {
     let body = "<Error><Code>ConditionalRequestConflict</Code><Message>again</Message></Error>".to_owned();
     proxy.once("PUT", Fate::Answer(Response { status: 409, headers: Vec::new(), body }));
     assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
-    assert_eq!(proxy.actions().iter().filter(|action| *action == "PUT").count(), 4, "a claim, its mark, two renewals");
+    assert_eq!(proxy.actions().iter().filter(|action| *action == "PUT").count(), 5, "a claim of three, two renewals");
 }
 
 #[tokio::test]

@@ -6,14 +6,14 @@ use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Doubt, ErrorKind, Report};
 
 #[tokio::test]
-async fn a_first_claim_of_a_shard_is_five_requests_long_and_does_not_wait() {
+async fn a_first_claim_of_a_shard_is_seven_requests_long_and_does_not_wait() {
     let server = old_server();
     let proxy = support::wire::Proxy::before(&server);
     let store = store(&proxy.endpoint()).await;
     let grant = granted(store.claim(&candidate("one")).await.unwrap());
     assert_eq!((grant.start_after, grant.doubt), (None, Doubt::FirstUse));
-    // The marker for the process, the object, the marker for the shard, the claim, and the led mark.
-    assert_eq!(proxy.actions(), ["GET", "GET", "GET", "PUT", "GET", "PUT"]);
+    // The marker for the process, the object, the marker for the shard, the claim, the led mark, and that it is there.
+    assert_eq!(proxy.actions(), ["GET", "GET", "GET", "PUT", "GET", "PUT", "PUT"]);
 }
 
 #[tokio::test]

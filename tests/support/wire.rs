@@ -125,7 +125,7 @@ fn serve(connection: TcpStream, upstream: u16, rule: &Mutex<Rule>, actions: &Mut
     let _ = connection.set_nodelay(true);
     let mut reader = BufReader::new(connection.try_clone().expect("a socket can be cloned"));
     let mut writer = connection;
-    while let Some((line, headers, body)) = read_message(&mut reader) {
+    while let Some((line, headers, body)) = read_message(&mut reader, false) {
         let target = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("x-amz-target"));
         let method = line.split(' ').next();
         let action = target.and_then(|(_, target)| target.rsplit('.').next()).or(method).unwrap_or_default().to_owned();
@@ -188,7 +188,7 @@ fn forward(port: u16, line: &str, request: &Request) -> Option<Response> {
         }
     }
     upstream.write_all(format!("{head}connection: close\r\n\r\n{}", request.body).as_bytes()).ok()?;
-    let (line, headers, body) = read_message(&mut BufReader::new(upstream))?;
+    let (line, headers, body) = read_message(&mut BufReader::new(upstream), true)?;
     let status = line.split(' ').nth(1)?.parse().ok()?;
     let headers = headers.into_iter().filter(|(name, _)| {
         !["content-length", "connection", "transfer-encoding"].iter().any(|other| name.eq_ignore_ascii_case(other))
@@ -198,7 +198,8 @@ fn forward(port: u16, line: &str, request: &Request) -> Option<Response> {
 
 type Message = (String, Vec<(String, String)>, String);
 
-fn read_message(reader: &mut impl BufRead) -> Option<Message> {
+/// `until_the_end`: without a length it ends with its connection, as an answer does.
+fn read_message(reader: &mut impl BufRead, until_the_end: bool) -> Option<Message> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -220,8 +221,8 @@ fn read_message(reader: &mut impl BufRead) -> Option<Message> {
             body.resize(length, 0);
             reader.read_exact(&mut body).ok()?;
         }
-        // An answer that ends with its connection.
-        None => drop(reader.read_to_end(&mut body).ok()?),
+        None if until_the_end => drop(reader.read_to_end(&mut body).ok()?),
+        None => {}
     }
     Some((lines[0].clone(), headers, String::from_utf8(body).ok()?))
 }

@@ -205,42 +205,37 @@ impl Bucket {
         if !self.write(shard, &draft, condition).await? || !self.is_settled(sent) {
             return Ok(None);
         }
-        let Some(led) = self.led_before(candidate, &draft).await? else {
+        if draft.led_ms >= millis(candidate.lease) {
             return Ok(Some(Grant { term: Term(draft.term), start_after, doubt }));
-        };
-        // The shard was led before its object began: somebody deleted an earlier one.
-        let dead_at = BootInstant::now().plus(with_drift(led.max(candidate.lease)));
-        let start = start_after.map_or(dead_at, |start| start.max(dead_at));
-        start_after = Some(start);
-        draft.set_wait(Some(self.wait_until(start)));
-        // Above the terms of the object that was deleted, as in `term::first`.
-        draft.term = draft.term.max(self.objects.server_millis(start) + 1);
-        draft.led_ms = millis(led.max(candidate.lease));
+        }
+        // The lease is granted already, so that of several candidates one does this.
+        let led = self.led_before(candidate, &draft).await?;
+        let was_deleted = draft.led_ms == 0 && led.is_some();
+        let longest = led.unwrap_or_default().max(candidate.lease);
+        if was_deleted {
+            // The shard was led before its object began: somebody deleted an earlier one.
+            let dead_at = BootInstant::now().plus(with_drift(longest));
+            let start = start_after.map_or(dead_at, |start| start.max(dead_at));
+            start_after = Some(start);
+            draft.set_wait(Some(self.wait_until(start)));
+            // Above the terms of the object that was deleted, as in `term::first`.
+            draft.term = draft.term.max(self.objects.server_millis(start) + 1);
+        }
+        draft.led_ms = draft.led_ms.max(millis(longest));
         let Some(Found { version, .. }) = self.known(shard) else { return Ok(None) };
-        let written = self.write(shard, &draft, Condition::Unchanged(&version)).await?;
-        Ok(written.then_some(Grant { term: Term(draft.term), start_after, doubt: Doubt::Forgotten }))
+        let is_written = self.write(shard, &draft, Condition::Unchanged(&version)).await?;
+        let doubt = if was_deleted { Doubt::Forgotten } else { doubt };
+        Ok(is_written.then_some(Grant { term: Term(draft.term), start_after, doubt }))
     }
 
     fn wait_until(&self, start: BootInstant) -> Wait {
         Wait { until_millis: self.objects.server_millis(start), duration: start.since(BootInstant::now()) }
     }
 
-    /// Has the led mark record our lease, which is granted already, so that of several candidates one does this. Returns
-    /// the longest lease that the mark had if the object of the shard does not know of it.
+    /// Has the led mark record our lease. Returns the longest lease that it had before, None if there was no mark.
     async fn led_before(&self, candidate: &Candidate, draft: &Record) -> Result<Option<Duration>, StoreError> {
-        let shard = &candidate.shard;
-        if draft.led_ms >= millis(candidate.lease) {
-            return Ok(None);
-        }
-        match term::keep_led_mark(self, shard, candidate.lease).await {
-            Ok(before) => {
-                let mut seen = self.seen();
-                // The next renewal writes it down.
-                if let Some(found) = seen.get_mut(shard).and_then(|seen| seen.found.as_mut()) {
-                    found.record.led_ms = millis(candidate.lease).max(before.map_or(0, millis));
-                }
-                Ok(before.filter(|_| draft.led_ms == 0))
-            }
+        match term::keep_led_mark(self, &candidate.shard, candidate.lease).await {
+            Ok(before) => Ok(before),
             Err(error) => {
                 let kind = match error.kind {
                     // The lease was taken, whatever happened to the mark.
