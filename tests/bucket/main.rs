@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access;
 mod check;
 mod faults;
 mod forgotten;
