@@ -207,7 +207,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
         Verb::Serve(serve) => target()?.ask(async |store, patience| serve.serve(store, patience).await),
         Verb::Top(top) => {
-            top.check()?;
+            TopFlags::check()?;
             let target = target()?;
             let named = target.named.refuse_default().is_ok();
             target.ask(async |store, patience| top.show(store, named, patience).await)

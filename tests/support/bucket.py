@@ -1,6 +1,6 @@
 """moto's S3, which is no S3: acts on one request at a time, for its usual server is not atomic, and keeps a journal.
 
-Usage: bucket.py PORT JOURNAL|- [dishonest] [ADDRESS]
+Usage: bucket.py PORT JOURNAL|- [dishonest] [waits] [ADDRESS]
 
 What was written is done again when it starts anew on the same journal. The bucket "locks" is there from the beginning.
 """
@@ -84,6 +84,8 @@ def bucket():
     )
 
 
+if "waits" in sys.argv[3:] and not sys.stdin.readline():
+    sys.exit()
 bucket()
 if journal != "-":
     with open(journal, "a+") as before:

@@ -30,6 +30,8 @@ pub struct Server {
     port: u16,
     data: TempDir,
     flags: &'static [&'static str],
+    /// Some after a kill: the next one, which has only to be told to begin. Python takes seconds on a busy machine.
+    next: Option<Child>,
 }
 
 impl Server {
@@ -63,7 +65,7 @@ impl Server {
             let port = free_port();
             let mut child = spawn(port, data.path(), flags);
             if super::server::listens(&mut child, port) {
-                return Self { child, port, data, flags };
+                return Self { child, port, data, flags, next: None };
             }
         }
         panic!("moto does not start");
@@ -142,13 +144,14 @@ fn spawn(port: u16, data: &Path, flags: &[&str]) -> Child {
     let mut command = Command::new(&program);
     command.arg(script).arg(port.to_string());
     // Its journal is not for many at once.
-    if flags.is_empty() {
+    if !flags.contains(&"dishonest") {
         command.arg(data.join("journal"));
     } else {
         command.arg("-");
     }
     command.args(flags).arg(super::server::listen_on());
-    let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let stdin = if flags.contains(&"waits") { Stdio::piped() } else { Stdio::null() };
+    let spawned = command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     spawned.unwrap_or_else(|error| panic!("cannot start {}: {error}: tests/run installs moto", program.display()))
 }
 
@@ -172,10 +175,17 @@ impl super::server::Server for Server {
     fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it can be reaped");
+        self.next = Some(spawn(self.port, self.data.path(), &["waits"]));
     }
 
     fn start_again(&mut self) {
-        self.child = spawn(self.port, self.data.path(), self.flags);
+        self.child = match self.next.take() {
+            Some(mut next) => {
+                next.stdin.take().expect("it is a pipe").write_all(b"\n").expect("it reads");
+                next
+            }
+            None => spawn(self.port, self.data.path(), self.flags),
+        };
         assert!(super::server::listens(&mut self.child, self.port), "moto ended");
     }
 
@@ -202,7 +212,9 @@ impl super::server::Server for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for child in [&mut self.child].into_iter().chain(&mut self.next) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }

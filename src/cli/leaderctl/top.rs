@@ -49,7 +49,7 @@ pub struct TopFlags {
 impl TopFlags {
     /// # Errors
     /// One line that says what is wrong.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub fn check() -> Result<(), Failure> {
         if !stdin().is_terminal() || !stdout().is_terminal() {
             return Err(Failure::Usage("top needs a terminal: use leaderctl list --watch".to_owned()));
         }
