@@ -45,5 +45,5 @@ async fn report(store: &Bucket, shard: &Shard) -> Result<Option<Report>, StoreEr
         Err(error) => return Err(error),
     };
     let last_term = record.last_term();
-    Ok(last_term.is_some().then(|| Report { holder: store.holder(shard, &record, sent), last_term }))
+    Ok(record.is_listed().then(|| Report { holder: store.holder(shard, &record, sent), last_term }))
 }

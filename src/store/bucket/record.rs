@@ -158,9 +158,19 @@ impl Record {
         self.wait = wait.map(|wait| Waiting { until_ms: wait.until_millis, wait_ms: millis(wait.duration) });
     }
 
+    /// Whether the store knows of a leadership that nobody had forgotten.
+    pub fn is_listed(&self) -> bool {
+        self.was_led() && !self.forgotten
+    }
+
+    /// The term, unless its first claim is still under way: that may find a led mark, and then takes a higher one.
+    fn certain_term(&self) -> Option<Term> {
+        (self.was_led() && self.led_ms > 0).then_some(Term(self.term))
+    }
+
     /// The last term, for people.
     pub fn last_term(&self) -> Option<Term> {
-        Some(Term(self.term)).filter(|_| self.was_led() && !self.forgotten)
+        self.certain_term().filter(|_| self.is_listed())
     }
 
     pub fn holder(&self, expires_in: Option<Duration>) -> Option<Holder> {
@@ -170,7 +180,7 @@ impl Record {
             session: Some(lease.session.clone()),
             host: Some(lease.host.clone()),
             pid: Some(lease.pid),
-            term: Some(Term(self.term)),
+            term: self.certain_term(),
             since_millis: Some(lease.since_ms),
             expires_in,
             renewed_ago: None,
@@ -273,7 +283,7 @@ mod tests {
     fn record(expires_millis: u64) -> Record {
         let candidate = candidate();
         let mut record = Record::new(&candidate.shard);
-        record.term = 9;
+        (record.term, record.led_ms) = (9, 15_000);
         record.lease = Some(Lease::new(&candidate, expires_millis, 5));
         record.orders = Some(Kept::new(&Note::lasting("wait".to_owned(), Some(Duration::from_secs(1))), 5));
         record.set_wait(Some(Wait { until_millis: 7, duration: Duration::from_secs(8) }));
