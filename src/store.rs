@@ -16,6 +16,10 @@ use std::time::Duration;
 mod allowance;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod anchor;
+#[cfg(feature = "aws")]
+mod aws;
+#[cfg(feature = "bucket")]
+pub mod bucket;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 mod error;
@@ -38,6 +42,8 @@ pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
+#[cfg(feature = "aws")]
+mod server_clock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
 #[cfg(feature = "tls")]

@@ -1038,6 +1038,7 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
 /// A server that takes connections and says nothing: a firewall, or a machine that is thrashing.
 #[cfg(any(
     feature = "dynamodb",
+    feature = "bucket",
     feature = "redis",
     feature = "postgres",
     feature = "mysql",

@@ -4,6 +4,7 @@
 mod support;
 #[cfg(any(
     feature = "dynamodb",
+    feature = "bucket",
     feature = "redis",
     feature = "postgres",
     feature = "mysql",
@@ -758,6 +759,7 @@ fn file_bench() -> Ready<(Bench, tempfile::TempDir)> {
 /// Of a store behind a network, and the server that it is on.
 #[cfg(any(
     feature = "dynamodb",
+    feature = "bucket",
     feature = "redis",
     feature = "postgres",
     feature = "mysql",

@@ -2,6 +2,7 @@
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
 #![cfg(any(
     feature = "dynamodb",
+    feature = "bucket",
     feature = "redis",
     feature = "postgres",
     feature = "mysql",
@@ -627,6 +628,8 @@ mod random_faults {
     const STORES: Stores = &[
         #[cfg(feature = "dynamodb")]
         ("dynamodb", || Box::new(crate::support::dynamo::Server::durable())),
+        #[cfg(feature = "bucket")]
+        ("bucket", || Box::new(crate::support::bucket::Server::durable())),
         #[cfg(feature = "redis")]
         ("redis", || Box::new(crate::support::redis::Server::start())),
         #[cfg(feature = "postgres")]

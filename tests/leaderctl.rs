@@ -180,7 +180,7 @@ fn status_begins_with_what_matters_most(place: &Place) {
     assert!(status(&["nc-prod"]).0.starts_with(&format!("nc-prod: paused (last term {term})\n")));
 
     // A slip is pointed out where it is made, and where it is looked at.
-    let meant = if place.url.starts_with("dynamodb:") { "" } else { "; did you mean nc-prod?" };
+    let meant = if place.is_metered() { "" } else { "; did you mean nc-prod?" };
     let line = format!("leaderctl: no such shard so far: nc-prd{meant}\n");
     let output = place.ask(&["pause", "nc-prd"]);
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(0), line.clone()));
@@ -226,7 +226,7 @@ fn wait_returns_when_it_is_so_and_gives_up_in_time(place: &Place) {
     // A slot of a shard leads it.
     let leader = place.lead_as("many/2", &STEADY.replace("term", "slot"));
     place.read("slot");
-    if place.url.starts_with("dynamodb:") {
+    if place.is_metered() {
         drop(slot);
         assert!(place.order(&["wait", "many"]).trim_end().ends_with(" of many/2"));
     } else {
@@ -310,10 +310,7 @@ fn list_and_watch_show_pauses_and_jobs(place: &Place) {
     let output = place.ask(&["list"]);
     let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     let shown = told.contains("last run ") && told.contains("paused with all slots");
-    assert_eq!(
-        (shown, said.is_empty()),
-        if place.url.starts_with("dynamodb:") { (false, false) } else { (true, true) }
-    );
+    assert_eq!((shown, said.is_empty()), if place.is_metered() { (false, false) } else { (true, true) });
 }
 
 fn a_prefix_pauses_and_resumes_each_known_shard(place: &Place) {

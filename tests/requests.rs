@@ -4,6 +4,7 @@
 
 #![cfg(all(
     feature = "dynamodb",
+    feature = "bucket",
     feature = "redis",
     feature = "postgres",
     feature = "mysql",
@@ -20,7 +21,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until};
 use support::server::{Server, prepare};
-use support::{dynamo, etcd, mysql, nats, postgres, redis};
+use support::{bucket, dynamo, etcd, mysql, nats, postgres, redis, wire};
 
 const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms", "--grace", "1s"];
 /// A minute of the default timing.
@@ -160,4 +161,19 @@ fn dynamodb() {
     let address: SocketAddr = endpoint.strip_prefix("http://").expect("a URL").parse().expect("an address");
     let url = <dynamo::Server as Server>::url(&server, address);
     Bench { url, ..bench("DynamoDB", &server, count) }.costs(13, 30);
+}
+
+#[test]
+fn bucket() {
+    let server = bucket::Server::durable();
+    let proxy = wire::Proxy::before(&server);
+    let mut sum = 0;
+    let count = || {
+        sum += proxy.actions().len() as u64;
+        sum
+    };
+    let endpoint = proxy.endpoint();
+    let address: SocketAddr = endpoint.strip_prefix("http://").expect("a URL").parse().expect("an address");
+    let url = <bucket::Server as Server>::url(&server, address);
+    Bench { url, ..bench("S3, with their timing", &server, count) }.costs(12, 30);
 }

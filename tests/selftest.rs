@@ -231,6 +231,8 @@ macro_rules! stories {
 stories!(redis, crate::support::redis::Server::start(), [everything_holds]);
 #[cfg(feature = "dynamodb")]
 stories!(dynamodb, crate::support::dynamo::Server::durable(), [everything_holds]);
+#[cfg(feature = "bucket")]
+stories!(bucket, crate::support::bucket::Server::durable(), [a_kill_and_a_partition_hold]);
 #[cfg(feature = "postgres")]
 stories!(postgres, crate::support::postgres::Server::start(), [a_kill_and_a_partition_hold]);
 #[cfg(feature = "mysql")]

@@ -198,7 +198,7 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
     assert!(one.contains(&format!("is leader, term {}\n", leaders[1].term)), "{one}");
     let elsewhere = why(&[shard, "--host", "elsewhere"]);
     assert!(elsewhere.starts_with(&format!("{shard}: elsewhere does not lead\n")), "{elsewhere}");
-    let metered = place.url.starts_with("dynamodb:");
+    let metered = place.is_metered();
     if !metered {
         announce_at(&place, shard, "elsewhere");
     }

@@ -116,7 +116,7 @@ fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
     assert!(said.contains("stepped down; "), "{said}");
     let third = place.fleet.leader_where(|life| life.term > second.term);
     assert_ne!(third.owner, second.owner);
-    let metered = place.url.starts_with("dynamodb:");
+    let metered = place.is_metered();
     let output = place.ask(&["step-down", "shard", "--to", "nobody", "--for", "2s", "--force"]);
     let warning = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && (metered || warning.contains("no standby is called \"nobody\"")));
@@ -132,7 +132,7 @@ fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(m
     place.start("c0");
     let leader = place.fleet.leader();
     let order = ["step-down", "shard", "--to", "nobody", "--for", "1h"];
-    if place.url.starts_with("dynamodb:") {
+    if place.is_metered() {
         let output = place.ask(&order);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() && said.contains("nobody knows whether one is called \"nobody\""), "{said}");
@@ -179,7 +179,7 @@ fn an_order_that_is_taken_back_in_time_is_not_carried_out(mut place: Place) {
 fn a_single_candidate_that_steps_down_leads_again_after_a_while(mut place: Place) {
     place.start("c0");
     let leader = place.fleet.leader();
-    let is_known = !place.url.starts_with("dynamodb:");
+    let is_known = !place.is_metered();
     if is_known {
         let refusal = place.refused(&["step-down", "shard", "--for", "3s"]);
         assert!(refusal.contains("no standby has announced itself, so nobody would lead"), "{refusal}");

@@ -158,7 +158,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     assert_eq!(line.is_some_and(|line| line.ends_with(" ago")), place.server.is_some(), "{text}");
     assert_as_in_table(&place.told(&["status", "--json", "--once", "id", "shard"]), &manual::table("JOB AS JSON"));
     // Where that costs money, nobody gets more unasked.
-    let listed = if place.url.starts_with("dynamodb:") { &without } else { &with_orders };
+    let listed = if place.is_metered() { &without } else { &with_orders };
     for words in [&["list", "--json"][..], &["list", "--standbys", "--json", "sh"]] {
         assert_as_in_table(&place.told(words), listed);
         full(&place, &[words, &["--orders"]].concat());

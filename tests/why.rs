@@ -68,7 +68,7 @@ fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for
     assert_eq!(ends, place.server.is_some(), "a kernel's lease has no end: {said}");
     assert!(!said.contains("paused") && !said.contains("trouble") && !said.contains("standby of"), "{said}");
 
-    let metered = place.url.starts_with("dynamodb:");
+    let metered = place.is_metered();
     let unknown = if metered { "is not known: that store was not asked" } else { "no standby of elsewhere" };
     let said = place.why(&[shard, "--host", "elsewhere"], &[": elsewhere does not lead\n", &led_by, unknown]);
     assert!(!said.contains("the candidate"), "{said}");

@@ -69,6 +69,9 @@ pub fn budget(
             "the longest from the last renewal of a crashed leader to the next leader",
         );
     }
+    if let Some((price, meaning)) = location.price(timing) {
+        line("price", price, &meaning);
+    }
     line("drain", drain.map_or_else(|| "no limit".into(), show), "from the stop signal to SIGKILL in an orderly stop");
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
     let priority = if containment.raises() { priority::raise(containment.scheduling()) } else { Priority::Kept };

@@ -10,7 +10,7 @@
 //! - A claim whose answer was lost is made again, and is granted over the record of the same session.
 //! - A takeover applies only to exactly the record that was judged expired. If the record changes in between in any
 //!   way, the takeover is refused. That is why standbys may look with eventually consistent reads.
-//! - Whether a record has expired is judged by the server's clock, as far as it can be known (`clock`), and by how long
+//! - Whether a record has expired is judged by the server's clock, as far as it can be known (`server_clock`), and by how long
 //!   the record stayed unchanged on our own clock.
 //! - Orders are an item of their own. A leader that read them with every renewal would double its cost. So who writes
 //!   orders then puts a stamp into the lock item, and the answer to the next renewal shows it (`notes`).
@@ -23,7 +23,6 @@
 mod address;
 mod check;
 mod claim;
-mod clock;
 mod connection;
 mod failure;
 mod list;
@@ -34,20 +33,19 @@ mod term;
 
 pub use address::Address;
 
+pub use super::server_clock::WallClock;
+
+use super::aws::BySchemeClient;
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
 use crate::time::{BootInstant, wall_clock_millis};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use connection::BySchemeClient;
 use record::{Item, Moment, Record, Snapshot};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::Table;
-
-/// Milliseconds since 1970 by this machine's wall clock.
-pub type WallClock = fn() -> u64;
 
 /// How often a refused claim looks again before it reports the refusal: another session released or renewed in between.
 const MOST_ATTEMPTS: usize = 4;
@@ -159,7 +157,7 @@ impl Store for DynamoDb {
     }
 
     fn hindrance(&self) -> Option<String> {
-        self.table.watch.clock().hindrance(BootInstant::now())
+        self.table.watch.clock().hindrance("DynamoDB's", BootInstant::now())
     }
 
     fn is_metered(&self) -> bool {

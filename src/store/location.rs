@@ -7,20 +7,28 @@ use super::file::FileStore;
 #[cfg(feature = "dynamodb")]
 use super::url::query_options;
 use super::{Delivery, Store, StoreError};
+use crate::lease::Timing;
 use crate::text;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The forms that `--store` takes.
-pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, redis://HOST, postgres://HOST/DATABASE, mysql://HOST/DATABASE, \
-                           nats://HOST/BUCKET, etcd://HOST/PREFIX";
+pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
+                           azblob://ACCOUNT/CONTAINER/PREFIX, redis://HOST, postgres://HOST/DATABASE, \
+                           mysql://HOST/DATABASE, nats://HOST/BUCKET, etcd://HOST/PREFIX";
 
 /// The stores of this build, by their schemes.
 pub const BUILT_IN: &[&str] = &[
     "file",
     #[cfg(feature = "dynamodb")]
     "dynamodb",
+    #[cfg(feature = "bucket")]
+    "s3",
+    #[cfg(feature = "bucket")]
+    "gs",
+    #[cfg(feature = "bucket")]
+    "azblob",
     #[cfg(feature = "redis")]
     "redis",
     #[cfg(feature = "postgres")]
@@ -34,8 +42,11 @@ pub const BUILT_IN: &[&str] = &[
 ];
 
 /// Schemes that the program knows, although this build may lack their stores.
-const OPTIONAL: [&str; 14] = [
+const OPTIONAL: [&str; 17] = [
     "dynamodb",
+    "s3",
+    "gs",
+    "azblob",
     "redis",
     "rediss",
     "redis+unix",
@@ -59,6 +70,8 @@ pub enum Location {
     },
     #[cfg(feature = "dynamodb")]
     DynamoDb(super::dynamodb::Address),
+    #[cfg(feature = "bucket")]
+    Bucket(super::bucket::Address),
     #[cfg(feature = "redis")]
     Redis(super::redis::Address),
     #[cfg(feature = "postgres")]
@@ -87,6 +100,8 @@ impl Location {
             "file" => file(rest),
             #[cfg(feature = "dynamodb")]
             "dynamodb" => dynamodb(rest).map(Self::DynamoDb),
+            #[cfg(feature = "bucket")]
+            "s3" | "gs" | "azblob" => super::bucket::Address::read(scheme, rest).map(Self::Bucket),
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => {
                 super::redis::Address::read(scheme, rest).map(Self::Redis)
@@ -132,6 +147,8 @@ impl Location {
             Self::File { .. } => Delivery::Kernel,
             #[cfg(feature = "dynamodb")]
             Self::DynamoDb(_) => Delivery::Poll,
+            #[cfg(feature = "bucket")]
+            Self::Bucket(_) => Delivery::Poll,
             #[cfg(feature = "redis")]
             Self::Redis(_) => Delivery::Push,
             #[cfg(feature = "postgres")]
@@ -145,12 +162,33 @@ impl Location {
         }
     }
 
+    /// Whether requests cost so much that the default timing should make few.
+    #[must_use]
+    pub fn is_dear(&self) -> bool {
+        match self {
+            #[cfg(feature = "bucket")]
+            Self::Bucket(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The price of a shard with a leader and two standbys, and what it is for. None where none is known.
+    #[must_use]
+    pub fn price(&self, timing: &Timing) -> Option<(String, String)> {
+        let _ = timing;
+        match self {
+            #[cfg(feature = "bucket")]
+            Self::Bucket(address) => super::bucket::price(address, timing),
+            _ => None,
+        }
+    }
+
     /// Opens the store. `request_timeout` bounds each of its requests.
     ///
     /// # Errors
     /// What the store says about a wrong configuration. Opening touches no lease.
     #[cfg_attr(
-        not(any(feature = "dynamodb", feature = "redis", feature = "postgres", feature = "nats")),
+        not(any(feature = "dynamodb", feature = "bucket", feature = "redis", feature = "postgres", feature = "nats")),
         expect(clippy::unused_async, reason = "only some stores have to be waited for")
     )]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
@@ -159,6 +197,8 @@ impl Location {
             Self::File { directory } => Ok(Arc::new(FileStore::open(directory)?)),
             #[cfg(feature = "dynamodb")]
             Self::DynamoDb(address) => Ok(Arc::new(super::dynamodb::DynamoDb::open(address, request_timeout).await?)),
+            #[cfg(feature = "bucket")]
+            Self::Bucket(address) => Ok(Arc::new(super::bucket::Bucket::open(address, request_timeout).await?)),
             #[cfg(feature = "redis")]
             Self::Redis(address) => Ok(Arc::new(super::redis::Redis::open(address, request_timeout).await?)),
             #[cfg(feature = "postgres")]
@@ -358,6 +398,18 @@ mod tests {
                     options.extend_pairs(value.as_ref().map(|value| (name, value)));
                 }
                 format!("//{table}?{}", options.finish())
+            }
+            #[cfg(feature = "bucket")]
+            Location::Bucket(address) => {
+                let mut options = url::form_urlencoded::Serializer::new(String::new());
+                let super::super::bucket::Address { profile, endpoint, region, path_style, .. } = address;
+                for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
+                    options.extend_pairs(value.as_ref().map(|value| (name, value)));
+                }
+                options.extend_pairs((!path_style).then_some(("path_style", "false")));
+                let whole = address.to_string();
+                let (_, rest) = whole.split_once(':').expect("it has a scheme");
+                format!("{rest}?{}", options.finish())
             }
             #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
             _ => {

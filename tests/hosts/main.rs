@@ -5,6 +5,7 @@
 //! after longer and longer waits, and when the network heals, everybody may be in the middle of such a wait.
 #![cfg(any(
     feature = "dynamodb",
+    feature = "bucket",
     feature = "redis",
     feature = "postgres",
     feature = "mysql",

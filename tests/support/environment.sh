@@ -12,17 +12,21 @@ find_servers() {
 
 # The stores' servers are ours and take any credentials; nobody's own are to be used by mistake.
 export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_EC2_METADATA_DISABLED=true
-unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT_URL_DYNAMODB AWS_REGION AWS_DEFAULT_REGION
+unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT_URL_DYNAMODB AWS_ENDPOINT_URL_S3 AWS_REGION AWS_DEFAULT_REGION
 
 find_servers
 if [ -z "${TEST_DYNOXIDE:-}" ] && [ -x target/tools/bin/dynoxide ]; then
     export TEST_DYNOXIDE=$PWD/target/tools/bin/dynoxide
 fi
 
+if [ -z "${TEST_MOTO:-}" ] && [ -x target/tools/moto/bin/python ]; then
+    export TEST_MOTO=$PWD/target/tools/moto/bin/python
+fi
+
 # Says which tool is missing, and ends.
 require_tools() {
     local program
-    for program in "${TEST_DYNOXIDE:-dynoxide}" redis-server redis-cli postgres psql mariadbd mariadb nats-server etcd etcdctl ip \
+    for program in "${TEST_DYNOXIDE:-dynoxide}" "${TEST_MOTO:-moto_server}" redis-server redis-cli postgres psql mariadbd mariadb nats-server etcd etcdctl ip \
         nft setpriv nsenter cc curl; do
         command -v "$program" >/dev/null || { echo "$0: $program is missing: tests/run installs it" >&2; exit 69; }
     done

@@ -1,6 +1,8 @@
 //! Code that several tests share. Each test uses a part of it.
 #![allow(dead_code, unused_macros, reason = "each test compiles all of it and uses some")]
 
+#[cfg(feature = "bucket")]
+pub mod bucket;
 pub mod claims;
 pub mod denied;
 #[cfg(feature = "dynamodb")]
@@ -33,4 +35,6 @@ pub mod server;
 pub mod shell;
 pub mod slots;
 pub mod squatting;
+#[cfg(any(feature = "dynamodb", feature = "bucket"))]
+pub mod wire;
 pub mod world;

@@ -23,6 +23,11 @@ impl Place {
         Self { fleet, url, environment: &[], server: None }
     }
 
+    /// Whether its store charges for requests, so that some are not made unasked.
+    pub fn is_metered(&self) -> bool {
+        ["dynamodb:", "s3:"].iter().any(|scheme| self.url.starts_with(scheme))
+    }
+
     /// On a server that has what the store needs.
     pub fn remote(mut server: Box<dyn Server>) -> Self {
         prepare(&*server);

@@ -129,6 +129,8 @@ macro_rules! every_store {
     ($stories:ident: $($names:tt)*) => {
         #[cfg(feature = "dynamodb")]
         $stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($names)*]);
+        #[cfg(feature = "bucket")]
+        $stories!(bucket, crate::support::bucket::Server::durable(), [$($names)*]);
         #[cfg(feature = "redis")]
         $stories!(redis, crate::support::redis::Server::start(), [$($names)*]);
         #[cfg(feature = "postgres")]

@@ -385,6 +385,7 @@ async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patie
         Location::File { directory } => remove_files(directory, shard),
         #[cfg(any(
             feature = "dynamodb",
+            feature = "bucket",
             feature = "redis",
             feature = "postgres",
             feature = "mysql",

@@ -223,20 +223,20 @@ struct HookFlags {
 
 #[derive(Debug, Args)]
 pub(super) struct TimingFlags {
-    /// How long a lease lasts if it is not renewed
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    lease: Duration,
+    /// How long a lease lasts if it is not renewed [default: 15s, in a bucket 1m]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    lease: Option<Duration>,
 
-    /// How often the leader renews the lease [default: 5s, at most lease/3]
+    /// How often the leader renews the lease [default: 5s, in a bucket 20s, at most lease/3]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
           allow_hyphen_values = true)]
     renew: Option<Duration>,
 
-    /// How often a standby checks the lease
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", default_value = "2s",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    retry: Duration,
+    /// How often a standby checks the lease [default: 2s, in a bucket 10s]
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    retry: Option<Duration>,
 
     /// Print the timing budget of these options and exit
     #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
@@ -429,11 +429,13 @@ impl Flags {
             return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
         self.health.refuse_zeros()?;
-        let fitting = TimingRequest::of_lease(self.timing.lease);
+        let is_dear = store.as_ref().is_ok_and(|store| store.location.is_dear());
+        let usual = if is_dear { TimingRequest::frugal() } else { TimingRequest::default() };
+        let fitting = usual.with_lease(self.timing.lease.unwrap_or(usual.lease));
         let timing = Timing::new(TimingRequest {
-            lease: self.timing.lease,
+            lease: fitting.lease,
             renew_interval: self.timing.renew.unwrap_or(fitting.renew_interval),
-            retry_interval: self.timing.retry,
+            retry_interval: self.timing.retry.unwrap_or(fitting.retry_interval),
             stop_grace: self.stopping.grace.unwrap_or(fitting.stop_grace),
             request_timeout: self.advanced.request_timeout,
             margin: self.advanced.margin,

@@ -4,12 +4,13 @@
 //! consistency, two regions grant the same lease at once. With a TTL on one of our other attributes, DynamoDB deletes
 //! leases that are held. And a missing permission shows only when it is needed, so the check tries each one.
 
-use super::claim::{FIRST_GUESS, unchanged};
+use super::claim::unchanged;
 use super::list::report;
 use super::record::{Item, LOCK, Record, n, number, partition};
 use super::table::{Expression, Key, Outcome, Table, lock_key, marker_key};
 use super::{DynamoDb, MOST_ATTEMPTS, list, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term, show};
+use crate::store::server_clock::FIRST_GUESS;
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, Verdict, parallel, round_trip,
 };

@@ -6,15 +6,12 @@ use super::record::{Draft, Item, Record, ttl_of};
 use super::table::{Expression, Outcome, lock_key};
 use super::{DynamoDb, MOST_ATTEMPTS, Seen, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::server_clock::FIRST_GUESS;
 use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// How much later than our wall clock DynamoDB's may be, while no answer has shown it. The upper end of the first
-/// answer's date is up to two seconds ahead; a guess that proves too low costs one more write.
-pub(super) const FIRST_GUESS: Duration = Duration::from_millis(2500);
 
 /// A first guess that proves to be further ahead than this is corrected, because it would delay a takeover.
 const MOST_EXCESS: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 //! their shard.
 //!
 //! The hazard: DynamoDB compares, but knows no time while it does. So the end of a note is an attribute. It is written
-//! from the upper bound of the server's clock (`clock`), and judged by the lower bound: no note ends early, and each
+//! from the upper bound of the server's clock (`server_clock`), and judged by the lower bound: no note ends early, and each
 //! may stay for some seconds more. In those seconds two hosts may disagree on whether the note has ended. Writes are
 //! compared and swapped all the same. DynamoDB's own TTL deletes by a clock that nobody here has seen, and compares
 //! nothing. So a note that lasts for a time gets a `ttl` of a day more than that, and a note without an end gets none.

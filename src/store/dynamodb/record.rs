@@ -5,9 +5,9 @@
 //! attributes always tell the truth about our lease. And a record counts as ours only while they agree with the rest: a
 //! program that took the item over by changing only the four has left attributes of ours behind that mean nothing.
 
-use super::clock::{Clock, with_drift};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Holder;
+use crate::store::server_clock::{Clock, left_of_lease, with_drift};
 use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::HashMap;
@@ -207,13 +207,8 @@ impl Snapshot {
         }
         match &self.record.ours {
             Some(ours) => {
-                // A lease that was not prolonged for its whole length on our own clock is over, whatever dates say.
                 let stood = moment.read_sent.since(self.since);
-                let by_age = with_drift(ours.lease).saturating_sub(stood);
-                let dated = clock.bounds(moment.now).filter(|_| clock.settled(moment.now, with_drift(ours.lease)));
-                let by_date =
-                    dated.map(|bounds| Duration::from_millis(ours.expires_millis.saturating_sub(bounds.lower)));
-                by_date.map_or(by_age, |by_date| by_date.min(by_age))
+                left_of_lease(clock, ours.lease, ours.expires_millis, stood, moment.now)
             }
             None => self.stranger_expires_in(clock, moment),
         }

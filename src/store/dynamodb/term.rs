@@ -10,18 +10,15 @@
 //! A leader that has to wait may crash while it waits, and its successor would not know. So the wait is written by the
 //! same update that takes the term, and every successor keeps it, whatever happened in between.
 
-use super::clock::{Clock, with_drift};
 use super::record::{Item, Ours, n, number, text};
 use super::table::{Expression, Outcome, Table, led_mark_key, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::server_clock::{Wait, with_drift};
 use crate::store::{Doubt, Grant, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::time::Duration;
-
-/// On a server without dates, a wall clock says whether an instant is in the past. It may be wrong by this much.
-const WALL_CLOCK_SLACK: Duration = Duration::from_mins(5);
 
 /// Only the holder of the lock changes the term item, so even one retry is rare.
 const MOST_ATTEMPTS: usize = 4;
@@ -34,14 +31,6 @@ struct LastTerm {
     /// The longest lease that the led mark is known to record.
     led_mark: Duration,
     wait: Option<Wait>,
-}
-
-/// The time before which no tree may start: a leader that did not release may still have one.
-struct Wait {
-    /// On the server's clock, in milliseconds since 1970.
-    until_millis: u64,
-    /// How long the wait was when it was written.
-    duration: Duration,
 }
 
 /// Takes the next term for a candidate that holds the lock.
@@ -58,7 +47,7 @@ pub async fn take(table: &Table, candidate: &Candidate, dead: &[Session]) -> Res
                     write_led_mark(table, candidate).await?;
                 }
                 let now = BootInstant::now();
-                let start_after = last.wait.and_then(|wait| wait.over_at(table, now));
+                let start_after = last.wait.and_then(|wait| over_at(wait, table, now));
                 return Ok(Grant { term: Term(last.term + 1), start_after, doubt: Doubt::Forgotten });
             }
             // The item may exist, on a server that does not return it.
@@ -182,7 +171,7 @@ async fn take_after_an_unknown_end(
         }
         let now = BootInstant::now();
         let dead_at = now.plus(with_drift(last.lease.unwrap_or(candidate.lease)));
-        let earlier = last.wait.and_then(|wait| wait.over_at(table, now));
+        let earlier = last.wait.and_then(|wait| over_at(wait, table, now));
         let same = last.holder.as_ref().map_or_else(
             || Expression::new("#term = :last AND attribute_not_exists(#holder)"),
             |holder| Expression::new("#term = :last AND #holder = :holder").text(":holder", holder.as_str()),
@@ -235,7 +224,7 @@ async fn wait_of_a_new_shard(table: &Table, candidate: &Candidate) -> Result<Opt
         ))
     })?;
     let wait = Wait { until_millis: created.saturating_add(millis(duration)), duration: candidate.lease };
-    Ok(wait.over_at(table, BootInstant::now()))
+    Ok(over_at(wait, table, BootInstant::now()))
 }
 
 /// Writes the led mark, and returns its earlier content. A led mark with a lease at least as long stays as it is.
@@ -280,23 +269,9 @@ async fn wait_of_a_known_shard(table: &Table, candidate: &Candidate) -> Result<O
     }))
 }
 
-impl Wait {
-    /// The end of the wait. None if it is over.
-    fn over_at(&self, table: &Table, now: BootInstant) -> Option<BootInstant> {
-        self.over_by(&table.watch.clock(), table.wall_clock_millis(), now)
-    }
-
-    fn over_by(&self, clock: &Clock, wall_millis: u64, now: BootInstant) -> Option<BootInstant> {
-        // The clock may have been wrong when this was written. From now, the wait lasts no longer than it did from
-        // then.
-        let at_most = now.plus(with_drift(self.duration));
-        let by_date = match clock.reaches(self.until_millis, now) {
-            Some(reached) if clock.settled(now, with_drift(self.duration)) => reached,
-            None if wall_millis > self.until_millis.saturating_add(millis(WALL_CLOCK_SLACK)) => now,
-            Some(_) | None => at_most,
-        };
-        Some(by_date.min(at_most)).filter(|&over| over > now)
-    }
+/// The end of the wait. None if it is over.
+fn over_at(wait: Wait, table: &Table, now: BootInstant) -> Option<BootInstant> {
+    wait.over_by(&table.watch.clock(), table.wall_clock_millis(), now)
 }
 
 impl LastTerm {
@@ -322,6 +297,7 @@ mod tests {
     use super::super::record::tests::bend_item;
     use super::*;
     use crate::fuzz;
+    use crate::store::server_clock::Clock;
 
     #[test]
     fn a_million_term_items_are_followed_by_a_higher_term_or_named() {

@@ -34,7 +34,10 @@ impl Route {
             "rediss" | "nats+tls" | "etcds" => return Err(OF_TLS.to_owned()),
             "redis+unix" => return Err(OF_SOCKET.to_owned()),
             "redis+sentinel" | "rediss+sentinel" => return Err("its Sentinels say where the server is".to_owned()),
-            "dynamodb" => return of_endpoint(rest),
+            "s3" if has_option(rest, "path_style", "false") => {
+                return Err("the name of its host begins with that of the bucket: leave path_style out".to_owned());
+            }
+            "dynamodb" | "s3" | "gs" | "azblob" => return of_endpoint(scheme, rest),
             "redis" => 6379,
             "postgres" | "postgresql" => 5432,
             "mysql" | "mariadb" => 3306,
@@ -135,8 +138,13 @@ fn split_port(host: &str) -> (&str, Option<u16>) {
     (name, port.and_then(|port| port.parse().ok()))
 }
 
-/// `dynamodb://TABLE?endpoint=http://HOST:PORT`
-fn of_endpoint(rest: &str) -> Result<Route, String> {
+fn has_option(rest: &str, name: &str, value: &str) -> bool {
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    form_urlencoded::parse(query.as_bytes()).any(|(known, set)| known == name && set == value)
+}
+
+/// `dynamodb://TABLE?endpoint=http://HOST:PORT`, and the same for a bucket.
+fn of_endpoint(scheme: &str, rest: &str) -> Result<Route, String> {
     let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut endpoint = None;
     let mut others = form_urlencoded::Serializer::new(String::new());
@@ -157,7 +165,7 @@ fn of_endpoint(rest: &str) -> Result<Route, String> {
     Ok(Route {
         host: host.trim_matches(['[', ']']).to_owned(),
         port,
-        before: format!("dynamodb:{table}?{others}{and}endpoint=http://").into(),
+        before: format!("{scheme}:{table}?{others}{and}endpoint=http://").into(),
         after: path.into(),
     })
 }
@@ -166,6 +174,7 @@ fn of_endpoint(rest: &str) -> Result<Route, String> {
     test,
     any(
         feature = "dynamodb",
+        feature = "bucket",
         feature = "redis",
         feature = "postgres",
         feature = "mysql",
@@ -178,6 +187,7 @@ mod tests {
 
     #[cfg(any(
         feature = "dynamodb",
+        feature = "bucket",
         all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")
     ))]
     fn of(url: &str) -> Result<Route, String> {
@@ -218,6 +228,21 @@ mod tests {
         for url in ["dynamodb://locks", "dynamodb://locks?endpoint=https://host"] {
             assert!(of(url).unwrap_err().contains("TLS"), "{url}");
         }
+    }
+
+    #[test]
+    #[cfg(feature = "bucket")]
+    fn the_endpoint_of_a_bucket_is_replaced_and_its_name_is_not() {
+        let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let route = of("s3://locks/a/b?endpoint=http%3A%2F%2Fhost%3A9000&region=eu-west-1").unwrap();
+        assert_eq!((route.host.as_str(), route.port), ("host", 9000));
+        let Ok(Location::Bucket(address)) = Location::from_url(route.through(proxy).expose()) else {
+            panic!("{route:?}")
+        };
+        assert_eq!((address.bucket.as_str(), address.prefix.as_str()), ("locks", "a/b/"));
+        assert_eq!(address.endpoint.as_deref(), Some("http://127.0.0.1:9/"));
+        assert!(of("s3://locks/a").unwrap_err().contains("TLS"));
+        assert!(of("s3://locks/a?endpoint=http://h&path_style=false").unwrap_err().contains("path_style"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The time on DynamoDB's clock, as far as the `Date` headers of its answers show it.
+//! The time on a server's clock, as far as the `Date` headers of its answers show it: for stores that compare and swap,
+//! and keep no time.
 //!
-//! The hazard: DynamoDB looks at no clock in a condition, and two hosts' wall clocks must never be compared. If a
+//! The hazard: such a server looks at no clock in a condition, and two hosts' wall clocks must never be compared. If a
 //! holder writes an expiry that is too early, or a candidate believes that it is later than it is, a second tree
 //! starts. So nobody here knows the time; each process knows an interval that contains it. A holder writes from the
 //! upper end, a candidate judges by the lower end, and a wide interval only delays a takeover.
@@ -14,8 +15,13 @@
 //! is believed alone: the interval becomes both and everything between them, and no date proves anything until a whole
 //! lease has passed in agreement ([`Clock::settled`]).
 
+#![cfg_attr(
+    not(all(feature = "dynamodb", feature = "bucket")),
+    allow(dead_code, reason = "each store uses a part of it")
+)]
+
 use crate::lease::show_seconds;
-use crate::time::BootInstant;
+use crate::time::{BootInstant, millis};
 use std::time::Duration;
 
 /// How far D may be behind the clock that it was taken from: it is a whole second, and is shown for a second.
@@ -24,6 +30,8 @@ const MOST_DATE_AGE: i128 = 2 * SECOND;
 const DRIFT_PARTS: i128 = 100;
 /// A wide interval: the age of a date, and an answer that took long.
 const WIDE: Duration = Duration::from_secs(6);
+/// On a server without dates, a wall clock says whether an instant is in the past. It may be wrong by this much.
+const WALL_CLOCK_SLACK: Duration = Duration::from_mins(5);
 const SECOND: i128 = 1_000_000_000;
 const MILLISECOND: i128 = 1_000_000;
 
@@ -87,14 +95,15 @@ impl Clock {
         })
     }
 
-    /// The reason why a takeover is slow, for people: a standby judges by the lower end.
-    pub fn hindrance(&self, now: BootInstant) -> Option<String> {
+    /// The reason why a takeover is slow, for people: a standby judges by the lower end. `whose` clock it is:
+    /// `DynamoDB's`.
+    pub fn hindrance(&self, whose: &str, now: BootInstant) -> Option<String> {
         let Bounds { lower, upper } = self.bounds(now)?;
         let width = Duration::from_millis(upper.saturating_sub(lower));
         (width > WIDE).then(|| {
             let width = show_seconds(width);
             format!(
-                "DynamoDB's clock is known to within {width} only, for its answers are slow or their dates disagree: a \
+                "{whose} clock is known to within {width} only, for its answers are slow or their dates disagree: a \
                  takeover may come so much later"
             )
         })
@@ -124,6 +133,55 @@ impl Offset {
 
 fn nanos(instant: BootInstant) -> i128 {
     i128::from(instant.as_nanos())
+}
+
+/// Milliseconds since 1970 by this machine's wall clock.
+pub type WallClock = fn() -> u64;
+
+/// How much later than our wall clock the server's may be, while no answer has shown it. The upper end of the first
+/// answer's date is up to two seconds ahead; a guess that proves too low costs one more write.
+pub const FIRST_GUESS: Duration = Duration::from_millis(2500);
+
+/// A time before which no tree may start: a leader that did not release may still have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// On the server's clock, in milliseconds since 1970.
+    pub until_millis: u64,
+    /// How long the wait was when it was written.
+    pub duration: Duration,
+}
+
+impl Wait {
+    /// The end of the wait. None if it is over.
+    pub fn over_by(&self, clock: &Clock, wall_millis: u64, now: BootInstant) -> Option<BootInstant> {
+        // The clock may have been wrong when this was written. From now, the wait lasts no longer than it did from
+        // then.
+        let at_most = now.plus(with_drift(self.duration));
+        let by_date = match clock.reaches(self.until_millis, now) {
+            Some(reached) if clock.settled(now, with_drift(self.duration)) => reached,
+            None if wall_millis > self.until_millis.saturating_add(millis(WALL_CLOCK_SLACK)) => now,
+            Some(_) | None => at_most,
+        };
+        Some(by_date.min(at_most)).filter(|&over| over > now)
+    }
+}
+
+/// What is left of a lease until another candidate may have it; zero if it may now.
+///
+/// `expires_millis` is an upper bound of when it ends on the server's clock. `stood` is how long its record was seen to
+/// be unchanged.
+pub fn left_of_lease(
+    clock: &Clock,
+    lease: Duration,
+    expires_millis: u64,
+    stood: Duration,
+    now: BootInstant,
+) -> Duration {
+    // A lease that was not prolonged for its whole length on our own clock is over, whatever dates say.
+    let by_age = with_drift(lease).saturating_sub(stood);
+    let dated = clock.bounds(now).filter(|_| clock.settled(now, with_drift(lease)));
+    let by_date = dated.map(|bounds| Duration::from_millis(expires_millis.saturating_sub(bounds.lower)));
+    by_date.map_or(by_age, |by_date| by_date.min(by_age))
 }
 
 /// How long to wait on our clock for `duration` to be over on another clock.
@@ -177,15 +235,15 @@ mod tests {
     #[test]
     fn an_interval_that_delays_takeovers_is_reported_and_a_usual_one_is_not() {
         let mut clock = Clock::default();
-        assert_eq!(clock.hindrance(at(5)), None);
+        assert_eq!(clock.hindrance("DynamoDB's", at(5)), None);
         clock.sample(date_at(10_300), at(10_300), at(11_300));
-        assert_eq!(clock.hindrance(at(20_000)), None);
+        assert_eq!(clock.hindrance("DynamoDB's", at(20_000)), None);
         // Another front end, with another clock.
         clock.sample(date_at(3_620_000), at(20_000), at(20_010));
-        let said = clock.hindrance(at(20_010)).unwrap();
+        let said = clock.hindrance("DynamoDB's", at(20_010)).unwrap();
         assert!(said.contains("within 1h 4s only"), "{said}");
         clock.sample(date_at(3_621_000), at(21_000), at(21_010));
-        assert_eq!(clock.hindrance(at(21_010)), None);
+        assert_eq!(clock.hindrance("DynamoDB's", at(21_010)), None);
     }
 
     #[test]

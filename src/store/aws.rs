@@ -1,0 +1,192 @@
+//! What the stores on AWS share: the SDK's chain of credentials and regions, and its HTTP client.
+//!
+//! The hazards: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
+//! the sources of credentials. And the SDK's TLS client loads the root certificates when it is made, which takes 7 ms
+//! and some MiB that a plain `http://` endpoint never needs. So the first request for `https://` makes that client.
+
+use super::StoreError;
+use super::allowance::{MOST, TooLong};
+use aws_config::environment::{EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider};
+use aws_config::meta::credentials::CredentialsProviderChain;
+use aws_config::meta::region::RegionProviderChain;
+use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvider};
+use aws_config::provider_config::ProviderConfig;
+use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
+use aws_credential_types::Credentials;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use aws_smithy_types::body::SdkBody;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use std::time::Duration;
+use url::{Host, Url};
+
+/// The shortest timeout for the instance metadata service, enough for a second attempt.
+const LEAST_METADATA_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What a store URL says about the account. Fields that are None are found as the AWS SDK finds them.
+#[derive(Debug)]
+pub struct Account {
+    pub region: Option<String>,
+    pub profile: Option<String>,
+    pub endpoint: Option<Url>,
+}
+
+/// The SDK's configuration, with its region and credentials. None if no region is known.
+///
+/// # Errors
+/// There is no such profile.
+pub async fn load(
+    http: SharedHttpClient,
+    account: &Account,
+    request_timeout: Duration,
+) -> Result<Option<SdkConfig>, StoreError> {
+    find_profile(account).await?;
+    let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
+    if let Some(profile) = &account.profile {
+        loader = loader.profile_name(profile);
+    }
+    if account.endpoint.as_ref().is_some_and(is_loopback) {
+        loader = undemanding(loader, account, http);
+    } else if let Some(region) = &account.region {
+        loader = loader.region(Region::new(region.clone()));
+    }
+    // Everything here is local, except the region of an EC2 instance, which is asked for last.
+    let shared = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await;
+    Ok(shared.ok().filter(|shared| shared.region().is_some()))
+}
+
+/// The SDK passes over a profile that does not exist, and then tells of the last place where it looked for credentials.
+async fn find_profile(account: &Account) -> Result<(), StoreError> {
+    let named = || std::env::var("AWS_PROFILE").ok().filter(|_| std::env::var_os("AWS_ACCESS_KEY_ID").is_none());
+    let Some(name) = account.profile.clone().or_else(named).filter(|name| !name.is_empty() && name != "default") else {
+        return Ok(());
+    };
+    let (fs, env, files) = Default::default();
+    // The SDK says what is wrong with a file that cannot be read.
+    let Ok(profiles) = aws_config::profile::load(&fs, &env, &files, None).await else { return Ok(()) };
+    if profiles.get_profile(&name).is_some() {
+        return Ok(());
+    }
+    let mut known: Vec<_> = profiles.profiles().collect();
+    known.sort_unstable();
+    let known = if known.is_empty() { "none at all".to_owned() } else { format!("only {}", known.join(", ")) };
+    Err(StoreError::misconfigured(format!(
+        "no AWS profile is called {name:?}; the configuration files of the AWS CLI have {known}: correct profile=NAME in \
+         the URL, or AWS_PROFILE"
+    )))
+}
+
+/// DynamoDB Local, MinIO and similar servers on this machine check nothing. So a user without a region or credentials need not
+/// invent them, and nothing is looked up over the network.
+fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) -> ConfigLoader {
+    let mut region_of_profile = ProfileFileRegionProvider::builder();
+    let mut profile = ProfileFileCredentialsProvider::builder().configure(
+        &ProviderConfig::without_region().with_region(account.region.clone().map(Region::new)).with_http_client(http),
+    );
+    if let Some(name) = &account.profile {
+        region_of_profile = region_of_profile.profile_name(name);
+        profile = profile.profile_name(name);
+    }
+    loader
+        .region(
+            RegionProviderChain::first_try(account.region.clone().map(Region::new))
+                .or_else(EnvironmentVariableRegionProvider::new())
+                .or_else(region_of_profile.build())
+                .or_else("us-east-1"),
+        )
+        .credentials_provider(
+            CredentialsProviderChain::first_try("Environment", EnvironmentVariableCredentialsProvider::new())
+                .or_else("Profile", profile.build())
+                .or_else("Loopback", Credentials::new("leaderrun", "leaderrun", None, None, "Loopback")),
+        )
+}
+
+/// An endpoint that a user wrote. None if it is not a URL with a host.
+pub fn endpoint(text: &str) -> Option<Url> {
+    Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+}
+
+pub fn is_loopback(endpoint: &Url) -> bool {
+    match endpoint.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Makes the client with root certificates only for a request that needs them.
+#[derive(Debug)]
+pub struct BySchemeClient {
+    plain: SharedHttpClient,
+    tls: SharedHttpClient,
+}
+
+impl Default for BySchemeClient {
+    fn default() -> Self {
+        let builder = || aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
+        let rootless = TlsContext::builder().with_trust_store(TrustStore::empty()).build();
+        let plain = rootless.map_or_else(|_| builder(), |context| builder().tls_context(context));
+        Self { plain: plain.build_https(), tls: builder().build_https() }
+    }
+}
+
+impl HttpClient for BySchemeClient {
+    fn http_connector(&self, settings: &HttpConnectorSettings, components: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(ByScheme {
+            plain: self.plain.http_connector(settings, components),
+            tls: self.tls.clone(),
+            settings: settings.clone(),
+            components: components.clone(),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct ByScheme {
+    plain: SharedHttpConnector,
+    tls: SharedHttpClient,
+    settings: HttpConnectorSettings,
+    components: RuntimeComponents,
+}
+
+impl HttpConnector for ByScheme {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let answer = if request.uri().starts_with("http://") {
+            self.plain.call(request)
+        } else {
+            // The SDK's client keeps the connector and its connections for the next request.
+            self.tls.http_connector(&self.settings, &self.components).call(request)
+        };
+        HttpConnectorFuture::new(async move { Ok(answer.await?.map(bounded)) })
+    }
+}
+
+/// A body that fails when it becomes too long. The HTTP client bounds the headers.
+fn bounded(body: SdkBody) -> SdkBody {
+    SdkBody::from_body_1_x(
+        Limited::new(body, MOST).map_err(|error| if error.is::<LengthLimitError>() { TooLong.into() } else { error }),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_url_with_a_host() {
+        for bad in ["", "localhost:8000", "ftp://x", "http://", "/tmp/socket"] {
+            assert!(endpoint(bad).is_none(), "{bad}");
+        }
+        for (good, loopback) in
+            [("http://localhost:8000", true), ("http://[::1]:8000", true), ("https://10.0.0.5", false)]
+        {
+            assert_eq!(endpoint(good).is_some_and(|url| is_loopback(&url)), loopback, "{good}");
+        }
+    }
+}

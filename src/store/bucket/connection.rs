@@ -1,0 +1,437 @@
+//! The HTTP client under the library, with a look at the date of every answer; and the library's three clients.
+//!
+//! The hazards:
+//!
+//! - The library repeats a request by itself, for minutes, after the election has given it up. So its retries are off.
+//! - An answer may have no end, and a server may accept a connection and stay silent. So each exchange is read as a
+//!   whole here, within a bound on its time and on its length.
+//! - The library makes `409 Conflict`, `404` and `412` errors of its own, and gives up what the server said with every
+//!   other failure. So those others become errors here, with the server's code and words ([`Refusal`]).
+//! - Credentials come over the same client in Google's and Azure's clouds. The dates of those servers say nothing of
+//!   the bucket's clock.
+
+use super::address::{Address, Kind};
+use super::failure::{NoCredentials, Refusal};
+use crate::store::StoreError;
+use crate::store::allowance::{MOST, TooLong};
+use crate::store::aws::{self, Account, BySchemeClient};
+use crate::store::error::innermost;
+use crate::store::server_clock::Clock;
+use crate::store::tls;
+use crate::store::url::TlsFiles;
+use crate::time::BootInstant;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::DATE;
+use http::{StatusCode, Uri};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector as Network};
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential};
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpService,
+};
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::list::PaginatedListStore;
+use object_store::{BackoffConfig, ClientOptions, CredentialProvider, ObjectStore, RetryConfig};
+use rustls::pki_types::ServerName;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+use url::Url;
+
+/// The most bytes of the headers of an answer.
+const MOST_HEADERS: usize = 64 << 10;
+/// How long credentials are used that name no end. They may be replaced in a file meanwhile.
+const CREDENTIALS_LAST: Duration = Duration::from_mins(10);
+/// How long before their end other credentials are asked for.
+const CREDENTIALS_AHEAD: Duration = Duration::from_mins(2);
+/// The region of servers that have none, such as MinIO.
+const ANY_REGION: &str = "us-east-1";
+
+/// The clients of one bucket.
+pub struct Clients {
+    pub objects: Arc<dyn ObjectStore>,
+    pub pages: Arc<dyn PaginatedListStore>,
+    /// Signs what the library has no call for. None where its signatures cannot carry a query.
+    pub signer: Option<AmazonS3>,
+    pub wire: Wire,
+    /// The server's name in messages.
+    pub server: String,
+}
+
+/// Opens the clients. Sends nothing, except for the region of an EC2 instance.
+///
+/// # Errors
+/// What is wrong with the address, or with the credentials as far as they are read now.
+pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Clients, StoreError> {
+    let kind = address.kind;
+    let wrong = || {
+        StoreError::misconfigured(format!(
+            "the endpoint of {} is not a URL: write endpoint=http://HOST:PORT",
+            kind.name()
+        ))
+    };
+    let endpoint = address.endpoint.as_deref().map(|text| aws::endpoint(text).ok_or_else(wrong)).transpose()?;
+    let unusable = |error: object_store::Error| {
+        StoreError::misconfigured(format!("cannot use {address} in {}: {}", kind.name(), innermost(&error)))
+    };
+    // Callers bound it too, but their messages can say less.
+    let wire = |host: Option<String>| Wire::new(request_timeout - request_timeout / 20, host);
+    match kind {
+        Kind::S3 => {
+            let account = Account { region: address.region.clone(), profile: address.profile.clone(), endpoint };
+            s3(address, account, request_timeout, wire(None), unusable).await
+        }
+        Kind::Gcs => {
+            let base = endpoint.as_ref().map(origin);
+            let host = endpoint.as_ref().map_or("storage.googleapis.com", |url| url.host_str().unwrap_or_default());
+            let wire = wire(Some(host.to_owned()));
+            let mut builder = GoogleCloudStorageBuilder::from_env()
+                .with_bucket_name(&address.bucket)
+                .with_retry(no_retries())
+                .with_http_connector(wire.clone());
+            if let Some(base) = &base {
+                builder = builder.with_base_url(base);
+            }
+            if endpoint.as_ref().is_some_and(aws::is_loopback) {
+                builder = builder.with_skip_signature(true);
+            }
+            let client = Arc::new(builder.build().map_err(unusable)?);
+            let server = named(kind, base.as_deref());
+            Ok(Clients { objects: Arc::clone(&client) as _, pages: client, signer: None, wire, server })
+        }
+        Kind::Azure => {
+            let base = endpoint.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+            let usual = format!("{}.blob.core.windows.net", address.account);
+            let host = endpoint.as_ref().map_or(usual.as_str(), |url| url.host_str().unwrap_or_default());
+            let wire = wire(Some(host.to_owned()));
+            let mut builder = MicrosoftAzureBuilder::from_env()
+                .with_account(&address.account)
+                .with_container_name(&address.bucket)
+                .with_retry(no_retries())
+                .with_http_connector(wire.clone());
+            if let Some(base) = &base {
+                builder = builder.with_endpoint(base.clone()).with_allow_http(true);
+            }
+            let client = Arc::new(builder.build().map_err(unusable)?);
+            let server = named(kind, endpoint.as_ref().map(origin).as_deref());
+            Ok(Clients { objects: Arc::clone(&client) as _, pages: client, signer: None, wire, server })
+        }
+    }
+}
+
+async fn s3(
+    address: &Address,
+    mut account: Account,
+    request_timeout: Duration,
+    wire: Wire,
+    unusable: impl Fn(object_store::Error) -> StoreError,
+) -> Result<Clients, StoreError> {
+    // As the SDK's own client for S3 does.
+    let elsewhere = || std::env::var("AWS_ENDPOINT_URL_S3").or_else(|_| std::env::var("AWS_ENDPOINT_URL")).ok();
+    if account.endpoint.is_none() {
+        account.endpoint = elsewhere().filter(|text| !text.is_empty()).as_deref().and_then(aws::endpoint);
+    }
+    if account.endpoint.is_some() && account.region.is_none() {
+        let named = ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok());
+        account.region = Some(named.filter(|region| !region.is_empty()).unwrap_or_else(|| ANY_REGION.to_owned()));
+    }
+    let shared = aws::load(SharedHttpClient::new(BySchemeClient::default()), &account, request_timeout).await?;
+    let no_region =
+        || StoreError::misconfigured("no AWS region for S3: say s3://BUCKET/PREFIX?region=REGION, or set AWS_REGION");
+    let shared = shared.ok_or_else(no_region)?;
+    let region = shared.region().ok_or_else(no_region)?.to_string();
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&address.bucket)
+        .with_region(&region)
+        // One request for each deletion: that for many is not known everywhere.
+        .with_disable_bulk_delete(true)
+        .with_virtual_hosted_style_request(!address.path_style)
+        .with_credentials(Arc::new(Credentials::new(shared.credentials_provider())))
+        .with_retry(no_retries())
+        .with_http_connector(wire.clone());
+    if let Some(endpoint) = &account.endpoint {
+        let base = origin(endpoint);
+        let path = endpoint.path().trim_end_matches('/');
+        let (scheme, host) = base.split_once("://").unwrap_or(("https", &base));
+        builder = builder.with_endpoint(if address.path_style {
+            format!("{base}{path}")
+        } else {
+            format!("{scheme}://{}.{host}{path}", address.bucket)
+        });
+    }
+    let server = match &account.endpoint {
+        Some(endpoint) => named(Kind::S3, Some(&origin(endpoint))),
+        None => format!("S3 ({region})"),
+    };
+    let client = builder.build().map_err(unusable)?;
+    let shared = Arc::new(client.clone());
+    Ok(Clients { objects: Arc::clone(&shared) as _, pages: shared, signer: Some(client), wire, server })
+}
+
+/// Scheme, host and port.
+fn origin(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+fn named(kind: Kind, origin: Option<&str>) -> String {
+    origin.map_or_else(|| kind.name().to_owned(), |origin| format!("{} at {origin}", kind.name()))
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::ZERO }
+}
+
+/// Credentials from the SDK's chain. The library asks for them with each request.
+#[derive(Debug)]
+struct Credentials {
+    chain: Option<SharedCredentialsProvider>,
+    known: tokio::sync::Mutex<Option<Known>>,
+}
+
+struct Known {
+    credential: Arc<AwsCredential>,
+    use_until: SystemTime,
+    ends: SystemTime,
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl Credentials {
+    fn new(chain: Option<SharedCredentialsProvider>) -> Self {
+        Self { chain, known: tokio::sync::Mutex::default() }
+    }
+}
+
+#[async_trait::async_trait]
+impl CredentialProvider for Credentials {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let mut known = self.known.lock().await;
+        let now = SystemTime::now();
+        if let Some(known) = known.as_ref().filter(|known| now < known.use_until) {
+            return Ok(Arc::clone(&known.credential));
+        }
+        let none = |cause: NoCredentials| object_store::Error::Generic { store: "S3", source: Box::new(cause) };
+        let chain = self.chain.as_ref().ok_or_else(|| none(NoCredentials::absent("there are none")))?;
+        let found = match chain.provide_credentials().await {
+            Ok(found) => found,
+            Err(error) => {
+                // Those that are known may have some minutes left.
+                if let Some(known) = known.as_ref().filter(|known| now < known.ends) {
+                    return Ok(Arc::clone(&known.credential));
+                }
+                return Err(none(NoCredentials::of(&error)));
+            }
+        };
+        let credential = Arc::new(AwsCredential {
+            key_id: found.access_key_id().to_owned(),
+            secret_key: found.secret_access_key().to_owned(),
+            token: found.session_token().map(str::to_owned),
+        });
+        let usual = now + CREDENTIALS_LAST;
+        let ends = found.expiry().unwrap_or(usual);
+        let use_until = usual.min(ends.checked_sub(CREDENTIALS_AHEAD).unwrap_or(UNIX_EPOCH));
+        *known = Some(Known { credential: Arc::clone(&credential), use_until, ends });
+        Ok(credential)
+    }
+}
+
+/// Sees every request leave and every answer arrive.
+#[derive(Clone)]
+pub struct Wire {
+    client: Client<Connector, HttpRequestBody>,
+    bound: Duration,
+    /// The host whose dates count. None: all of them.
+    host: Option<String>,
+    clock: Arc<Mutex<Clock>>,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+impl HttpConnector for Wire {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+impl Wire {
+    fn new(bound: Duration, host: Option<String>) -> Self {
+        let mut network = Network::new();
+        network.enforce_http(false);
+        network.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .http1_max_buf_size(MOST_HEADERS)
+            .build(Connector { network, tls: Arc::default() });
+        Self { client, bound, host, clock: Arc::default() }
+    }
+
+    /// The server's clock, as far as the answers up to now show it.
+    pub fn clock(&self) -> Clock {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn learn(&self, asked: &Uri, answer: &http::HeaderMap, sent: BootInstant) {
+        let received = BootInstant::now();
+        if self.host.as_ref().is_some_and(|host| asked.host() != Some(host)) {
+            return;
+        }
+        let date = answer.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+        if let Some(date) = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()) {
+            self.clock.lock().unwrap_or_else(PoisonError::into_inner).sample(date.as_secs(), sent, received);
+        }
+    }
+
+    async fn exchange(&self, request: HttpRequest) -> Result<(StatusCode, http::HeaderMap, Bytes), HttpError> {
+        let (sent, asked) = (BootInstant::now(), request.uri().clone());
+        let answer = self.client.request(request).await.map_err(|error| undelivered(&error))?;
+        self.learn(&asked, answer.headers(), sent);
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, MOST).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                HttpError::new(HttpErrorKind::Decode, TooLong)
+            } else {
+                HttpError::new(HttpErrorKind::Unknown, io::Error::other(innermost(&*error)))
+            }
+        })?;
+        Ok((head.status, head.headers, body.to_bytes()))
+    }
+
+    /// Asks for what the library has no call for.
+    pub async fn get(&self, url: &Url) -> Result<Bytes, HttpError> {
+        let request = http::Request::get(url.as_str()).body(HttpRequestBody::empty());
+        let request = request.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let answer = self.call(request).await?;
+        let status = answer.status();
+        let body = answer.into_body().bytes().await?;
+        if status.is_success() {
+            Ok(body)
+        } else {
+            Err(HttpError::new(HttpErrorKind::Unknown, Refusal::read(status.as_u16(), None, &body)))
+        }
+    }
+}
+
+/// A request without an answer. What was refused by the network was never sent.
+fn undelivered(error: &ClientError) -> HttpError {
+    let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
+    HttpError::new(kind, io::Error::other(innermost(error)))
+}
+
+#[async_trait::async_trait]
+impl HttpService for Wire {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let late = || HttpError::new(HttpErrorKind::Timeout, io::Error::other("no answer in time"));
+        let exchanged = tokio::time::timeout(self.bound, self.exchange(request)).await;
+        let (status, headers, body) = exchanged.map_err(|_| late())??;
+        let refusal = (!status.is_success())
+            .then(|| {
+                Refusal::read(
+                    status.as_u16(),
+                    headers.get("x-ms-error-code").and_then(|code| code.to_str().ok()),
+                    &body,
+                )
+            })
+            .filter(|refusal| !refusal.is_a_condition());
+        if let Some(refusal) = refusal {
+            return Err(HttpError::new(HttpErrorKind::Unknown, refusal));
+        }
+        let mut answer = HttpResponse::new(body.into());
+        *answer.status_mut() = status;
+        *answer.headers_mut() = headers;
+        Ok(answer)
+    }
+}
+
+/// Makes connections, with our TLS for `https://`. Its root certificates are loaded when they are first needed.
+#[derive(Clone)]
+struct Connector {
+    network: Network,
+    tls: Arc<OnceLock<Result<TlsConnector, StoreError>>>,
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+
+struct Stream(TokioIo<Pin<Box<dyn Duplex>>>);
+
+impl Stream {
+    fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Self(TokioIo::new(Box::pin(stream)))
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.network.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let tls = (uri.scheme_str() == Some("https")).then(|| {
+            let made = || tls::client_config(&TlsFiles::default()).map(|config| TlsConnector::from(Arc::new(config)));
+            self.tls.get_or_init(made).clone()
+        });
+        let host = uri.host().unwrap_or_default();
+        let name = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
+        let connecting = self.network.call(uri);
+        Box::pin(async move {
+            let tls = tls.transpose()?;
+            let stream = connecting.await?.into_inner();
+            let Some(tls) = tls else { return Ok(Stream::over(stream)) };
+            Ok(Stream::over(tls.connect(ServerName::try_from(name)?, stream).await?))
+        })
+    }
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,264 @@
+//! What a failed request means, in one line.
+//!
+//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
+//! is held. So every failure is [`ErrorKind::Unknown`](crate::store::ErrorKind), unless the failure itself shows that
+//! the server never saw the request or turned it away.
+
+use crate::store::StoreError;
+use crate::store::allowance::{self, MOST, TooLong};
+use crate::store::error::{causes, in_short, innermost};
+use aws_credential_types::provider::error::CredentialsError;
+use object_store::client::{HttpError, HttpErrorKind};
+use std::error::Error;
+use std::fmt;
+
+/// Where a request was sent, for messages.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    /// `s3://locks/prefix/`
+    pub bucket: &'a str,
+    /// `S3 (eu-west-1)`, or `S3 at http://127.0.0.1:9000` for an endpoint that the user named.
+    pub server: &'a str,
+    /// How far our wall clock is ahead of the server's, in seconds, if that is known.
+    pub wall_clock_error: Option<i64>,
+}
+
+/// S3 refuses a signature that is older or newer than this.
+const MOST_SIGNATURE_AGE_SECONDS: i64 = 900;
+
+/// An answer that is neither a success nor a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: u16,
+    /// `AccessDenied`; empty if the server named none.
+    pub code: String,
+    message: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "status {}: {}", self.status, self.message)
+    }
+}
+
+impl Error for Refusal {}
+
+impl Refusal {
+    /// Reads an answer: XML of S3 and Azure, or JSON of Google. `code` is what a header says.
+    pub fn read(status: u16, code: Option<&str>, body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(body);
+        let within = |tag: &str| {
+            let (_, after) = text.split_once(&format!("<{tag}>"))?;
+            Some(after.split_once(&format!("</{tag}>"))?.0.to_owned())
+        };
+        let json = serde_json::from_str::<serde_json::Value>(&text).ok();
+        let in_json = |name: &str| json.as_ref()?.pointer(&format!("/error/{name}"))?.as_str().map(str::to_owned);
+        let code = code.map(str::to_owned).or_else(|| within("Code")).or_else(|| in_json("status"));
+        let code: String = code.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).take(80).collect();
+        let said = within("Message").or_else(|| in_json("message")).map(|said| in_short(&said));
+        let said = said.filter(|said| !said.is_empty());
+        let unsaid = || if text.contains('<') { String::new() } else { in_short(&text) };
+        let message = said.unwrap_or_else(unsaid);
+        let message = match (message.is_empty(), code.is_empty()) {
+            (true, true) => format!("status {status}"),
+            (true, false) => code.clone(),
+            (false, true) => message,
+            (false, false) => format!("{message} ({code})"),
+        };
+        Self { status, code, message }
+    }
+
+    fn is_without_bucket(&self) -> bool {
+        ["NoSuchBucket", "ContainerNotFound", "BucketNotFound"].contains(&self.code.as_str())
+            || (self.status == 404 && self.message.contains("bucket does not exist"))
+    }
+
+    /// Whether a condition of the request failed, or the object that it names is absent.
+    pub fn is_a_condition(&self) -> bool {
+        let of_the_bucket = self.code.starts_with("BlobImmutable") || self.code.starts_with("Container");
+        match self.status {
+            304 | 412 => true,
+            404 => !self.is_without_bucket(),
+            409 => !of_the_bucket,
+            _ => false,
+        }
+    }
+}
+
+/// There is nothing to sign a request with, so it was not sent.
+#[derive(Clone, Debug)]
+pub struct NoCredentials {
+    misconfigured: bool,
+    cause: String,
+}
+
+impl NoCredentials {
+    pub fn absent(cause: &str) -> Self {
+        Self { misconfigured: true, cause: cause.to_owned() }
+    }
+
+    pub fn of(error: &CredentialsError) -> Self {
+        let misconfigured =
+            matches!(error, CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_));
+        Self { misconfigured, cause: innermost(error) }
+    }
+}
+
+impl fmt::Display for NoCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl Error for NoCredentials {}
+
+fn found<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    causes(error).find_map(|cause| cause.downcast_ref())
+}
+
+/// An error of `action` (`s3:PutObject`), other than a condition that failed.
+pub fn failure(place: &Place<'_>, action: &str, error: &(dyn Error + 'static)) -> StoreError {
+    let Place { server, .. } = place;
+    if found::<TooLong>(error).is_some() {
+        return StoreError::unknown(allowance::complaint(server, "an object store", MOST));
+    }
+    if let Some(NoCredentials { misconfigured, cause }) = found(error) {
+        return if *misconfigured {
+            StoreError::misconfigured(format!(
+                "no AWS credentials for {server}: {cause}: set AWS_PROFILE or AWS_ACCESS_KEY_ID and \
+                 AWS_SECRET_ACCESS_KEY, or give the host a role"
+            ))
+        } else {
+            StoreError::not_applied(format!("no AWS credentials for {server}: their source failed: {cause}"))
+        };
+    }
+    if let Some(refusal) = found::<Refusal>(error) {
+        return refused(place, action, refusal);
+    }
+    if let Some(without) = found::<StoreError>(error) {
+        return StoreError::not_applied(format!("cannot reach {server}: {without}"));
+    }
+    let Some(undelivered) = found::<HttpError>(error) else {
+        return StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)));
+    };
+    let message = format!("cannot reach {server}: {}", innermost(error));
+    match undelivered.kind() {
+        HttpErrorKind::Connect => StoreError::not_applied(message),
+        _ => StoreError::unknown(message),
+    }
+}
+
+fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
+    let Place { bucket, server, wall_clock_error } = place;
+    let said = &refusal.message;
+    if refusal.is_without_bucket() {
+        return StoreError::misconfigured(format!(
+            "no such bucket: {bucket} in {server}: make it, then run leaderctl store init"
+        ));
+    }
+    match (refusal.status, refusal.code.as_str()) {
+        (403, "RequestTimeTooSkewed" | "AuthenticationFailed" | "SignatureDoesNotMatch")
+            if wall_clock_error.is_some_and(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS) =>
+        {
+            let seconds = wall_clock_error.unwrap_or_default();
+            let direction = if seconds > 0 { "ahead of" } else { "behind" };
+            StoreError::denied(format!(
+                "{server} denied {action} on {bucket}: this machine's clock is {} s {direction} the server's, and a \
+                 signature counts for {MOST_SIGNATURE_AGE_SECONDS} s: set the clock",
+                seconds.abs()
+            ))
+        }
+        (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
+            StoreError::denied(format!("{server} denied {action} on {bucket}: {said}"))
+        }
+        (300..=399, _) | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
+            StoreError::misconfigured(format!(
+                "{server} is not where {bucket} is: name its region with region=REGION or AWS_REGION ({said})"
+            ))
+        }
+        (501, _) => StoreError::misconfigured(format!(
+            "{server} does not know {action} with a condition, which {bucket} needs: use another server ({said})"
+        )),
+        (429, _) | (503, "SlowDown" | "ServerBusy" | "TooManyRequests") => {
+            StoreError::not_applied(format!("{server} turned {action} on {bucket} away: {said}"))
+        }
+        (400..=499, _) => StoreError::not_applied(format!("{server} rejected {action} on {bucket}: {said}")),
+        _ => StoreError::unknown(format!("{server} failed at {action} on {bucket}: {said}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+    use crate::store::ErrorKind;
+
+    const PLACE: Place<'_> = Place { bucket: "s3://locks/x/", server: "S3 (eu-west-1)", wall_clock_error: Some(-3600) };
+
+    fn error(status: u16, body: &str) -> StoreError {
+        refused(&PLACE, "s3:PutObject", &Refusal::read(status, None, body.as_bytes()))
+    }
+
+    #[test]
+    fn the_words_of_each_server_are_found() {
+        let xml = "<?xml?><Error><Code>AccessDenied</Code><Message>not\nyours.</Message></Error>";
+        assert_eq!(
+            error(403, xml).message,
+            "S3 (eu-west-1) denied s3:PutObject on s3://locks/x/: not yours (AccessDenied)"
+        );
+        let json = r#"{"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "no"}}"#;
+        assert!(error(403, json).message.ends_with("no (PERMISSIONDENIED)"));
+        assert!(error(403, "<html>a page</html>").message.ends_with("status 403"));
+    }
+
+    #[test]
+    fn only_what_was_certainly_turned_away_was_not_applied() {
+        for (status, body, kind) in [
+            (503, "<Code>SlowDown</Code>", ErrorKind::NotApplied),
+            (429, "", ErrorKind::NotApplied),
+            (503, "", ErrorKind::Unknown),
+            (500, "<Code>InternalError</Code>", ErrorKind::Unknown),
+            (200, "<Code>InternalError</Code>", ErrorKind::Unknown),
+            (400, "<Code>ExpiredToken</Code>", ErrorKind::Denied),
+            (404, "<Code>NoSuchBucket</Code>", ErrorKind::Misconfigured),
+            (301, "<Code>PermanentRedirect</Code>", ErrorKind::Misconfigured),
+            (501, "<Code>NotImplemented</Code>", ErrorKind::Misconfigured),
+        ] {
+            assert_eq!(error(status, body).kind, kind, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_failed_condition_is_no_failure() {
+        for (status, body, is_condition) in [
+            (412, "", true),
+            (409, "<Code>ConditionalRequestConflict</Code>", true),
+            (409, "<Code>BlobImmutableDueToPolicy</Code>", false),
+            (404, "<Code>NoSuchKey</Code>", true),
+            (404, "<Code>NoSuchBucket</Code>", false),
+            (403, "", false),
+        ] {
+            assert_eq!(Refusal::read(status, None, body.as_bytes()).is_a_condition(), is_condition, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_clock_is_named() {
+        let error = error(403, "<Code>RequestTimeTooSkewed</Code>");
+        assert!(error.message.contains("3600 s behind the server's"), "{error}");
+    }
+
+    #[test]
+    fn a_million_refusals_are_one_line() {
+        let seeds: [&[u8]; 3] = [
+            b"<?xml?><Error><Code>AccessDenied</Code><Message>not yours</Message></Error>",
+            br#"{"error": {"code": 403, "status": "DENIED", "message": "no"}}"#,
+            b"<html><body>Bad gateway",
+        ];
+        fuzz::bent("refusal of a bucket", &seeds, |text, source| {
+            let refusal = Refusal::read(u16::try_from(source.below(600)).unwrap_or(0), None, text);
+            fuzz::assert_is_one_line(&refused(&PLACE, "s3:GetObject", &refusal).message);
+            (&Some(refusal)).into()
+        });
+    }
+}

@@ -1,0 +1,231 @@
+//! The requests: each reads, writes or lists objects, and a failed condition is an outcome and not an error.
+//!
+//! The hazards: S3 names a version of an object by the MD5 of its bytes, so an object that gets the same bytes again
+//! has an old version again, and a late write could apply over it. So each write contains a random text
+//! ([`unique`]). And a lost race is told in several ways: `412`, `409`, `304`, and `404` for an object that is gone. All
+//! of them mean the same here: look again.
+
+use super::address::{Address, Kind};
+use super::connection::{self, Clients};
+use super::failure::{self, Place};
+use crate::lease::Session;
+use crate::store::StoreError;
+use crate::store::server_clock::{Clock, WallClock};
+use crate::time::{BootInstant, millis};
+use bytes::Bytes;
+use http::Method;
+use object_store::list::PaginatedListOptions;
+use object_store::path::Path;
+use object_store::signer::{SignedUrlOptions, Signer};
+use object_store::{Error, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use std::time::{Duration, SystemTime};
+
+/// How many names a page of a list has at most.
+const PAGE: usize = 1000;
+/// How long a signed question may be asked.
+const SIGNED_FOR: Duration = Duration::from_mins(1);
+
+/// A bucket, the clients to reach it, and what we know about the server's clock.
+pub struct Objects {
+    clients: Clients,
+    kind: Kind,
+    /// `s3://locks/prefix/`
+    pub name: String,
+    prefix: String,
+    wall_clock: WallClock,
+}
+
+/// Which write an object is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version(UpdateVersion);
+
+/// The result of a conditional write.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Applied. None if the server does not say which version it made.
+    Done(Option<Version>),
+    /// The condition failed, or another write was under way.
+    Refused,
+}
+
+/// What a write needs to find.
+#[derive(Clone, Copy, Debug)]
+pub enum Condition<'a> {
+    Absent,
+    Unchanged(&'a Version),
+}
+
+/// An object's name in a list.
+#[derive(Debug)]
+pub struct Listed {
+    /// Without the prefix of the URL.
+    pub key: String,
+    pub written: SystemTime,
+}
+
+/// A text that no other write contains.
+///
+/// # Errors
+/// The kernel gives no random bytes.
+pub fn unique() -> Result<String, StoreError> {
+    let random = Session::random();
+    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+    Ok(random.as_str().to_owned())
+}
+
+impl Objects {
+    pub async fn open(address: &Address, request_timeout: Duration, wall_clock: WallClock) -> Result<Self, StoreError> {
+        let clients = connection::connect(address, request_timeout).await?;
+        let (name, prefix) = (address.to_string(), address.prefix.clone());
+        Ok(Self { clients, kind: address.kind, name, prefix, wall_clock })
+    }
+
+    pub fn server(&self) -> &str {
+        &self.clients.server
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.clients.wire.clock()
+    }
+
+    pub fn wall_clock_millis(&self) -> u64 {
+        (self.wall_clock)()
+    }
+
+    /// The upper bound of the server's clock at an instant; our wall clock's guess if its answers have no date.
+    pub fn server_millis(&self, at: BootInstant) -> u64 {
+        self.clock().bounds(at).map_or_else(
+            || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),
+            |bounds| bounds.upper,
+        )
+    }
+
+    /// The lower bound of the server's clock; our wall clock's guess if its answers have no date.
+    pub fn least_server_millis(&self) -> u64 {
+        let bounds = self.clock().bounds(BootInstant::now());
+        bounds.map_or_else(|| self.wall_clock_millis(), |bounds| bounds.lower)
+    }
+
+    /// How far our wall clock is ahead of the server's, in seconds.
+    pub fn wall_clock_error(&self) -> Option<i64> {
+        let bounds = self.clock().bounds(BootInstant::now())?;
+        let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);
+        i64::try_from((i128::from(self.wall_clock_millis()) - middle) / 1000).ok()
+    }
+
+    fn path(&self, key: &str) -> Path {
+        let whole = format!("{}{key}", self.prefix);
+        // The parts were made from the alphabet of shards, sessions and jobs, so nothing in them is encoded.
+        Path::parse(&whole).unwrap_or_else(|_| Path::from(whole))
+    }
+
+    /// What the action is called where permissions are granted.
+    fn action(&self, of_s3: &'static str) -> String {
+        match (self.kind, of_s3) {
+            (Kind::S3, action) => format!("s3:{action}"),
+            (Kind::Gcs, "GetObject") => "storage.objects.get".to_owned(),
+            (Kind::Gcs, "PutObject") => "storage.objects.create and storage.objects.delete".to_owned(),
+            (Kind::Gcs, "DeleteObject") => "storage.objects.delete".to_owned(),
+            (Kind::Gcs, _) => "storage.objects.list".to_owned(),
+            (Kind::Azure, "GetObject") => "reading blobs".to_owned(),
+            (Kind::Azure, "PutObject") => "writing blobs".to_owned(),
+            (Kind::Azure, "DeleteObject") => "deleting blobs".to_owned(),
+            (Kind::Azure, _) => "listing blobs".to_owned(),
+        }
+    }
+
+    fn failure(&self, of_s3: &'static str, error: &(dyn std::error::Error + 'static)) -> StoreError {
+        let place = Place { bucket: &self.name, server: self.server(), wall_clock_error: self.wall_clock_error() };
+        failure::failure(&place, &self.action(of_s3), error)
+    }
+
+    /// Reads an object; strongly consistent. None if there is none.
+    pub async fn get(&self, key: &str) -> Result<Option<(Bytes, Version)>, StoreError> {
+        let answer = match self.clients.objects.get(&self.path(key)).await {
+            Ok(answer) => answer,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(self.failure("GetObject", &error)),
+        };
+        let version = Version(UpdateVersion { e_tag: answer.meta.e_tag.clone(), version: answer.meta.version.clone() });
+        if !self.is_usable(&version) {
+            return Err(StoreError::misconfigured(format!(
+                "{} does not say which version of an object it answers with, so nothing can be compared: use another \
+                 server",
+                self.server()
+            )));
+        }
+        match answer.bytes().await {
+            Ok(bytes) => Ok(Some((bytes, version))),
+            Err(error) => Err(self.failure("GetObject", &error)),
+        }
+    }
+
+    fn is_usable(&self, Version(version): &Version) -> bool {
+        match self.kind {
+            Kind::S3 | Kind::Azure => version.e_tag.is_some(),
+            Kind::Gcs => version.version.is_some(),
+        }
+    }
+
+    /// Writes a whole object.
+    pub async fn put(&self, key: &str, bytes: Vec<u8>, condition: Condition<'_>) -> Result<Outcome, StoreError> {
+        let mode = match condition {
+            Condition::Absent => PutMode::Create,
+            Condition::Unchanged(Version(version)) => PutMode::Update(version.clone()),
+        };
+        let options = PutOptions::from(mode);
+        match self.clients.objects.put_opts(&self.path(key), bytes.into(), options).await {
+            Ok(written) => {
+                let version = Version(UpdateVersion { e_tag: written.e_tag, version: written.version });
+                Ok(Outcome::Done(Some(version).filter(|version| self.is_usable(version))))
+            }
+            Err(
+                Error::AlreadyExists { .. }
+                | Error::Precondition { .. }
+                | Error::NotModified { .. }
+                | Error::NotFound { .. },
+            ) => Ok(Outcome::Refused),
+            Err(error) => Err(self.failure("PutObject", &error)),
+        }
+    }
+
+    /// Deletes an object, whatever is in it: only for what decides nothing. Does no harm if it is gone.
+    pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        match self.clients.objects.delete(&self.path(key)).await {
+            Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failure("DeleteObject", &error)),
+        }
+    }
+
+    /// One page of the names that begin with `prefix`, letter by letter, from the end of the page before. Also returns
+    /// the end of this page, None at the end of the list.
+    pub async fn list(&self, prefix: &str, from: Option<String>) -> Result<(Vec<Listed>, Option<String>), StoreError> {
+        let whole = format!("{}{prefix}", self.prefix);
+        let options =
+            PaginatedListOptions { max_keys: Some(PAGE), page_token: from, ..PaginatedListOptions::default() };
+        let page = self.clients.pages.list_paginated(Some(&whole), options).await;
+        let page = page.map_err(|error| self.failure("ListBucket", &error))?;
+        let listed = page.result.objects.into_iter().filter_map(|object| {
+            let key = object.location.as_ref().strip_prefix(&self.prefix)?.to_owned();
+            Some(Listed { key, written: object.last_modified.into() })
+        });
+        Ok((listed.collect(), page.page_token.filter(|token| !token.is_empty())))
+    }
+
+    /// Asks S3 about the bucket itself: `versioning`, `lifecycle`. None where that cannot be asked.
+    pub async fn ask(&self, what: &str, action: &'static str) -> Option<Result<String, StoreError>> {
+        let signer = self.clients.signer.as_ref()?;
+        let options = SignedUrlOptions::new().with_query([(what, "")]);
+        let answer = async {
+            let url = signer.signed_url_opts(Method::GET, &Path::default(), SIGNED_FOR, &options).await;
+            let url = url.map_err(|error| self.failure(action, &error))?;
+            let body = self.clients.wire.get(&url).await.map_err(|error| self.failure(action, &error))?;
+            Ok(String::from_utf8_lossy(&body).into_owned())
+        };
+        Some(answer.await)
+    }
+}

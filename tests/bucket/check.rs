@@ -1,0 +1,139 @@
+//! `leaderctl store init` and `leaderctl store check`, and candidates where neither has been.
+
+use super::*;
+use crate::support::bucket::ENVIRONMENT;
+use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::wire::{Fate, Proxy, Response};
+use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
+use std::process::{Command, Output};
+
+fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
+    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
+}
+
+fn run(mut command: Command, url: &str, words: &[&str]) -> Output {
+    command.args(["--store", url]).args(words).envs(ENVIRONMENT.iter().copied());
+    command.output().expect("it starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[tokio::test]
+async fn init_tries_the_server_and_a_check_finds_nothing_wrong_afterwards() {
+    let server = Server::start();
+    let store = store(&server.endpoint()).await;
+    let lines = store.prepare().await.unwrap();
+    assert!(lines[0].ends_with("races had one winner"), "{lines:?}");
+    assert_eq!(server.keys(), ["leaderrun.json"]);
+    let findings = store.check().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    let last = &findings.last().unwrap().text;
+    assert!(last.contains("a round trip takes") && last.contains("clock is known to within"), "{last}");
+    assert_eq!(server.keys(), ["leaderrun.json"]);
+}
+
+#[tokio::test]
+async fn init_a_second_time_does_no_harm() {
+    let server = old_server();
+    let store = store(&server.endpoint()).await;
+    let one = candidate("one");
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    let marker = server.object("leaderrun.json");
+    let lines = store.prepare().await.unwrap();
+    assert!(lines[0].contains("was tried before"), "{lines:?}");
+    assert_eq!(server.object("leaderrun.json"), marker);
+    assert_eq!(store.inspect(&one.shard).await.unwrap().last_term, Some(term));
+}
+
+#[test]
+fn a_server_that_lets_two_writers_win_is_refused_by_init_and_check_and_nobody_leads_on_it() {
+    let server = Server::dishonest();
+    // Moto may also answer a racing writer with an error of its own, which proves nothing.
+    let init = || run(leaderctl(), &server.store_url(), &["store", "init"]);
+    let refused = (0..20).map(|_| init()).find(|output| output.status.code() != Some(69)).expect("it is tried");
+    assert_eq!(refused.status.code(), Some(78), "{}", said(&refused));
+    assert!(said(&refused).contains("does not honour conditional writes"), "{}", said(&refused));
+    assert!(server.object("leaderrun.json").is_none());
+    let check = || run(leaderctl(), &server.store_url(), &["store", "check"]);
+    let refused = (0..20).map(|_| check()).find(|output| output.status.code() != Some(69)).expect("it is tried");
+    assert_eq!(refused.status.code(), Some(78), "{}", said(&refused));
+    assert!(said(&refused).contains("bad       S3 at http://127.0.0.1:"), "{}", said(&refused));
+    let candidate = run(leaderrun(), &server.store_url(), &["-n", "shard", "true"]);
+    assert_eq!(candidate.status.code(), Some(78), "{}", said(&candidate));
+}
+
+#[test]
+fn a_candidate_refuses_a_bucket_that_was_not_tried_and_says_what_to_run() {
+    let server = Server::start();
+    let output = run(leaderrun(), &server.store_url(), &["shard", "true"]);
+    assert_eq!(output.status.code(), Some(78));
+    let said = said(&output);
+    assert!(said.contains("run leaderctl --store URL store init") && said.lines().count() == 1, "{said}");
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+#[test]
+fn a_bucket_that_is_missing_is_named() {
+    let server = Server::start();
+    let url = server.store_url().replace("s3://locks/", "s3://nowhere/");
+    for (command, words) in
+        [(leaderrun(), &["-n", "shard", "true"][..]), (leaderctl(), &["store", "init"]), (leaderctl(), &["list"])]
+    {
+        let output = run(command, &url, words);
+        assert_eq!(output.status.code(), Some(78), "{}", said(&output));
+        assert!(said(&output).contains("no such bucket: s3://nowhere/a/b/ in S3 at http://"), "{}", said(&output));
+    }
+}
+
+/// As S3 answers.
+fn denial() -> Fate {
+    let body = "<Error><Code>AccessDenied</Code><Message>not allowed</Message></Error>";
+    Fate::Answer(Response { status: 403, headers: Vec::new(), body: body.to_owned() })
+}
+
+#[tokio::test]
+async fn a_check_names_every_permission_that_is_missing() {
+    for (method, action, verdict) in [
+        ("PUT", "s3:PutObject", Verdict::Bad),
+        ("GET", "s3:GetObject", Verdict::Bad),
+        ("DELETE", "s3:DeleteObject", Verdict::Doubtful),
+    ] {
+        let server = old_server();
+        let proxy = Proxy::before(&server);
+        proxy.rule(move |request| if request.action == method { denial() } else { Fate::Pass });
+        let findings = store(&proxy.endpoint()).await.check().await.unwrap();
+        let found = texts(&findings, verdict);
+        assert!(
+            found.iter().any(|text| text.starts_with("permission missing: ") && text.contains(action)),
+            "{findings:#?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_claim_without_permission_is_denied_and_names_the_action() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    proxy.rule(|request| if request.action == "PUT" { denial() } else { Fate::Pass });
+    let error = store(&proxy.endpoint()).await.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Denied);
+    assert!(error.message.contains("denied s3:PutObject on s3://locks/a/b/: not allowed"), "{error}");
+}
+
+#[tokio::test]
+async fn versioning_and_rules_that_delete_objects_are_found() {
+    let server = old_server();
+    let on = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    assert_eq!(server.ask("PUT", "/locks?versioning", on).0, 200);
+    let rule = "<LifecycleConfiguration><Rule><ID>x</ID><Filter><Prefix></Prefix></Filter><Status>Enabled</Status>\
+                <Expiration><Days>30</Days></Expiration></Rule></LifecycleConfiguration>";
+    assert_eq!(server.ask("PUT", "/locks?lifecycle", rule).0, 200);
+    let findings = store(&server.endpoint()).await.check().await.unwrap();
+    let doubts = texts(&findings, Verdict::Doubtful);
+    assert!(doubts.iter().any(|text| text.starts_with("versioning is on")), "{findings:#?}");
+    assert!(doubts.iter().any(|text| text.starts_with("a lifecycle rule deletes objects")), "{findings:#?}");
+}

@@ -1,0 +1,58 @@
+//! Servers that are broken, or not what one hopes for.
+
+use super::*;
+use crate::support::wire::{Fate, Proxy, Response};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Observation};
+
+async fn told(body: String) -> leaderrun::internals::store::StoreError {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let store = store(&proxy.endpoint()).await;
+    proxy.rule(move |request| {
+        if request.line.contains("/shard/") {
+            let date = ("Last-Modified".to_owned(), "Mon, 23 Nov 2026 15:00:00 GMT".to_owned());
+            let headers = vec![("ETag".to_owned(), "\"x\"".to_owned()), date];
+            Fate::Answer(Response { status: 200, headers, body: body.clone() })
+        } else {
+            Fate::Pass
+        }
+    });
+    store.claim(&candidate("one")).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn an_object_that_something_else_wrote_is_refused_and_stays() {
+    let server = old_server();
+    server.write("shard/db=main", "not ours");
+    let store = store(&server.endpoint()).await;
+    let error = store.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.starts_with("the object s3://locks/a/b/shard/db=main was written by something"), "{error}");
+    assert_eq!(server.object("shard/db=main").as_deref(), Some("not ours"));
+    assert_eq!(store.observe(&shard()).await.unwrap_err().kind, ErrorKind::Misconfigured);
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_cut_off() {
+    let error = told("x".repeat(6 << 20)).await;
+    assert!(error.message.contains("answered with more than 4 MiB"), "{error}");
+}
+
+#[tokio::test]
+async fn a_page_of_a_proxy_is_one_short_line() {
+    let error = told("<html>\n".repeat(2000)).await;
+    assert!(error.message.len() < 400 && !error.message.contains('\n'), "{error}");
+}
+
+#[tokio::test]
+async fn an_object_of_a_later_format_is_refused() {
+    let server = old_server();
+    let store = store(&server.endpoint()).await;
+    lead(&store, &candidate("one")).await;
+    let later = server.object("shard/db=main").unwrap().replace("\"format\":1", "\"format\":2");
+    server.write("shard/db=main", &later);
+    let error = store.observe(&shard()).await.unwrap_err();
+    assert!(error.message.contains("its format is 2 and not 1"), "{error}");
+    assert!(!matches!(store.observe(&shard()).await, Ok(Observation::Free)));
+}

@@ -1,0 +1,44 @@
+//! The store `s3://` against moto's S3: what is particular to it. What every store promises is tested by the
+//! conformance suite.
+
+#![cfg(feature = "bucket")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod check;
+mod faults;
+mod forgotten;
+mod hostile;
+mod notes;
+mod protocol;
+mod skew;
+
+use leaderrun::internals::store::bucket::{Address, Bucket};
+use std::time::Duration;
+use support::bucket::{PREFIX, Server};
+use support::claims::*;
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
+
+fn address(endpoint: &str) -> Address {
+    let rest = format!("//locks/{PREFIX}?region=eu-west-1&endpoint={endpoint}");
+    Address::read("s3", &rest).expect("the address is right")
+}
+
+async fn store(endpoint: &str) -> Bucket {
+    Bucket::open(&address(endpoint), REQUEST_TIMEOUT).await.expect("the address is right")
+}
+
+/// A server with a bucket that has remembered for an hour.
+fn old_server() -> Server {
+    let mut server = Server::durable();
+    support::server::Server::grow_old(&mut server);
+    server
+}
+
+fn record(server: &Server) -> serde_json::Value {
+    let text = server.object("shard/db=main").expect("the object is there");
+    serde_json::from_str(&text).expect("it is JSON")
+}

@@ -1,0 +1,71 @@
+//! What is asked, and what is in the bucket.
+
+use super::*;
+use crate::support::wire::{Fate, Proxy};
+use leaderrun::internals::store::{Administration as _, Leases as _, Observation, Release};
+use std::sync::{Arc, Mutex};
+
+#[tokio::test]
+async fn every_write_has_a_condition_and_no_shard_is_ever_deleted() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let unconditional = Arc::new(Mutex::new(Vec::new()));
+    let found = Arc::clone(&unconditional);
+    proxy.rule(move |request| {
+        let has = |wanted: &str| request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let is_write = ["PUT", "POST", "DELETE"].contains(&&*request.action);
+        if is_write && !has("if-match") && !has("if-none-match") {
+            found.lock().unwrap().push(request.line.clone());
+        }
+        Fate::Pass
+    });
+    let store = store(&proxy.endpoint()).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    store.renew(&one, term, 1).await.unwrap();
+    store.revoke(&one.shard, term).await.unwrap();
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    store.forget(&one, term).await.unwrap();
+    assert_eq!(*unconditional.lock().unwrap(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_standby_looks_with_one_request() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let (leader, standby) = (store(&server.endpoint()).await, store(&proxy.endpoint()).await);
+    lead(&leader, &candidate("one")).await;
+    for _ in 0..3 {
+        assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
+        assert_eq!(proxy.actions(), ["GET"]);
+    }
+}
+
+#[tokio::test]
+async fn two_buckets_in_one_have_nothing_to_do_with_each_other() {
+    let server = old_server();
+    let store = store(&server.endpoint()).await;
+    lead(&store, &candidate("one")).await;
+    let other = Address { prefix: "other/".to_owned(), ..address(&server.endpoint()) };
+    let other = Bucket::open(&other, REQUEST_TIMEOUT).await.unwrap();
+    assert_eq!(other.list("").await.unwrap(), []);
+    assert_eq!(store.list("").await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_release_is_one_request_and_so_is_the_next_claim_of_who_looked() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let (leader, standby) = (store(&proxy.endpoint()).await, store(&proxy.endpoint()).await);
+    let one = candidate("one");
+    let term = lead(&leader, &one).await;
+    refused(standby.claim(&candidate("two")).await.unwrap());
+    proxy.actions();
+    leader.release(&one, term).await.unwrap();
+    assert_eq!(proxy.actions(), ["PUT"]);
+    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Free)));
+    lead(&standby, &candidate("two")).await;
+    assert_eq!(proxy.actions(), ["GET", "PUT"]);
+}

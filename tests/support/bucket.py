@@ -1,0 +1,104 @@
+"""moto's S3, which is no S3: acts on one request at a time, for its usual server is not atomic, and keeps a journal.
+
+Usage: bucket.py PORT JOURNAL|- [dishonest] [waits] [ADDRESS]
+
+What was written is done again when it starts anew on the same journal. The bucket "locks" is there from the beginning.
+"""
+
+import base64
+import io
+import json
+import logging
+import sys
+import threading
+
+from moto.server import create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+logging.disable(logging.CRITICAL)
+CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH")
+port, journal = int(sys.argv[1]), sys.argv[2]
+one_at_a_time = threading.Lock()
+dishonest = "dishonest" in sys.argv[3:]
+address = sys.argv[-1] if sys.argv[-1].count(".") == 3 else "127.0.0.1"
+application = create_backend_app("s3")
+
+
+def again(line):
+    kept = json.loads(line)
+    environment = kept["environment"] | {
+        "wsgi.input": io.BytesIO(base64.b64decode(kept["body"])),
+        "wsgi.errors": sys.stderr,
+        "wsgi.url_scheme": "http",
+        "wsgi.version": (1, 0),
+        "wsgi.multithread": False,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for _ in application(environment, lambda *_: None):
+        pass
+
+
+def journaled(environment, start):
+    body = environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
+    environment["wsgi.input"] = io.BytesIO(body)
+    told = []
+
+    def listen(status, headers, *rest):
+        told.append(status)
+        return start(status, headers, *rest)
+
+    # A client may open a connection ahead of its request, so each has a thread; but one of them acts at a time.
+    with one_at_a_time:
+        answer = list(application(environment, listen))
+        if environment["REQUEST_METHOD"] in ("PUT", "DELETE", "POST") and told[0].startswith("2"):
+            plain = {
+                name: value for name, value in environment.items() if isinstance(value, str) and name not in CONDITIONS
+            }
+            print(json.dumps({"environment": plain, "body": base64.b64encode(body).decode()}), file=kept_in, flush=True)
+    return answer
+
+
+class Quiet(WSGIRequestHandler):
+    def log(self, *_):
+        pass
+
+
+def bucket():
+    again(
+        json.dumps(
+            {
+                "environment": {
+                    "REQUEST_METHOD": "PUT",
+                    "PATH_INFO": "/locks",
+                    "SCRIPT_NAME": "",
+                    "QUERY_STRING": "",
+                    "SERVER_NAME": "127.0.0.1",
+                    "SERVER_PORT": str(port),
+                    "HTTP_HOST": f"127.0.0.1:{port}",
+                    "CONTENT_LENGTH": "0",
+                },
+                "body": "",
+            }
+        )
+    )
+
+
+if "waits" in sys.argv[3:] and not sys.stdin.readline():
+    sys.exit()
+bucket()
+if journal != "-":
+    with open(journal, "a+") as before:
+        before.seek(0)
+        # The last line may be half of one: nobody was told that it was written.
+        for line in before:
+            if line.endswith("\n"):
+                again(line)
+    kept_in = open(journal, "a")
+    application_in_use = journaled
+else:
+    application_in_use = application
+if dishonest:
+    # As on many processors: a thread may be stopped anywhere, and not only every 5 ms.
+    sys.setswitchinterval(1e-6)
+make_server(address, port, application_in_use, threaded=True, request_handler=Quiet).serve_forever()

@@ -1,0 +1,220 @@
+//! moto's S3 for tests (PyPI `moto[server]`), which answers one request at a time; see `bucket.py`.
+
+use super::ports::free_port;
+use nix::unistd::Pid;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
+
+/// What the programs under test need to be let in.
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    ("AWS_ACCESS_KEY_ID", "test"),
+    ("AWS_SECRET_ACCESS_KEY", "test"),
+    ("AWS_EC2_METADATA_DISABLED", "true"),
+    ("AWS_CONFIG_FILE", "/dev/null"),
+];
+
+/// What moto does not check, but wants to see.
+const SIGNED: &str =
+    "AWS4-HMAC-SHA256 Credential=test/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+
+/// The prefix in the bucket `locks`.
+pub const PREFIX: &str = "a/b";
+
+/// A server of one's own, gone when this is dropped.
+pub struct Server {
+    child: Child,
+    port: u16,
+    data: TempDir,
+    flags: &'static [&'static str],
+    /// Some after a kill: the next one, which has only to be told to begin. Python takes seconds on a busy machine.
+    next: Option<Child>,
+}
+
+impl Server {
+    /// Starts one with an empty bucket, which keeps its data over a restart.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with the marker that `leaderctl store init` writes, which need not try this server each time.
+    pub fn durable() -> Self {
+        let server = Self::start();
+        server.mark(0);
+        server
+    }
+
+    /// Writes that it has remembered for so long.
+    fn mark(&self, age: u128) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        let created = since.as_millis() - age;
+        self.write("leaderrun.json", &format!(r#"{{"what": "tried", "write": "x", "created_ms": {created}}}"#));
+    }
+
+    /// One that answers many at once, and lets two writers win.
+    pub fn dishonest() -> Self {
+        Self::start_with(&["dishonest"])
+    }
+
+    fn start_with(flags: &'static [&'static str]) -> Self {
+        let data = TempDir::new().expect("a scratch directory");
+        for _ in 0..10 {
+            let port = free_port();
+            let mut child = spawn(port, data.path(), flags);
+            if super::server::listens(&mut child, port) {
+                return Self { child, port, data, flags, next: None };
+            }
+        }
+        panic!("moto does not start");
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// What `--store` takes for it.
+    pub fn store_url(&self) -> String {
+        url(&self.endpoint())
+    }
+
+    /// The names of all objects, without the prefix.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        let mut after = String::new();
+        loop {
+            let path = format!("/locks?list-type=2&prefix={PREFIX}/&start-after={after}");
+            let (_, answer) = self.ask("GET", &path, "");
+            let page: Vec<&str> = answer
+                .split("<Key>")
+                .skip(1)
+                .filter_map(|rest| rest.split_once("</Key>"))
+                .map(|(key, _)| key)
+                .collect();
+            let Some(last) = page.last() else { return keys };
+            (*last).clone_into(&mut after);
+            keys.extend(page.iter().filter_map(|key| key.strip_prefix(PREFIX)?.strip_prefix('/')).map(str::to_owned));
+        }
+    }
+
+    pub fn object(&self, key: &str) -> Option<String> {
+        let (status, body) = self.ask("GET", &format!("/locks/{PREFIX}/{key}"), "");
+        (status == 200).then_some(body)
+    }
+
+    pub fn write(&self, key: &str, body: &str) {
+        assert_eq!(self.ask("PUT", &format!("/locks/{PREFIX}/{key}"), body).0, 200, "{key}");
+    }
+
+    pub fn delete(&self, key: &str) {
+        assert_eq!(self.ask("DELETE", &format!("/locks/{PREFIX}/{key}"), "").0, 204, "{key}");
+    }
+
+    /// Asks it by hand.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nhost: 127.0.0.1:{}\r\nauthorization: {SIGNED}\r\ncontent-length: {}\r\n\r\n",
+            self.port,
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        (status, body.to_owned())
+    }
+}
+
+/// What `--store` takes for a server that is reached there.
+pub fn url(endpoint: &str) -> String {
+    format!("s3://locks/{PREFIX}?region=eu-west-1&endpoint={endpoint}")
+}
+
+fn spawn(port: u16, data: &Path, flags: &[&str]) -> Child {
+    let program = std::env::var_os("TEST_MOTO").unwrap_or_else(|| "python3".into());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/bucket.py");
+    let mut command = Command::new(&program);
+    command.arg(script).arg(port.to_string());
+    // Its journal is not for many at once.
+    if !flags.contains(&"dishonest") {
+        command.arg(data.join("journal"));
+    } else {
+        command.arg("-");
+    }
+    command.args(flags).arg(super::server::listen_on());
+    let stdin = if flags.contains(&"waits") { Stdio::piped() } else { Stdio::null() };
+    let spawned = command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    spawned.unwrap_or_else(|error| panic!("cannot start {}: {error}: tests/run installs moto", program.display()))
+}
+
+impl super::server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        url(&format!("http://{address}"))
+    }
+
+    fn environment(&self) -> &'static [(&'static str, &'static str)] {
+        ENVIRONMENT
+    }
+
+    fn pid(&self) -> Pid {
+        super::server::pid_of(&self.child)
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be reaped");
+        self.next = Some(spawn(self.port, self.data.path(), &["waits"]));
+    }
+
+    fn start_again(&mut self) {
+        self.child = match self.next.take() {
+            Some(mut next) => {
+                next.stdin.take().expect("it is a pipe").write_all(b"\n").expect("it reads");
+                next
+            }
+            None => spawn(self.port, self.data.path(), self.flags),
+        };
+        assert!(super::server::listens(&mut self.child, self.port), "moto ended");
+    }
+
+    fn wipe(&mut self) {
+        for key in self.keys() {
+            self.delete(&key);
+        }
+        self.mark(0);
+    }
+
+    fn remove_lock(&mut self, shard: &str) {
+        self.delete(&format!("shard/{}", shard.replace('/', "=")));
+    }
+
+    fn remove_records(&mut self, shard: &str) {
+        self.remove_lock(shard);
+        self.delete(&format!("note/{}/history", shard.replace('/', "=")));
+    }
+
+    fn grow_old(&mut self) {
+        self.mark(3_600_000);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for child in [&mut self.child].into_iter().chain(&mut self.next) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
