@@ -144,10 +144,10 @@ fn spawn(port: u16, data: &Path, flags: &[&str]) -> Child {
     let mut command = Command::new(&program);
     command.arg(script).arg(port.to_string());
     // Its journal is not for many at once.
-    if !flags.contains(&"dishonest") {
-        command.arg(data.join("journal"));
-    } else {
+    if flags.contains(&"dishonest") {
         command.arg("-");
+    } else {
+        command.arg(data.join("journal"));
     }
     command.args(flags).arg(super::server::listen_on());
     let stdin = if flags.contains(&"waits") { Stdio::piped() } else { Stdio::null() };

@@ -1,5 +1,6 @@
 //! A real DynamoDB-compatible server for tests.
 
+#[allow(unused_imports, reason = "each test uses some")]
 pub use super::wire::{Fate, Proxy, Request, Response, set_date};
 
 use super::ports::free_port;
