@@ -123,19 +123,45 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Opens a descriptor that always stands for the same process, even after the number has gone to another one.
+/// A process, so that a signal cannot reach another one that got its number.
 ///
-/// # Errors
-/// The kernel's: ESRCH if there is no such process.
-pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open(2) takes two integers and returns a descriptor that nothing else owns, or -1.
-    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
-    let number = RawFd::try_from(number).expect("a descriptor or -1");
-    if number < 0 {
-        return Err(io::Error::last_os_error());
+/// Before Linux 5.3 the kernel cannot keep a process and its number together. Then a caller that looks at the process after
+/// it has pinned it makes a mistake only if the number changes hands between that look and the signal.
+#[derive(Debug)]
+pub enum Pinned {
+    Descriptor(OwnedFd),
+    Number(Pid),
+}
+
+impl Pinned {
+    /// # Errors
+    /// The kernel's: ESRCH if there is no such process.
+    pub fn new(pid: Pid) -> io::Result<Self> {
+        // SAFETY: pidfd_open(2) takes two integers and returns a descriptor that nothing else owns, or -1.
+        let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+        let number = RawFd::try_from(number).expect("a descriptor or -1");
+        if number < 0 {
+            let error = io::Error::last_os_error();
+            // ENOSYS: an old kernel. EPERM: a filter of system calls from a time before this one.
+            let unknown = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
+            return if unknown { Ok(Self::Number(pid)) } else { Err(error) };
+        }
+        // SAFETY: as above.
+        Ok(Self::Descriptor(unsafe { OwnedFd::from_raw_fd(number) }))
     }
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+
+    /// # Errors
+    /// The kernel's: ESRCH if it has ended, EPERM if it may not be signalled.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let pidfd = match self {
+            Self::Descriptor(pidfd) => pidfd.as_raw_fd(),
+            Self::Number(pid) => return Ok(nix::sys::signal::kill(*pid, signal)?),
+        };
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as i32, no_info, 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }
 
 /// A new file in memory, which has no name in the file system. The system call itself: glibc has a function for it only
@@ -150,17 +176,6 @@ pub fn memory_file(name: &CStr, close_on_exec: bool) -> io::Result<OwnedFd> {
     }
     // SAFETY: as above.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-/// Sends `signal` to the process that `pidfd` stands for.
-///
-/// # Errors
-/// The kernel's: ESRCH if it has ended, EPERM if it may not be signalled.
-pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
-    let no_info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
-    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as i32, no_info, 0) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A change of a child's state. Signals are numbers, because real-time signals have no names.
@@ -390,4 +405,22 @@ pub fn write_now(file: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let written =
         unsafe { libc::syscall(libc::SYS_pwritev2, file, &raw const part, 1, -1_i64, -1_i64, libc::RWF_NOWAIT) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_pinned_process_gets_the_signal_on_old_kernels_too() {
+        for number_alone in [false, true] {
+            let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let pid = Pid::from_raw(child.id().cast_signed());
+            let pinned = if number_alone { Pinned::Number(pid) } else { Pinned::new(pid).unwrap() };
+            pinned.signal(Signal::SIGTERM).unwrap();
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+            assert_eq!(Pinned::new(pid).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        }
+    }
 }

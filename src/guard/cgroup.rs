@@ -16,7 +16,7 @@
 //! CGROUP_DELEGATION.md.
 
 use crate::mounts::{Mount, mounts};
-use crate::sys;
+use crate::sys::{self, Pinned};
 use crate::time::BootInstant;
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
@@ -212,19 +212,19 @@ impl Leaf {
 
     /// Sends `signal` to each member that `is_meant`.
     ///
-    /// Between reading a number and signalling it, the process may end and a stranger may get the number. So a pidfd
-    /// pins each process first. If the number is still listed after that, the pidfd stands for a member.
+    /// Between reading a number and signalling it, the process may end and a stranger may get the number. So each process
+    /// is pinned first. If its number is still listed after that, it is a member.
     pub fn signal_each(&self, signal: Signal, is_meant: impl Fn(Pid) -> bool) {
         const BATCH: usize = 8;
         let mut seen = 0;
         loop {
-            let mut pinned: [Option<(i32, OwnedFd)>; BATCH] = Default::default();
+            let mut pinned: [Option<(i32, Pinned)>; BATCH] = Default::default();
             let mut count = 0;
             self.each_member(|at, pid| {
                 if at >= seen && count < BATCH {
                     // 0 is a process of another PID namespace.
                     let meant = Some(Pid::from_raw(pid)).filter(|&member| pid > 0 && is_meant(member));
-                    pinned[count] = meant.and_then(|member| Some((pid, sys::pidfd_open(member).ok()?)));
+                    pinned[count] = meant.and_then(|member| Some((pid, Pinned::new(member).ok()?)));
                     count += 1;
                 }
             });
@@ -232,9 +232,9 @@ impl Leaf {
                 return;
             }
             self.each_member(|_, listed| {
-                for (pid, pidfd) in pinned.iter().flatten() {
+                for (pid, process) in pinned.iter().flatten() {
                     if *pid == listed {
-                        let _ = sys::pidfd_send_signal(pidfd.as_fd(), signal);
+                        let _ = process.signal(signal);
                     }
                 }
             });

@@ -3,7 +3,7 @@
 //! The hazards:
 //!
 //! - *A process may end between reading its number in `/proc` and signalling it*, and a stranger may get the number. So
-//!   a pidfd pins each process first, and its start time then shows that it is the one that was seen.
+//!   each process is pinned first, and its start time then shows that it is the one that was seen.
 //! - *A process lives as long as any of its threads.* If its main thread has ended, it looks like a zombie. So zombies
 //!   get the signals as well.
 //! - *A tree that is killed process by process can fork as fast as it dies.* If it has a cgroup or a PID namespace of

@@ -12,7 +12,7 @@
 //!   walk asks the kernel whether it is our child. Every descendant becomes our child once its other ancestors are
 //!   dead.
 
-use crate::sys;
+use crate::sys::{self, Pinned};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::signal::{Signal, kill};
@@ -216,9 +216,9 @@ impl Process<'_> {
             let _ = kill(self.pid, signal);
             return;
         }
-        let Ok(pidfd) = sys::pidfd_open(self.pid) else { return };
+        let Ok(pinned) = Pinned::new(self.pid) else { return };
         if stat(self.proc, self.pid.as_raw()).is_some_and(|now| now.started == self.started) {
-            let _ = sys::pidfd_send_signal(pidfd.as_fd(), signal);
+            let _ = pinned.signal(signal);
         }
     }
 }
