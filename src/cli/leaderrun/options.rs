@@ -133,7 +133,7 @@ pub(super) struct Stopping {
           value_parser = signal)]
     pub(super) signal: Signal,
 
-    /// Time from the signal to SIGKILL [default: 3s, at most lease/5]
+    /// Time until SIGKILL [default: 3s, up to lease/5]
     #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
           value_parser = flags::duration, allow_hyphen_values = true)]
     grace: Option<Duration>,
@@ -228,7 +228,7 @@ pub(super) struct TimingFlags {
           allow_hyphen_values = true)]
     lease: Option<Duration>,
 
-    /// How often the leader renews the lease [default: 5s, in a bucket 20s, at most lease/3]
+    /// How often to renew the lease [default: 5s, in a bucket 20s; up to lease/3]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
           allow_hyphen_values = true)]
     renew: Option<Duration>,
