@@ -99,7 +99,7 @@ impl Leases for FileStore {
         let held = self.held.lock();
         let descriptors = held.get(shard).map(|held| {
             let sockets = held.sockets.iter().map(UnixListener::as_fd);
-            std::iter::once(held.lock.as_fd()).chain(sockets).collect::<Vec<BorrowedFd<'_>>>()
+            sockets.chain(std::iter::once(held.lock.as_fd())).collect::<Vec<BorrowedFd<'_>>>()
         });
         act(&descriptors.unwrap_or_default());
     }
