@@ -249,9 +249,9 @@ fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
     // A child, an orphan in COMMAND's group, daemons, and one below a daemon.
     let script = format!(
         "{member} child & ({member} orphan &) ; setsid -f {member} daemon; \
-         setsid -f sh -c '{member} grandchild & exec {member} second-daemon'; exec {member} command"
+         setsid -f sh -c '{member} grandchild & exec {member} session'; exec {member} command"
     );
-    let members = ["child", "orphan", "daemon", "grandchild", "second-daemon", "command"];
+    let members = ["child", "orphan", "daemon", "grandchild", "session", "command"];
     for contain in ["tree", "auto"] {
         let mut run = Script::start(&["--contain", contain, "--grace", "8s"], &script);
         for name in members {
