@@ -180,10 +180,11 @@ impl Tree {
     /// namespace, where the init passes them on.
     pub fn ask(&mut self, signals: [Signal; 2], except: Option<Pid>) {
         let passed_over: HashSet<Pid> = self.strangers.iter().copied().chain(self.init).collect();
+        let is_of_group = |pid| except.is_some() && getpgid(Some(pid)).ok() == except;
         let mut asked = HashSet::new();
         if let Some(walk) = &mut self.walk {
             let mut ask = |process: &mut Process<'_>| {
-                if asked.insert(process.pid) && Some(process.group) != except {
+                if asked.insert(process.pid) && !is_of_group(process.pid) {
                     for signal in signals {
                         process.signal(signal);
                     }
@@ -195,7 +196,6 @@ impl Tree {
             }
         }
         if let Some(leaf) = self.leaf.as_ref().filter(|_| self.init.is_none()) {
-            let is_of_group = |pid| except.is_some() && getpgid(Some(pid)).ok() == except;
             for signal in signals {
                 leaf.signal_each(signal, |pid| !asked.contains(&pid) && !is_of_group(pid));
             }

@@ -60,7 +60,6 @@ pub enum Found {
 struct Seen {
     pid: i32,
     parent: i32,
-    group: i32,
     /// Ticks since boot. Together with the number it identifies a process for good. None for a child that cannot be
     /// read.
     started: Option<u64>,
@@ -79,7 +78,6 @@ enum Place {
 pub struct Process<'a> {
     pub pid: Pid,
     pub parent: Pid,
-    pub group: Pid,
     started: Option<u64>,
     proc: BorrowedFd<'a>,
 }
@@ -91,7 +89,7 @@ impl Walk {
     /// The kernel's: `/proc` is not mounted.
     pub fn open() -> io::Result<Self> {
         let mut seen = Vec::with_capacity(FORESEEN);
-        let nobody = Seen { pid: 0, parent: 0, group: 0, started: None, place: Place::Unknown };
+        let nobody = Seen { pid: 0, parent: 0, started: None, place: Place::Unknown };
         // This touches the pages, so that they exist. The others come when they are needed, if memory is left then.
         seen.resize(USUAL, nobody);
         seen.clear();
@@ -111,10 +109,10 @@ impl Walk {
             at += 1;
         }
         let mut new = false;
-        for &Seen { pid, parent, group, started, .. } in &self.seen {
+        for &Seen { pid, parent, started, .. } in &self.seen {
             new |= self.found.binary_search(&pid).is_err();
-            let [pid, parent, group] = [pid, parent, group].map(Pid::from_raw);
-            each(&mut Process { pid, parent, group, started, proc: self.proc.as_fd() });
+            let [pid, parent] = [pid, parent].map(Pid::from_raw);
+            each(&mut Process { pid, parent, started, proc: self.proc.as_fd() });
         }
         self.found.clear();
         self.found.extend(self.seen.iter().map(|seen| seen.pid).take(MOST_THREADS));
@@ -160,9 +158,12 @@ impl Walk {
                     }
                     // Only its parent frees its number. A process that has the number now but another parent is another
                     // one, or it is found below that parent.
-                    let seen = stat(self.proc.as_fd(), child).filter(|seen| seen.parent == pid);
-                    let is_ours = pid == Pid::this().as_raw();
-                    self.seen.extend(seen.or_else(|| is_ours.then(|| own_child(child))));
+                    let seen = if pid == Pid::this().as_raw() {
+                        Some(own_child(child))
+                    } else {
+                        stat(self.proc.as_fd(), child).filter(|seen| seen.parent == pid)
+                    };
+                    self.seen.extend(seen);
                 }
             }
         }
@@ -173,10 +174,10 @@ impl Walk {
         self.look();
         for index in 0..self.seen.len() {
             let place = place(&mut self.seen, index, top, strangers);
-            let Seen { pid, parent, group, started, .. } = self.seen[index];
+            let Seen { pid, parent, started, .. } = self.seen[index];
             if place == Place::Below {
-                let [pid, parent, group] = [pid, parent, group].map(Pid::from_raw);
-                each(&mut Process { pid, parent, group, started, proc: self.proc.as_fd() });
+                let [pid, parent] = [pid, parent].map(Pid::from_raw);
+                each(&mut Process { pid, parent, started, proc: self.proc.as_fd() });
             }
         }
     }
@@ -277,7 +278,7 @@ fn hidden_child(pid: i32) -> Option<Seen> {
 }
 
 fn own_child(pid: i32) -> Seen {
-    Seen { pid, parent: Pid::this().as_raw(), group: pid, started: None, place: Place::Unknown }
+    Seen { pid, parent: Pid::this().as_raw(), started: None, place: Place::Unknown }
 }
 
 /// Some if no process has this number.
@@ -330,9 +331,8 @@ fn parse(pid: i32, line: &[u8]) -> Option<Seen> {
     let mut fields = std::str::from_utf8(&line[comm_end + 1..]).ok()?.split_ascii_whitespace();
     // `fields` starts with the third field.
     let parent = fields.nth(1)?.parse().ok()?;
-    let group = fields.next()?.parse().ok()?;
-    let started = fields.nth(16)?.parse().ok()?;
-    Some(Seen { pid, parent, group, started: Some(started), place: Place::Unknown })
+    let started = fields.nth(17)?.parse().ok()?;
+    Some(Seen { pid, parent, started: Some(started), place: Place::Unknown })
 }
 
 #[cfg(test)]
@@ -344,7 +344,7 @@ mod tests {
     fn a_command_name_with_spaces_and_parentheses_is_read() {
         let line = b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
         let seen = parse(42, line).unwrap();
-        assert_eq!((seen.parent, seen.group, seen.started), (7, 42, Some(987_654)));
+        assert_eq!((seen.parent, seen.started), (7, Some(987_654)));
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_stranger_and_its_descendants_are_skipped() {
-        let seen = |pid, parent| Seen { pid, parent, group: 1, started: Some(1), place: Place::Unknown };
+        let seen = |pid, parent| Seen { pid, parent, started: Some(1), place: Place::Unknown };
         // 5 and 6 form a circle.
         let mut all = vec![seen(2, 1), seen(3, 2), seen(4, 3), seen(5, 6), seen(6, 5), seen(7, 1), seen(8, 7)];
         let strangers = HashSet::from([Pid::from_raw(7)]);
@@ -476,7 +476,7 @@ mod tests {
             input.show(|| String::from_utf8_lossy(&line).into_owned());
             let seen = parse(42, &line).expect("it is the kernel's");
             let number = |pid: i32| usize::try_from(pid).expect("it is positive");
-            assert_eq!((number(seen.parent), number(seen.group), seen.started), (parent, group, Some(started)));
+            assert_eq!((number(seen.parent), seen.started), (parent, Some(started)));
             // The kernel never writes a truncated line. It must not do harm all the same.
             let cut = parse(42, &line[..line.len() - 4 - source.below(20)]);
             (&cut).into()

@@ -7,7 +7,6 @@
 )]
 
 use crate::exit;
-use crate::lease::Shard;
 use crate::text::on_one_line;
 use std::error::Error;
 use std::fmt;
@@ -82,6 +81,7 @@ pub fn in_short(text: &str) -> String {
 }
 
 /// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub fn worst(failures: Vec<StoreError>) -> StoreError {
     let needs_an_operator = |failure: &StoreError| match failure.kind {
         ErrorKind::Denied | ErrorKind::Misconfigured => true,
@@ -98,7 +98,8 @@ pub fn worst(failures: Vec<StoreError>) -> StoreError {
 }
 
 /// The error of a statement that another process contradicts again and again.
-pub fn contradicted(shard: &Shard) -> StoreError {
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub fn contradicted(shard: &crate::lease::Shard) -> StoreError {
     StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
 }
 

@@ -114,7 +114,7 @@ impl FileStore {
         let path = self.path(shard, "lock");
         let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
         Ok(match self.sockets(shard)?.take() {
-            Taken::Ours(sockets) => Try::Won(Held { lock, sockets }),
+            Taken::Ours(sockets) => Try::Won(Held { sockets, lock }),
             Taken::Theirs => Try::LockedOut,
         })
     }
