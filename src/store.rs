@@ -45,6 +45,8 @@ mod round_trip;
 #[cfg(feature = "aws")]
 mod server_clock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod session_lock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -6,10 +6,10 @@
 //! keeps the connection open while any process has that end. If the connection is lost and made again, the new
 //! descriptor goes into the queue, so the anchor never becomes stale.
 
+use crate::mutex::Mutex;
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 /// The descriptors that guard and backstop inherit.
 pub struct Anchor {
@@ -28,7 +28,7 @@ impl Anchor {
 
     /// Keeps this descriptor instead of the last one, without a gap in between.
     pub fn hold(&self, descriptor: &OwnedFd) -> nix::Result<()> {
-        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queued = self.queued.lock();
         let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
         let rights = [ControlMessage::ScmRights(&raw)];
         sendmsg::<()>(self.put.as_raw_fd(), &one_byte, &rights, MsgFlags::MSG_DONTWAIT, None)?;
@@ -45,7 +45,7 @@ impl Anchor {
     }
 
     pub fn let_go(&self) {
-        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queued = self.queued.lock();
         while *queued > 0 {
             self.take_out(&mut queued);
         }

@@ -101,7 +101,7 @@ impl Mysql {
         let holder = self.get_lock.as_ref().map(|get_lock| format!("; {}", get_lock.holder())).unwrap_or_default();
         let answer = server.ask(&server.site, |_| server.statements.look(shard) + &holder).await?;
         let holder = answer.outcomes.get(1).and_then(|outcome| outcome.rows.first()?.number(0));
-        let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.is_ours(*id));
+        let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.lock.own().contains(id));
         let stranger = stranger.map(|(get_lock, id)| get_lock.stranger(id));
         match self.seen(&answer, 0)? {
             Seen::Garbage => Err(self.garbage(shard)),

@@ -101,7 +101,7 @@ impl Postgres {
     }
 
     async fn look(&self, shard: &Shard) -> Result<Look, StoreError> {
-        let ours = self.advisory.as_ref().map(Advisory::own_pids).unwrap_or_default();
+        let ours = self.advisory.iter().flat_map(|advisory| advisory.lock.own()).map(|backend| backend.pid).collect();
         let name = shard.as_str();
         let parameters = [text(&name), numbers(&ours)];
         let answer = self.server.ask(|_| self.server.statements.look(), &parameters, self.server.deadline()).await?;

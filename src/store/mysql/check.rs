@@ -8,7 +8,7 @@ use super::Mysql;
 use super::address::Place;
 use super::connection::Connection;
 use super::failure::Site;
-use super::get_lock::{GetLock, Taken};
+use super::get_lock::GetLock;
 use super::list;
 use super::notes::{OneNote, page_name};
 use super::server::Server;
@@ -16,6 +16,7 @@ use super::statement::{Seen, notes_name};
 use super::table::{ask, creation, creation_of_notes, engine, make, probe, probe_of_notes, protect};
 use crate::lease::{self, Candidate, Shard, Term};
 use crate::store::error::in_short;
+use crate::store::session_lock::Taken;
 use crate::store::tls_mode::TlsMode;
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Leases, Note, Page, Release, Report, StoreError, round_trip,

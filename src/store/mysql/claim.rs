@@ -3,11 +3,11 @@
 //! The hazards are those of the store: see its module.
 
 use super::Mysql;
-use super::get_lock::{GetLock, Taken};
 use super::server::Answer;
 use super::statement::{Seen, micros};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
+use crate::store::session_lock::Taken;
 use crate::store::{Claim, Doubt, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
@@ -21,22 +21,11 @@ impl Leases for Mysql {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let sent = BootInstant::now();
         let Some(get_lock) = &self.get_lock else { return self.claim_row(candidate, sent).await };
-        // The lock first: a candidate with the row but without the lock would keep other candidates from the row for
-        // nothing.
-        let mut provisional = Provisional(Some(get_lock));
-        if let Taken::Theirs(stranger) = get_lock.take(&self.server, candidate.lease).await? {
-            // If a leader of ours holds both, its row says more. A row of our own, from a leadership that was lost,
-            // says nothing.
-            let holder = self.look(&candidate.shard).await?.holder();
-            let holder = holder.filter(|holder| holder.session.as_ref() != Some(&candidate.session));
-            return Ok(Claim::Refused(holder.unwrap_or(stranger)));
-        }
-        let claim = self.claim_row(candidate, sent).await?;
-        match &claim {
-            Claim::Granted(_) => provisional.0 = None,
-            Claim::Refused(_) => get_lock.let_go(&self.server).await,
-        }
-        Ok(claim)
+        let server = &self.server;
+        let look = async { Ok(self.look(&candidate.shard).await?.holder()) };
+        let (take, let_go) = (get_lock.take(server, candidate.lease), get_lock.let_go(server));
+        let claim = self.claim_row(candidate, sent);
+        Box::pin(get_lock.lock.claim(&candidate.session, take, look, claim, let_go)).await
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -81,28 +70,17 @@ impl Leases for Mysql {
     }
 
     async fn doubted(&self, _shard: &Shard) {
-        match self.get_lock.as_ref().map(GetLock::end) {
-            None => std::future::pending().await,
-            Some(None) => {}
-            Some(Some(mut end)) => while end.changed().await.is_ok() {},
+        let Some(get_lock) = &self.get_lock else { return std::future::pending().await };
+        let end = get_lock.lock.held().map(|held| held.end.clone());
+        if let Some(mut end) = end {
+            while end.changed().await.is_ok() {}
         }
     }
 
     fn with_lease_files(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
         match &self.get_lock {
             None => act(&[]),
-            Some(get_lock) => act(&[get_lock.descriptor()]),
-        }
-    }
-}
-
-/// Gives the lock of GET_LOCK up unless the claim was granted, even if the claim is cancelled.
-struct Provisional<'a>(Option<&'a GetLock>);
-
-impl Drop for Provisional<'_> {
-    fn drop(&mut self) {
-        if let Some(get_lock) = self.0 {
-            get_lock.abandon();
+            Some(get_lock) => act(&[get_lock.lock.descriptor()]),
         }
     }
 }

@@ -6,7 +6,8 @@
 //! connection shows nothing.
 
 use super::wire::Complaint;
-use crate::store::error::{causes, in_short, innermost};
+use crate::store::error::{in_short, innermost};
+use crate::store::tls_mode::Names;
 use crate::store::{ErrorKind, StoreError};
 use std::io;
 
@@ -64,14 +65,16 @@ fn is_read_only(code: u16) -> bool {
     matches!(code, 1290 | 1792 | 1836)
 }
 
+const TLS: Names = Names { any_name: "ssl-mode=VERIFY_CA", ca: "ssl-ca", cert: "ssl-cert", key: "ssl-key" };
+
 impl Site {
     /// The error of a connection that could not be made.
     pub fn unconnected(&self, trouble: &Trouble) -> StoreError {
         let server = &self.server;
         match trouble {
             Trouble::Complaint(complaint) => self.not_let_in(complaint),
-            Trouble::Lost(error) => self
-                .tls_failure(error)
+            Trouble::Lost(error) => TLS
+                .failure(server, error)
                 .unwrap_or_else(|| StoreError::not_applied(format!("cannot reach {server}: {}", innermost(error)))),
             Trouble::TooMuch(complaint) => StoreError::not_applied(complaint),
             Trouble::Garbled | Trouble::Uncommitted => {
@@ -98,39 +101,6 @@ impl Site {
             }
             _ => StoreError::not_applied(format!("{server} does not take connections: {message}")),
         }
-    }
-
-    fn tls_failure(&self, error: &io::Error) -> Option<StoreError> {
-        use rustls::{AlertDescription as Alert, CertificateError};
-        let tls = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>())?;
-        let server = &self.server;
-        Some(match tls {
-            rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            ) => StoreError::misconfigured(format!(
-                "the certificate of {server} is for another name: name the host as its certificate does, or do not \
-                 check that with ssl-mode=VERIFY_CA ({tls})"
-            )),
-            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => StoreError::misconfigured(format!(
-                "the certificate of {server} is not signed by an authority that is trusted: name it with ssl-ca=FILE"
-            )),
-            rustls::Error::InvalidCertificate(why) => {
-                StoreError::misconfigured(format!("the certificate of {server} cannot be trusted: {why}"))
-            }
-            rustls::Error::AlertReceived(
-                Alert::CertificateRequired
-                | Alert::BadCertificate
-                | Alert::UnsupportedCertificate
-                | Alert::CertificateRevoked
-                | Alert::CertificateExpired
-                | Alert::CertificateUnknown
-                | Alert::UnknownCA
-                | Alert::AccessDenied,
-            ) => StoreError::denied(format!(
-                "{server} does not accept our certificate: name another with ssl-cert=FILE and ssl-key=FILE ({tls})"
-            )),
-            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {tls}")),
-        })
     }
 
     /// The error of a request. `applied`: an earlier statement of it changed something.

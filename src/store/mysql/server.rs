@@ -11,11 +11,12 @@ use super::address::Address;
 use super::connection::{Connection, Login, Outcome};
 use super::failure::{Site, Trouble};
 use super::statement::{Statements, notes_name, quoted};
+use crate::mutex::Mutex;
 use crate::store::error::worst;
 use crate::store::kept::{self, once_more};
 use crate::store::{StoreError, tls_mode};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -23,7 +24,7 @@ use tokio_rustls::TlsConnector;
 /// The most connections that are kept while no request uses them.
 const MOST_IDLE: usize = 1;
 /// How often a request that another transaction overtook is made again.
-const MOST_OVERTAKEN: usize = 5;
+const MOST_OVERTAKEN: usize = 4;
 
 pub struct Server {
     pub address: Address,
@@ -102,12 +103,8 @@ impl Server {
         StoreError::unknown(format!("{} did not answer in time", self.site.server))
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn give_back(&self, connection: Connection) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         if idle.len() < MOST_IDLE {
             idle.push(connection);
         }
@@ -147,7 +144,7 @@ impl Server {
     /// After a failover, all candidates wait for one lease, which begins when the first of us has noticed. So each new
     /// connection to a server that has changed records that at once, without waiting for the next claim.
     async fn note_failover(&self, connection: &mut Connection, deadline: Instant) {
-        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(connection.server.clone());
+        let before = self.last.lock().replace(connection.server.clone());
         if before.is_some_and(|before| before != connection.server) {
             // If it fails, the next claim does it.
             let _ = timeout_at(deadline, self.remember_over(connection)).await;
@@ -186,7 +183,7 @@ impl Server {
         statements: impl Fn(&Connection) -> String + Send + Sync,
     ) -> Result<Answer, StoreError> {
         let deadline = self.deadline();
-        let kept = self.idle().pop();
+        let kept = self.idle.lock().pop();
         let Some(connection) = kept else {
             let connection = self.connect(deadline).await?;
             return Ok(self.ask_over(site, connection, &statements, deadline).await?);
@@ -208,31 +205,37 @@ impl Server {
         deadline: Instant,
     ) -> Result<Answer, Failure> {
         let text = statements(&connection);
-        for attempt in 1.. {
+        let mut overtaken = 0;
+        loop {
             let mut outcomes = Vec::new();
             let asked = timeout_at(deadline, connection.ask(&text, &mut outcomes)).await;
             let applied = outcomes.iter().any(|outcome| outcome.changed > 0);
-            let (failure, is_broken) = match &asked {
-                Ok(Ok(())) => (None, false),
-                Ok(Err(trouble)) if trouble.was_overtaken() && !applied && attempt < MOST_OVERTAKEN => continue,
-                Ok(Err(trouble)) => (Some(site.unanswered(trouble, applied)), trouble.is_broken()),
-                Err(_) => (Some(self.silent()), false),
+            let (failure, is_broken) = match asked {
+                Ok(Ok(())) => {
+                    self.give_back(connection);
+                    return Ok(Answer { outcomes, again: false, failure: None });
+                }
+                Ok(Err(trouble)) if trouble.was_overtaken() && !applied && overtaken < MOST_OVERTAKEN => {
+                    overtaken += 1;
+                    continue;
+                }
+                Ok(Err(trouble)) => {
+                    let is_broken = trouble.is_broken();
+                    // What is broken is closed, and so is what another host may do better.
+                    if !is_broken && !trouble.is_elsewhere() {
+                        self.give_back(connection);
+                    }
+                    (site.unanswered(&trouble, applied), is_broken)
+                }
+                // It is closed, because the answer may yet come.
+                Err(_) => (self.silent(), false),
             };
-            // What is broken or silent is closed, and so is what another host may do better.
-            let usable = match &asked {
-                Ok(Ok(())) => true,
-                Ok(Err(trouble)) => !trouble.is_broken() && !trouble.is_elsewhere(),
-                Err(_) => false,
-            };
-            if usable {
-                self.give_back(connection);
-            }
-            return match failure {
-                Some(error) if outcomes.is_empty() => Err(Failure { error, is_broken }),
-                failure => Ok(Answer { outcomes, again: false, failure }),
+            return if outcomes.is_empty() {
+                Err(Failure { error: failure, is_broken })
+            } else {
+                Ok(Answer { outcomes, again: false, failure: Some(failure) })
             };
         }
-        unreachable!("the last attempt returns")
     }
 }
 

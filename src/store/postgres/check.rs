@@ -6,7 +6,7 @@
 //! depends on the notes: problems with their table are reported, but do not make the store unfit.
 
 use super::address::Place;
-use super::advisory::{Advisory, Taken};
+use super::advisory::Advisory;
 use super::connection::Connection;
 use super::failure::Site;
 use super::grants::{self, Relation};
@@ -18,6 +18,7 @@ use super::watch::POLL;
 use super::{Postgres, list};
 use crate::lease::{self, Candidate, Shard, Term, show};
 use crate::store::error::in_short;
+use crate::store::session_lock::Taken;
 use crate::store::tls_mode::TlsMode;
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip,

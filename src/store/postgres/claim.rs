@@ -2,11 +2,11 @@
 //!
 //! The hazards are those of the store: see its module.
 
-use super::advisory::{Advisory, Taken};
 use super::statement::{Seen, integer, millis, number, seconds, text};
 use super::{Postgres, connection};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
+use crate::store::session_lock::Taken;
 use crate::store::{
     Claim, Doubt, ErrorKind, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError,
 };
@@ -25,22 +25,11 @@ impl Leases for Postgres {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let sent = BootInstant::now();
         let Some(advisory) = &self.advisory else { return self.claim_row(candidate, sent).await };
-        // The lock first: a candidate with the row but without the lock would keep other candidates from the row for
-        // nothing.
-        let mut provisional = Provisional(Some(advisory));
-        if let Taken::Theirs(stranger) = advisory.take(&self.server, candidate.lease).await? {
-            // If a leader of ours holds both, its row says more. A row of our own, from a leadership that was lost,
-            // says nothing.
-            let holder = self.look(&candidate.shard).await?.holder();
-            let holder = holder.filter(|holder| holder.session.as_ref() != Some(&candidate.session));
-            return Ok(Claim::Refused(holder.unwrap_or(stranger)));
-        }
-        let claim = self.claim_row(candidate, sent).await?;
-        match &claim {
-            Claim::Granted(_) => provisional.0 = None,
-            Claim::Refused(_) => advisory.let_go(&self.server).await,
-        }
-        Ok(claim)
+        let server = &self.server;
+        let look = async { Ok(self.look(&candidate.shard).await?.holder()) };
+        let (take, let_go) = (advisory.take(server, candidate.lease), advisory.let_go(server));
+        let claim = self.claim_row(candidate, sent);
+        Box::pin(advisory.lock.claim(&candidate.session, take, look, claim, let_go)).await
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -58,7 +47,7 @@ impl Leases for Postgres {
         let Some(advisory) = &self.advisory else { return Ok(Renewed { renewal, orders }) };
         match renewal {
             Renewal::Lost(_) => Ok(Renewed::alone(renewal)),
-            Renewal::Renewed | Renewal::Overtaken if locked && advisory.backend().is_some() => {
+            Renewal::Renewed | Renewal::Overtaken if locked && advisory.lock.held().is_some() => {
                 Ok(Renewed { renewal, orders })
             }
             Renewal::Renewed | Renewal::Overtaken => match advisory.take(&self.server, candidate.lease).await? {
@@ -96,31 +85,17 @@ impl Leases for Postgres {
     }
 
     async fn doubted(&self, _shard: &Shard) {
-        match &self.advisory {
-            None => std::future::pending().await,
-            Some(advisory) => {
-                if let Some(end) = advisory.end() {
-                    connection::ended(end).await;
-                }
-            }
+        let Some(advisory) = &self.advisory else { return std::future::pending().await };
+        let end = advisory.lock.held().map(|connection| connection.end());
+        if let Some(end) = end {
+            connection::ended(end).await;
         }
     }
 
     fn with_lease_files(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
         match &self.advisory {
             None => act(&[]),
-            Some(advisory) => act(&[advisory.descriptor()]),
-        }
-    }
-}
-
-/// Gives the advisory lock up unless the claim was granted, even if the claim is cancelled.
-struct Provisional<'a>(Option<&'a Advisory>);
-
-impl Drop for Provisional<'_> {
-    fn drop(&mut self) {
-        if let Some(advisory) = self.0 {
-            advisory.abandon();
+            Some(advisory) => act(&[advisory.lock.descriptor()]),
         }
     }
 }
@@ -208,7 +183,7 @@ impl Postgres {
         sequence: u64,
         shards: &[Shard],
     ) -> Result<(Renewal, bool, Option<Vec<Option<Note>>>), StoreError> {
-        let backend = self.advisory.as_ref().and_then(Advisory::backend);
+        let backend = self.advisory.as_ref().and_then(|advisory| Some(advisory.lock.held()?.backend));
         let (shard, session) = (candidate.shard.as_str(), candidate.session.as_str());
         let (term_number, sequence_number, lease) = (integer(term.0), integer(sequence), millis(candidate.lease));
         let (pid, started) = backend.map_or((0, 0), |backend| (i64::from(backend.pid), backend.started));

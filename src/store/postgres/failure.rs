@@ -6,9 +6,12 @@
 
 use super::grants::Relation;
 use crate::store::StoreError;
-use crate::store::error::{causes, in_short, innermost};
+use crate::store::error::{in_short, innermost};
+use crate::store::tls_mode::Names;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
+
+const TLS: Names = Names { any_name: "sslmode=verify-ca", ca: "sslrootcert", cert: "sslcert", key: "sslkey" };
 
 /// The server and the table of a request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +30,7 @@ impl Site {
         if let Some(said) = error.as_db_error() {
             return self.not_let_in(said);
         }
-        if let Some(failure) = self.tls_failure(error) {
+        if let Some(failure) = TLS.failure(&self.server, error) {
             return failure;
         }
         let Self { server, user, .. } = self;
@@ -69,40 +72,6 @@ impl Site {
             }
             _ => StoreError::not_applied(format!("{server} does not take connections: {message}")),
         }
-    }
-
-    fn tls_failure(&self, error: &Error) -> Option<StoreError> {
-        use rustls::{AlertDescription as Alert, CertificateError};
-        let tls = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>())?;
-        let server = &self.server;
-        Some(match tls {
-            rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            ) => StoreError::misconfigured(format!(
-                "the certificate of {server} is for another name: name the host as its certificate does, or do not \
-                     check that with sslmode=verify-ca ({tls})"
-            )),
-            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => StoreError::misconfigured(format!(
-                "the certificate of {server} is not signed by an authority that is trusted: name it with \
-                 sslrootcert=FILE"
-            )),
-            rustls::Error::InvalidCertificate(why) => {
-                StoreError::misconfigured(format!("the certificate of {server} cannot be trusted: {why}"))
-            }
-            rustls::Error::AlertReceived(
-                Alert::CertificateRequired
-                | Alert::BadCertificate
-                | Alert::UnsupportedCertificate
-                | Alert::CertificateRevoked
-                | Alert::CertificateExpired
-                | Alert::CertificateUnknown
-                | Alert::UnknownCA
-                | Alert::AccessDenied,
-            ) => StoreError::denied(format!(
-                "{server} does not accept our certificate: name another with sslcert=FILE and sslkey=FILE ({tls})"
-            )),
-            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {tls}")),
-        })
     }
 
     /// The error after the request may have been sent.

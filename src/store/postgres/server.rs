@@ -15,14 +15,15 @@ use super::failure::{Site, is_broken};
 use super::grants::{self, Relation};
 use super::statement::{self, Statements};
 use super::watch::Known;
+use crate::mutex::Mutex;
 use crate::store::error::worst;
 use crate::store::kept::{self, Kept, once_more};
 use crate::store::tls_mode;
 use crate::store::{ErrorKind, StoreError};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -190,7 +191,7 @@ impl Server {
     /// After a failover, all candidates wait for one lease, which begins when the first of us has noticed. So each new
     /// connection to a server that has changed records that at once, without waiting for the next claim.
     async fn note_failover(&self, connection: &Connection, deadline: Instant) {
-        let before = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).replace(connection.timeline.clone());
+        let before = self.timeline.lock().replace(connection.timeline.clone());
         if before.is_some_and(|before| before != connection.timeline) {
             let remember = self.statements.remember(connection.has_timeline);
             // If it fails, the next claim does it.
