@@ -39,12 +39,12 @@ pub use price::price;
 
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
+use crate::mutex::Mutex;
 use crate::time::{BootInstant, wall_clock_millis};
 use objects::{Objects, Version};
 use record::{Found, Record, Snapshot, shard_key};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often a write that lost a race looks again before it gives up.
@@ -91,15 +91,11 @@ impl Bucket {
         Ok(Self { objects, is_checked: AtomicBool::new(false), seen: Mutex::default(), notes: Mutex::default() })
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<Shard, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads the object of a shard, and remembers it.
     async fn look(&self, shard: &Shard) -> Result<Option<Found>, StoreError> {
         let found = self.glance(shard).await?;
         match &found {
-            Some(found) => self.seen().entry(shard.clone()).or_default().found = Some(found.clone()),
+            Some(found) => self.seen.lock().entry(shard.clone()).or_default().found = Some(found.clone()),
             None => self.unsee(shard),
         }
         Ok(found)
@@ -123,30 +119,30 @@ impl Bucket {
 
     /// The object as it was last read or written.
     fn known(&self, shard: &Shard) -> Option<Found> {
-        self.seen().get(shard)?.found.clone()
+        self.seen.lock().get(shard)?.found.clone()
     }
 
     fn remember(&self, shard: &Shard, record: Record, version: Option<Version>) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.entry(shard.clone()).or_default().found = version.map(|version| Found { record, version });
     }
 
     /// Has the next write look first.
     fn doubt(&self, shard: &Shard) {
-        if let Some(seen) = self.seen().get_mut(shard) {
+        if let Some(seen) = self.seen.lock().get_mut(shard) {
             seen.found = None;
         }
     }
 
     fn unsee(&self, shard: &Shard) {
-        self.seen().remove(shard);
+        self.seen.lock().remove(shard);
     }
 
     /// Remembers the lease that a read showed which was sent at `read_sent`. Returns the time until it may be given to
     /// another candidate: zero if it may now, or if there is none.
     fn notice(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Duration {
         let now = BootInstant::now();
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         let snapshot = &mut seen.entry(shard.clone()).or_default().snapshot;
         let Some(lease) = &record.lease else {
             *snapshot = None;

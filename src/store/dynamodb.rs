@@ -38,12 +38,12 @@ pub use super::server_clock::WallClock;
 use super::aws::BySchemeClient;
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
+use crate::mutex::Mutex;
 use crate::time::{BootInstant, wall_clock_millis};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use record::{Item, Moment, Record, Snapshot};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::Table;
 
@@ -107,10 +107,6 @@ impl DynamoDb {
         Ok(Self { table, beat: AtomicU64::new(0), seen: Mutex::default() })
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<Shard, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn next_beat(&self) -> u64 {
         self.beat.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -129,7 +125,7 @@ impl DynamoDb {
     /// expired.
     fn notice(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Duration {
         let moment = Moment { read_sent, now: BootInstant::now(), wall_millis: self.table.wall_clock_millis() };
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         let snapshot = &mut seen.entry(shard.clone()).or_default().snapshot;
         let known = snapshot.take().filter(|snapshot| snapshot.record == *record);
         let mut known = known.unwrap_or_else(|| Snapshot::first(record.clone(), moment.now, moment.wall_millis));
@@ -147,7 +143,7 @@ impl DynamoDb {
     }
 
     fn unsee(&self, shard: &Shard) {
-        self.seen().remove(shard);
+        self.seen.lock().remove(shard);
     }
 }
 

@@ -54,7 +54,7 @@ impl Leases for Bucket {
         let shard = &candidate.shard;
         let mut is_mine = false;
         for _ in 0..MOST_ATTEMPTS {
-            if self.seen().get(shard).is_some_and(|seen| (term.0, sequence) <= seen.renewed) {
+            if self.seen.lock().get(shard).is_some_and(|seen| (term.0, sequence) <= seen.renewed) {
                 return Ok(Renewed::alone(Renewal::Overtaken));
             }
             let known = self.known(shard).filter(|known| known.record.is_of(candidate));
@@ -77,7 +77,7 @@ impl Leases for Bucket {
             draft.term = term.0;
             let is_written = self.write(shard, &draft, Condition::Unchanged(&version)).await?;
             if is_written && self.is_settled(sent) {
-                let mut seen = self.seen();
+                let mut seen = self.seen.lock();
                 let seen = seen.entry(shard.clone()).or_default();
                 seen.renewed = seen.renewed.max((term.0, sequence));
                 return Ok(Renewed { renewal: Renewal::Renewed, orders: self.orders_with(candidate, &draft, shards) });
@@ -155,7 +155,7 @@ impl Bucket {
 
     /// The object as it was last seen, if it could be taken then.
     fn claimable(&self, candidate: &Candidate) -> Option<Found> {
-        let seen = self.seen();
+        let seen = self.seen.lock();
         let seen = seen.get(&candidate.shard)?;
         let is_free = |found: &&Found| {
             let has_expired = seen.snapshot.as_ref().is_some_and(|snapshot| {

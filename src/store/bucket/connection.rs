@@ -12,6 +12,7 @@
 
 use super::address::{Address, Kind};
 use super::failure::{NoCredentials, Refusal};
+use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
 use crate::store::aws::{self, Account, BySchemeClient};
@@ -43,7 +44,7 @@ use rustls::pki_types::ServerName;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -290,7 +291,7 @@ impl Wire {
 
     /// The server's clock, as far as the answers up to now show it.
     pub fn clock(&self) -> Clock {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.clock.lock().clone()
     }
 
     fn learn(&self, asked: &Uri, answer: &http::HeaderMap, sent: BootInstant) {
@@ -300,7 +301,7 @@ impl Wire {
         }
         let date = answer.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
         if let Some(date) = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()) {
-            self.clock.lock().unwrap_or_else(PoisonError::into_inner).sample(date.as_secs(), sent, received);
+            self.clock.lock().sample(date.as_secs(), sent, received);
         }
     }
 

@@ -151,7 +151,7 @@ impl Bucket {
 
     /// Remembers what this process wrote, so that its next write of the same note need not read it.
     fn keep_note(&self, key: &str, standing: Option<Standing>) {
-        let mut notes = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut notes = self.notes.lock();
         match standing {
             Some(standing) => drop(notes.insert(key.to_owned(), standing)),
             None => drop(notes.remove(key)),
@@ -192,7 +192,7 @@ impl Bucket {
         draft: Option<&Note>,
         is_announcement: bool,
     ) -> Result<bool, StoreError> {
-        let mut known = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(key);
+        let mut known = self.notes.lock().remove(key);
         for _ in 0..MOST_ATTEMPTS {
             let (found, is_fresh) = match known.take() {
                 Some(known) => (Some(known), false),

@@ -55,13 +55,13 @@ impl Leases for DynamoDb {
     ) -> Result<Renewed, StoreError> {
         // The `beat` in the record comes from our own counter, which claims raise as well: see `DynamoDb::beat`. The
         // argument only reveals a renewal that arrives after a later one.
-        if self.seen().get(&candidate.shard).is_some_and(|seen| sequence <= seen.renewed) {
+        if self.seen.lock().get(&candidate.shard).is_some_and(|seen| sequence <= seen.renewed) {
             return Ok(Renewed::alone(Renewal::Overtaken));
         }
         let (mine, outcome) = self.prolong(candidate, Some(term), BootInstant::now()).await?;
         let item = match outcome {
             Outcome::Done(before) => {
-                let mut seen = self.seen();
+                let mut seen = self.seen.lock();
                 let seen = seen.entry(candidate.shard.clone()).or_default();
                 seen.renewed = seen.renewed.max(sequence);
                 let stamp = before.as_ref().and_then(notes::stamp_in);
@@ -97,7 +97,7 @@ impl Leases for DynamoDb {
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         // Read before anything is sent: a higher beat belongs to a later leadership.
         let beat = self.beat.load(Ordering::Relaxed);
-        let led_mark = self.seen().get(&candidate.shard).and_then(|seen| seen.led_mark);
+        let led_mark = self.seen.lock().get(&candidate.shard).and_then(|seen| seen.led_mark);
         // In this order: a candidate that sees the lock gone must be able to see why.
         term::mark_released(&self.table, candidate, term, led_mark).await?;
         self.remove(candidate, beat).await
@@ -144,7 +144,7 @@ impl DynamoDb {
 
     /// The record that the last look judged expired.
     fn expired(&self, shard: &Shard) -> Option<Record> {
-        let seen = self.seen();
+        let seen = self.seen.lock();
         let snapshot = seen.get(shard)?.snapshot.as_ref()?;
         snapshot.expired.then(|| snapshot.record.clone())
     }
@@ -257,7 +257,7 @@ impl DynamoDb {
             Ok(grant) => {
                 let orders = Some(notes::Known::since(BootInstant::now()));
                 let seen = Seen { led_mark: Some(candidate.lease), orders, ..Seen::default() };
-                self.seen().insert(candidate.shard.clone(), seen);
+                self.seen.lock().insert(candidate.shard.clone(), seen);
                 Ok(grant)
             }
             Err(error) => {

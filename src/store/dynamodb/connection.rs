@@ -4,6 +4,7 @@
 //! twice. So retries are off.
 
 use super::Address;
+use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::aws::{self, Account};
 use crate::store::server_clock::Clock;
@@ -20,7 +21,7 @@ use aws_smithy_runtime_api::client::interceptors::context::{
 };
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::{ConfigBag, Storable, StoreReplace};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 use url::Url;
 
@@ -39,7 +40,7 @@ struct Watched {
 impl Watch {
     /// The server's clock, as far as the answers up to now show it.
     pub fn clock(&self) -> Clock {
-        self.shared.clock.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.clock.lock().clone()
     }
 
     /// Where requests go, without path or query; empty before the first.
@@ -82,7 +83,7 @@ impl Intercept for Watch {
         let date = context.response().headers().get("date").and_then(|date| httpdate::parse_http_date(date).ok());
         let date = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok());
         if let (Some(date), Some(Sent(sent))) = (date, bag.load::<Sent>()) {
-            let mut clock = self.shared.clock.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut clock = self.shared.clock.lock();
             clock.sample(date.as_secs(), *sent, received);
         }
         Ok(())

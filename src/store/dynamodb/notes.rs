@@ -199,14 +199,14 @@ impl DynamoDb {
 impl Notes for DynamoDb {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
         let asked = BootInstant::now();
-        let stamp = self.seen().get(shard).and_then(|seen| seen.orders.as_ref()?.stamp.clone());
+        let stamp = self.seen.lock().get(shard).and_then(|seen| seen.orders.as_ref()?.stamp.clone());
         let note = match self.table.get(key(shard, page), true).await? {
             // The answer has shown what time it is.
             Some(item) => self.kept(shard, &item)?.note(self.least_server_millis()),
             None => None,
         };
         if *page == Page::Orders
-            && let Some(known) = self.seen().get_mut(shard).and_then(|seen| seen.orders.as_mut())
+            && let Some(known) = self.seen.lock().get_mut(shard).and_then(|seen| seen.orders.as_mut())
         {
             known.hear(stamp, note.clone(), asked);
         }
