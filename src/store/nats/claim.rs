@@ -164,11 +164,13 @@ enum Ground {
 }
 
 impl Nats {
-    /// The record that we know, if it is free for a claim. No request is needed: the revision in it decides.
+    /// The record that we know, if it is free for a claim. No request is needed: the revision in it decides. None if a
+    /// tree may still run: the record may be older than we have known it, and then the wait is shorter.
     fn free_as_known(&self, candidate: &Candidate) -> Option<Snapshot> {
         let snapshot = self.known(&candidate.shard)?;
-        let record = snapshot.record()?;
-        let free = record.is_of(candidate) || snapshot.left(BootInstant::now()).is_zero();
+        let (record, now) = (snapshot.record()?, BootInstant::now());
+        let is_settled = snapshot.dated || snapshot.hold_until(now).is_none();
+        let free = record.is_of(candidate) || (snapshot.left(now).is_zero() && is_settled);
         (free && snapshot.term().is_some()).then_some(snapshot)
     }
 
