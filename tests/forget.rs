@@ -6,31 +6,39 @@ mod support;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::thread::{sleep, spawn};
+#[cfg(feature = "redis")]
+use std::time::{Duration, Instant};
 use support::fleet::{Life, children_of, wait_until};
 use support::place::Place;
+#[cfg(feature = "redis")]
+use support::proxy::{NetworkFault, Proxy};
 use support::random::Random;
 use support::world::TIMING;
 
-/// As candidates have it that are started here.
-///
-/// A busy machine is slow to look for each slot by its name, as DynamoDB wants it.
-const FORGET: [&str; 5] = ["--request-timeout", "30s", "forget", "--lease", "6s"];
-
 impl Place {
+    fn forgetting(&self, shard: &str) -> Command {
+        // At least that of the candidates that are started here. A busy machine is slow to look for each slot by its name,
+        // as DynamoDB wants it, and to delete from a bucket.
+        let lease = if self.is_metered() { "12s" } else { "6s" };
+        self.ctl(&["--request-timeout", "30s", "forget", "--lease", lease, shard])
+    }
+
     fn start(&mut self, owner: &str) {
         let flags = [&TIMING, &["-v", "--announce", "always", "--store", &self.url][..]].concat();
         self.fleet.start(owner, &flags, &[], self.environment);
     }
 
     fn forget(&self, shard: &str) -> Output {
-        self.ctl(&[&FORGET[..], &[shard]].concat()).output().unwrap()
+        self.forgetting(shard).output().unwrap()
     }
 
     #[track_caller]
     fn forgets(&self, shard: &str) -> String {
-        self.order(&[&FORGET[..], &[shard]].concat())
+        let output = self.forget(shard);
+        assert!(output.status.success(), "{output:?}\n{}", self.fleet.logs());
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Why it does not.
@@ -131,6 +139,32 @@ fn the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it(mut place: 
     place.fleet.end_all();
 }
 
+/// It keeps the leases that it has, while it takes and deletes others.
+#[cfg(feature = "redis")]
+fn many_slots_are_forgotten_in_a_slow_store(mut place: Place) {
+    let owners = ["c0", "c1", "c2", "c3", "c4", "c5"];
+    for owner in owners {
+        let flags = [&TIMING, &["-v", "--slots", "6", "--store", &place.url][..]].concat();
+        place.fleet.start(owner, &flags, &[], place.environment);
+    }
+    wait_until("all slots are led", || (1..=6).all(|slot| !place.fleet.lives_in_slot(slot).is_empty()));
+    for owner in owners {
+        place.fleet.stop(owner);
+    }
+    let proxy = Proxy::to(place.server().address());
+    proxy.set(NetworkFault::Slow(Duration::from_millis(300)));
+    let fast = std::mem::replace(&mut place.url, String::new());
+    place.url = place.server().url(proxy.address);
+    let began = Instant::now();
+    let said = place.order(&["--request-timeout", "30s", "forget", "--lease", "4s", "shard"]);
+    assert!(said.starts_with("shard: forgotten, as are shard/1"), "{said}");
+    // Longer than the leases would have lasted.
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    place.url = fast;
+    place.assert_knows_nothing_of("shard");
+    place.fleet.end_all();
+}
+
 #[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) {
     place.start("c0");
@@ -172,7 +206,7 @@ fn of_two_that_forget_at_once_neither_harms_the_other(mut place: Place) {
         let led = place.run_once(owner);
         assert!(led.term > last, "{led:?} after {last}");
         last = led.term;
-        let verbs = [0; 3].map(|_| place.ctl(&[&FORGET[..], &["shard"]].concat()).spawn().unwrap());
+        let verbs = [0; 3].map(|_| place.forgetting("shard").spawn().unwrap());
         let ended = verbs.map(|verb| verb.wait_with_output().unwrap());
         // The second one saw that the first was at it, or found nothing.
         assert!(ended.iter().all(|end| [Some(0), Some(75)].contains(&end.status.code())), "{ended:?}");
@@ -191,7 +225,7 @@ fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) 
     let mut forgotten = 0;
     for _ in 0..3 {
         let leader = place.fleet.leader();
-        let mut verb = place.ctl(&[&FORGET[..], &["shard"]].concat());
+        let mut verb = place.forgetting("shard");
         let wait = random.millis(0, 60);
         // The lease is free for a moment between two leaders, and this one asks again and again.
         let asking = spawn(move || {
@@ -219,4 +253,11 @@ everywhere!(
     the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it,
     of_two_that_forget_at_once_neither_harms_the_other,
     candidates_that_race_with_forgetting_never_run_two_at_once,
+);
+
+#[cfg(feature = "redis")]
+stories_at!(
+    slow,
+    crate::support::place::Place::remote(Box::new(crate::support::redis::Server::start())),
+    [many_slots_are_forgotten_in_a_slow_store]
 );

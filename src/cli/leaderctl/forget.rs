@@ -11,7 +11,7 @@ use super::slots::{Slots, listed};
 use crate::cli::flags;
 use crate::lease::{Candidate, Shard, Term, show_seconds};
 use crate::observe::terminal;
-use crate::store::{Claim, ErrorKind, Holder, Page, Release, Store, StoreError, within};
+use crate::store::{Claim, ErrorKind, Holder, Page, Release, Renewal, Store, StoreError, within};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use clap::Args;
@@ -42,7 +42,24 @@ pub struct ForgetFlags {
 struct Taken {
     candidate: Candidate,
     term: Term,
+    /// When its last claim or renewal was sent.
     sent: BootInstant,
+    /// How often it was renewed.
+    sequence: u64,
+}
+
+/// Why not all is taken, or deleted.
+enum Failure {
+    Refused(String),
+    /// This lease is no longer ours.
+    Lost(Shard),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
 }
 
 impl ForgetFlags {
@@ -71,46 +88,30 @@ impl ForgetFlags {
             return Err(hidden);
         }
         let mut taken = Vec::new();
-        for name in &names {
-            match self.take(&operator, name).await {
-                Ok(Ok(one)) => taken.push(one),
-                Ok(Err(refusal)) => {
-                    give_back(&operator, taken).await;
-                    return Ok(operator.refuse(&refusal));
-                }
-                Err(error) => {
-                    give_back(&operator, taken).await;
-                    return Err(error);
-                }
-            }
-        }
-        if let Err(refused) = self.has_all(&operator, &names).await {
+        if let Err(failure) = self.take_all(&operator, &names, &mut taken).await {
             give_back(&operator, taken).await;
-            return refused.map(|why| operator.refuse(&why));
+            return match failure {
+                Failure::Refused(why) => Ok(operator.refuse(&why)),
+                Failure::Lost(name) => Ok(operator.refuse(&format!(
+                    "the lease of {name} ended before those of all slots were taken: run this again, with a longer \
+                     --lease"
+                ))),
+                Failure::Store(error) => Err(error),
+            };
         }
         sleep(TERMS_APART).await;
-        // The shard itself comes last: its orders and jobs apply to its slots.
-        let mut left = taken.into_iter().rev();
         let mut gone = Vec::new();
-        while let Some(one) = left.next() {
-            // What is deleted later than this may belong to a new leader.
-            let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
-            match within(most, store.forget(&one.candidate, one.term)).await {
-                Ok(Release::Released) => gone.push(one.candidate.shard),
-                Ok(Release::NotHeld) => {
-                    give_back(&operator, left.collect()).await;
-                    let name = &one.candidate.shard;
-                    let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
-                    return Ok(operator.refuse(&format!(
-                        "the lease of {name} ended before all was deleted, so some of its notes may be gone{and}: run \
-                         this again"
-                    )));
-                }
-                Err(error) => {
-                    give_back(&operator, left.chain([one]).collect()).await;
-                    return Err(operator.although("forgotten in part: run this again", error));
-                }
-            }
+        if let Err(failure) = self.forget_all(&operator, &mut taken, &mut gone).await {
+            give_back(&operator, taken).await;
+            let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
+            return match failure {
+                Failure::Refused(why) => Ok(operator.refuse(&why)),
+                Failure::Lost(name) => Ok(operator.refuse(&format!(
+                    "the lease of {name} ended before all was deleted, so some of its notes may be gone{and}: run \
+                     this again"
+                ))),
+                Failure::Store(error) => Err(operator.although("forgotten in part: run this again", error)),
+            };
         }
         let and = if names.len() > 1 { format!(", as are {}", listed(names[1..].iter())) } else { String::new() };
         if is_known || names.len() > 1 {
@@ -121,15 +122,40 @@ impl ForgetFlags {
         }
     }
 
-    /// Checks that there are no more leases by now: a candidate may have taken a slot that was never led before, while
-    /// we did not have the others yet. The error says which.
-    async fn has_all(&self, operator: &Operator<'_>, names: &[Shard]) -> Result<(), Result<String, StoreError>> {
-        let slots = Slots::of(operator.store, &self.shard, operator.patience).await.map_err(Err)?;
-        let missing = slots.names().find(|name| !names.contains(name)).cloned();
-        match (missing, slots.hidden) {
-            (Some(slot), _) => Err(Ok(format!("{slot} has been led since this began: run this again"))),
-            (None, Some(hidden)) => Err(Err(hidden)),
-            (None, None) => Ok(()),
+    /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was never
+    /// led before, while we did not have the others yet.
+    async fn take_all(&self, operator: &Operator<'_>, names: &[Shard], taken: &mut Vec<Taken>) -> Result<(), Failure> {
+        for name in names {
+            keep(operator, taken).await?;
+            taken.push(self.take(operator, name).await?);
+        }
+        let slots = Slots::of(operator.store, &self.shard, operator.patience).await?;
+        if let Some(slot) = slots.names().find(|name| !names.contains(name)) {
+            return Err(Failure::Refused(format!("{slot} has been led since this began: run this again")));
+        }
+        slots.hidden.map_or(Ok(()), |hidden| Err(hidden.into()))
+    }
+
+    /// Deletes all that was taken. The shard itself, which is the first, comes last: its orders and jobs apply to its
+    /// slots.
+    async fn forget_all(
+        &self,
+        operator: &Operator<'_>,
+        taken: &mut Vec<Taken>,
+        gone: &mut Vec<Shard>,
+    ) -> Result<(), Failure> {
+        loop {
+            keep(operator, taken).await?;
+            let Some(one) = taken.last() else { return Ok(()) };
+            // What is deleted later than this may belong to a new leader.
+            let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
+            let forgotten = within(most, operator.store.forget(&one.candidate, one.term)).await?;
+            let name = one.candidate.shard.clone();
+            if forgotten == Release::NotHeld {
+                return Err(Failure::Lost(name));
+            }
+            taken.pop();
+            gone.push(name);
         }
     }
 
@@ -159,8 +185,7 @@ impl ForgetFlags {
         format!("{holder}{host} has the lease{of}{left}: stop its candidates, then run leaderctl forget")
     }
 
-    /// Takes the lease. The inner error says why that is refused.
-    async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<Result<Taken, String>, StoreError> {
+    async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<Taken, Failure> {
         let mut candidate = Candidate::here(name.clone(), None, self.lease)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
         candidate.owner = format!("{PROGRAM}-forget-{}-{}", candidate.host, candidate.pid);
@@ -169,24 +194,40 @@ impl ForgetFlags {
             Ok(Claim::Granted(grant)) => {
                 let wait =
                     grant.start_after.map(|until| until.since(BootInstant::now())).filter(|wait| !wait.is_zero());
-                let taken = Taken { candidate, term: grant.term, sent };
-                let Some(wait) = wait else { return Ok(Ok(taken)) };
+                let taken = Taken { candidate, term: grant.term, sent, sequence: 0 };
+                let Some(wait) = wait else { return Ok(taken) };
                 give_back(operator, vec![taken]).await;
                 let of = self.of(name);
-                Ok(Err(format!(
+                Err(Failure::Refused(format!(
                     "a command of the last leader{of} may live for {}: try again after that",
                     show_seconds(wait)
                 )))
             }
-            Ok(Claim::Refused(holder)) => Ok(Err(self.held(name, &holder))),
+            Ok(Claim::Refused(holder)) => Err(Failure::Refused(self.held(name, &holder))),
             Err(error) => {
                 if error.kind == ErrorKind::Unknown {
-                    give_back(operator, vec![Taken { candidate, term: Term(0), sent }]).await;
+                    give_back(operator, vec![Taken { candidate, term: Term(0), sent, sequence: 0 }]).await;
                 }
-                Err(error)
+                Err(error.into())
             }
         }
     }
+}
+
+/// Renews the leases that are older than a third of their time, so that there may be many slots, and a slow store.
+async fn keep(operator: &Operator<'_>, taken: &mut [Taken]) -> Result<(), Failure> {
+    for Taken { candidate, term, sent, sequence } in taken {
+        let now = BootInstant::now();
+        if now.since(*sent) < candidate.lease / 3 {
+            continue;
+        }
+        *sequence += 1;
+        match within(operator.patience, operator.store.renew(candidate, *term, *sequence)).await? {
+            Renewal::Renewed => *sent = now,
+            Renewal::Lost(_) | Renewal::Overtaken => return Err(Failure::Lost(candidate.shard.clone())),
+        }
+    }
+    Ok(())
 }
 
 /// Releases leases of what stays. A lease that cannot be released ends by itself.
