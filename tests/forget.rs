@@ -153,7 +153,7 @@ fn many_slots_are_forgotten_in_a_slow_store(mut place: Place) {
     }
     let proxy = Proxy::to(place.server().address());
     proxy.set(NetworkFault::Slow(Duration::from_millis(300)));
-    let fast = std::mem::replace(&mut place.url, String::new());
+    let fast = std::mem::take(&mut place.url);
     place.url = place.server().url(proxy.address);
     let began = Instant::now();
     let said = place.order(&["--request-timeout", "30s", "forget", "--lease", "4s", "shard"]);
