@@ -29,6 +29,7 @@ use restarts::{
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{Life, children_of, wait_until};
+#[cfg(any(feature = "dynamodb", feature = "redis"))]
 use support::load::Load;
 use support::operator::Operator;
 use support::proxy::NetworkFault;
@@ -432,6 +433,7 @@ fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
 }
 
 /// A killed leader and one that is cut off, while the machine is busy.
+#[cfg(any(feature = "dynamodb", feature = "redis"))]
 fn under(load: fn() -> Load, story: Story) {
     let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
@@ -445,10 +447,12 @@ fn under(load: fn() -> Load, story: Story) {
     world.conclude();
 }
 
+#[cfg(any(feature = "dynamodb", feature = "redis"))]
 fn every_processor_is_busy(story: Story) {
     under(Load::of_processors, story);
 }
 
+#[cfg(any(feature = "dynamodb", feature = "redis"))]
 fn memory_is_scarce(story: Story) {
     under(Load::of_memory, story);
 }
@@ -573,11 +577,17 @@ every_store!(stories:
     the_server_is_frozen_for_a_third_of_a_lease,
     the_server_is_frozen_for_two_leases,
     wall_clocks_are_stepped_by_an_hour_both_ways,
-    every_processor_is_busy,
-    memory_is_scarce,
     of_twenty_candidates_the_leader_is_killed_again_and_again,
     operators_order_at_random_while_faults_strike,
 );
+
+/// What a busy host does to the processes is not the store's doing: one store is polled, and one pushes.
+mod busy {
+    #[cfg(feature = "dynamodb")]
+    stories!(dynamodb, crate::support::dynamo::Server::durable(), [every_processor_is_busy, memory_is_scarce]);
+    #[cfg(feature = "redis")]
+    stories!(redis, crate::support::redis::Server::start(), [every_processor_is_busy, memory_is_scarce]);
+}
 
 mod half_of_the_lease {
     #[cfg(feature = "nats")]
