@@ -158,7 +158,7 @@ fn where_nobody_else_is_it_tries_again_after_a_while(place: &Place) {
     assert!(runs[1].1 > runs[0].1, "{runs:?}");
 }
 
-fn whoever_is_asked_while_nothing_runs_ends_at_once_with_the_last_status(place: &Place) {
+fn a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status(place: &Place) {
     let mut first = place.start("a", LATER, "exit 7");
     first.says("restarting in ");
     first.signal(Signal::SIGTERM);
@@ -250,7 +250,7 @@ on_two_stores!(
     &within_a_second_run_verify_tells_the_truth,
     &who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
     &where_nobody_else_is_it_tries_again_after_a_while,
-    &whoever_is_asked_while_nothing_runs_ends_at_once_with_the_last_status,
+    &a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status,
     &the_lease_is_kept_while_nothing_runs,
     &a_candidate_that_is_killed_while_nothing_runs_is_followed,
     &a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive,

@@ -145,7 +145,7 @@ fn pin_breach(what: &str, found: &Counterexample) {
 }
 
 #[test]
-fn no_single_fault_breaks_it_whoever_leads_first() {
+fn no_single_fault_breaks_it_for_any_first_leader() {
     let met = [Met::TakenAfterCrash, Met::TakenAfterRelease, Met::RenewalLostAndRetried, Met::ClaimRecognised];
     for store in [Kind::Conditional, Kind::Atomic] {
         let clocks = vec![vec![99, 100], vec![100, 101]];

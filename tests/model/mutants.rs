@@ -31,11 +31,11 @@ pub enum Mutant {
     SilenceTakenForRenewal,
     /// A definite loss is taken for a passing error.
     LossIgnored,
-    /// A renewal writes the record of whoever asks.
+    /// A renewal writes the record even if the session does not hold it.
     RenewalOfAnySession,
     /// A renewal that comes after its successor counts.
     RenewalsOutOfOrder,
-    /// A release deletes the record of whoever holds it.
+    /// A release deletes the record even if another session holds it.
     ReleaseOfAnySession,
     /// A release of an earlier leadership ends a later one of the same session.
     ReleaseOfAnyTerm,

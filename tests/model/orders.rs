@@ -18,7 +18,7 @@ pub enum Orders {
 }
 
 impl Orders {
-    /// Of whoever holds the lease, if somebody does.
+    /// Of the session that holds the lease. None if the lease is free.
     pub fn hand_over(store: &Store) -> Option<Self> {
         store.record.map(|record| Self::HandedOver { term: record.term, from: record.session })
     }

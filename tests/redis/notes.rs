@@ -94,7 +94,7 @@ async fn orders_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
     assert_eq!(renew().await, Some(vec![None, None]));
     assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note(None))).await, Ok(true));
     assert_eq!(renew().await, Some(vec![Some(note(None)), Some(note(None))]));
-    // What something else wrote is left to whoever reads it by itself, and says so.
+    // What another program wrote is no order. A read of the orders alone reports it.
     let bytes = ["EVAL", "return redis.call('SET', KEYS[1], '\\255\\254')", "1", ORDERS];
     for strange in [&["RPUSH", ORDERS, "one"][..], &["SET", ORDERS, ""], &bytes] {
         server.cli(&["DEL", ORDERS]);

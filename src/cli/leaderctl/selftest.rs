@@ -381,18 +381,9 @@ fn ended_by(signal: Signal) -> ExitCode {
 async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patience: Duration) -> String {
     // Notes that cannot be removed now expire, or are a few lines.
     let _ = within(patience * 4, remove_notes(store, shard)).await;
-    match &named.location {
-        Location::File { directory } => remove_files(directory, shard),
-        #[cfg(any(
-            feature = "dynamodb",
-            feature = "bucket",
-            feature = "redis",
-            feature = "postgres",
-            feature = "mysql",
-            feature = "nats",
-            feature = "etcd"
-        ))]
-        _ => {}
+    #[allow(irrefutable_let_patterns, reason = "a build without remote stores has no others")]
+    if let Location::File { directory } = &named.location {
+        remove_files(directory, shard);
     }
     match inspect(store, shard, patience).await {
         Ok(report) => match (report.holder, report.last_term) {
