@@ -713,7 +713,7 @@ fn the_default_owner_is_short_and_the_session_is_not() {
 }
 
 #[test]
-fn whoever_reads_json_gets_every_mistake_as_one_object() {
+fn with_json_every_mistake_is_one_object() {
     let scratch = TempDir::new().unwrap();
     let (store, config) = (local(&scratch), scratch.path().join("config.toml"));
     fs::write(&config, "log-format = 'json'").unwrap();

@@ -380,7 +380,7 @@ fn a_grant_that_comes_while_leaving_is_given_back_unused() {
 }
 
 #[test]
-fn whoever_does_not_wait_for_the_answer_to_a_claim_says_what_may_be_left() {
+fn a_candidate_that_does_not_wait_for_the_answer_to_a_claim_says_what_may_be_left() {
     let mut play = Play::new(|_| {});
     let _ = play.tell(Event::Tick);
     assert_eq!(play.tell(Event::Asked { signal: 2 }), []);
@@ -789,7 +789,7 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
 }
 
 #[test]
-fn who_steps_down_may_follow_whoever_led_meanwhile() {
+fn a_leader_that_steps_down_may_follow_another_that_led_meanwhile() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(handed_over(TERM, false)));
     let _ = play.renewed_at(5.0);

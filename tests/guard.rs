@@ -1,4 +1,4 @@
-//! The tree is dead before the lease is free, whoever is killed, frozen or disobedient. On the file store, where
+//! The tree is dead before the lease is free, no matter what is killed, frozen or disobedient. On the file store, where
 //! "free" is exact: the next candidate is in as soon as the last of candidate, backstop and guard is gone.
 
 mod support;
@@ -153,7 +153,7 @@ fn deleted_files_do_not_let_two_lead() {
     fs::remove_dir_all(fleet.scratch.path().join("store")).unwrap();
     let store = format!("file:{}", fleet.scratch.path().join("store").display());
     fleet.start("two", &["--store", &store], &[], &[]);
-    // The first notices at its next renewal, and both try again; whoever is next, it is after the first.
+    // The first notices at its next renewal, and both try again; the next one leads after the first.
     fleet.leader_where(|life| life.term > leader.term);
     fleet.conclude();
 }

@@ -471,7 +471,7 @@ fn what_is_not_there_is_not_found_and_nothing_can_be_changed() {
 }
 
 #[test]
-fn whoever_says_nothing_is_cut_off() {
+fn a_client_that_says_nothing_is_cut_off() {
     let mut fleet = Fleet::new();
     let store = local(&fleet);
     let address = start(&mut fleet, &store, "one");

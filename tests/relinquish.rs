@@ -41,7 +41,7 @@ fn candidates_take_turns(mut place: Place) {
     assert!(gap < Duration::from_secs(30), "{gap:?}");
 }
 
-fn whoever_is_alone_leads_on(mut place: Place) {
+fn a_leader_that_is_alone_leads_on(mut place: Place) {
     place.start("c0", TURNS, &[]);
     let first = place.fleet.leader();
     let staying = "not handing over: no standby waits";
@@ -51,7 +51,7 @@ fn whoever_is_alone_leads_on(mut place: Place) {
     place.fleet.conclude();
 }
 
-fn whoever_cannot_know_hands_over_and_leads_again_when_nobody_came(mut place: Place) {
+fn a_leader_that_cannot_know_hands_over_and_leads_again_when_nobody_came(mut place: Place) {
     place.start("c0", &["--announce", "never", "--relinquish", "3s"], &[]);
     let first = place.fleet.leader();
     let again = place.fleet.leader_where(|life| life.term > first.term);
@@ -113,6 +113,6 @@ fn what_is_no_time_is_refused() {
 
 on_two_stores!(
     candidates_take_turns,
-    whoever_is_alone_leads_on,
-    whoever_cannot_know_hands_over_and_leads_again_when_nobody_came,
+    a_leader_that_is_alone_leads_on,
+    a_leader_that_cannot_know_hands_over_and_leads_again_when_nobody_came,
 );

@@ -378,7 +378,7 @@ fn a_password_in_a_file_opens_the_way_through_a_proxy_too() {
     place.assert_is_left_clean();
 }
 
-/// Its number is a real shard's, whoever leads that.
+/// Its number is a real shard's, whether that is led or not.
 #[test]
 #[cfg(feature = "postgres")]
 fn an_advisory_lock_is_left_to_those_whom_it_is_meant_for() {

@@ -1,5 +1,5 @@
 //! `--slots N`: several leaders of one shard, with real candidates and real servers. No two trees ever run in one slot, no
-//! candidate has two, and whoever is gone from a slot is followed there.
+//! candidate has two, and a leader that is gone from a slot is followed there.
 #![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "some stories need a server"))]
 
 #[macro_use]

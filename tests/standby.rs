@@ -118,7 +118,7 @@ fn it_is_dead_before_command_starts_however_often_leadership_changes(mut place: 
         place.step_down();
         let next = place.fleet.leader_where(|life| life.term > leader.term);
         assert_eq!(next.owner, standby);
-        // It comes back beside whoever led.
+        // It comes back beside the leader of that time.
         place.wait_for(&leader.owner);
         leader = next;
     }

@@ -50,7 +50,7 @@ fn now() -> u64 {
     BootInstant::now().as_nanos()
 }
 
-/// Time is the subject: whoever would break an order has that long to do it.
+/// Time is the subject: a candidate that would break an order has that long to do it.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 fn a_pause_outlasts_candidates_and_the_store(mut place: Place) {
@@ -94,7 +94,7 @@ fn a_pause_that_keeps_the_leader_bars_its_successors_until_it_ends_by_itself(mut
     place.fleet.kill(&leader.owner);
     let next = place.fleet.leader_where(|life| life.term > leader.term);
     assert!(next.first - ordered >= 8_000_000_000, "{ordered} {next:?}");
-    // Where the store evaluates no clock, whoever has just begun knows its time less well than a candidate does.
+    // Where the store evaluates no clock, a process that has just begun knows its time less well than a candidate does.
     wait_until("everybody sees that it is over", || place.status()["paused"] == false);
     place.fleet.conclude();
 }

@@ -1,6 +1,6 @@
 //! One server of a cluster, on a host of its own, and short questions to such servers.
 //!
-//! A server that is cut off answers nobody, so whoever asks gives up after some seconds, and asks all of them at once.
+//! A server that is cut off answers nobody, so a client gives up after some seconds, and asks all of them at once.
 
 use crate::support::fleet::{children_of, wait_until, wait_until_or};
 use crate::support::network::Network;

@@ -166,7 +166,7 @@ fn what_ends_as_it_should_is_not_started_again_unless_that_is_wanted() {
 }
 
 #[test]
-fn whoever_asks_while_nothing_runs_gets_the_lease_back_at_once_and_the_last_status() {
+fn a_request_while_nothing_runs_gets_the_lease_back_at_once_and_the_last_status() {
     let mut play = restarting(|_| {});
     fails(&mut play, 1);
     let actions = play.tell(Event::Asked { signal: 15 });

@@ -18,7 +18,7 @@ fn counting() -> Play {
 }
 
 #[test]
-fn a_turn_that_is_over_goes_to_whoever_waits() {
+fn a_turn_that_is_over_goes_to_a_standby() {
     for known in [Some(1), None] {
         let mut play = counting();
         let actions = count(&mut play, Ok(known));
@@ -75,7 +75,7 @@ fn news_are_looked_into_and_claim_nothing_while_it_stands_back() {
 }
 
 #[test]
-fn whoever_stands_back_leaves_when_asked_and_with_no_wait() {
+fn a_candidate_that_stands_back_leaves_when_asked_and_with_no_wait() {
     let mut play = standing_back();
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [Action::End(Outcome::Interrupted(15))]);
@@ -216,7 +216,7 @@ fn a_stop_that_was_asked_for_is_not_turned_into_a_handover() {
 }
 
 #[test]
-fn whoever_asks_during_a_handover_leaves_after_it() {
+fn a_candidate_that_is_asked_during_a_handover_leaves_after_it() {
     let mut play = counting();
     let _ = count(&mut play, Ok(Some(1)));
     let _ = play.tell(Event::Asked { signal: 15 });

@@ -64,7 +64,7 @@ fn a_standby_tells_of_each_leader_once() {
     let actions = play.tell(Event::Observed { answer: Err(away()) });
     assert!(!actions.iter().any(|action| matches!(action, Action::LeaderChanged(_))), "{actions:?}");
     assert_eq!(seen(&mut play, &again), [Action::Say(Notice::TroubleOver)]);
-    // A store that cannot name whoever was quicker.
+    // A store that cannot name the quicker one.
     let actions = seen(&mut play, &Holder::default());
     assert!(!actions.iter().any(|action| matches!(action, Action::LeaderChanged(_))), "{actions:?}");
 }

@@ -186,7 +186,7 @@ async fn a_lease_lives_on_over_a_restart_of_etcd() {
 }
 
 #[tokio::test]
-async fn terms_rise_though_the_clock_of_whoever_makes_the_next_base_is_far_behind() {
+async fn terms_rise_though_the_clock_of_the_host_that_makes_the_next_base_is_far_behind() {
     let server = Server::start();
     // Made in the year 2200.
     server.put("leaderrun/base", r#"{"origin":7258118400000000}"#);

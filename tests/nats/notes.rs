@@ -81,7 +81,7 @@ async fn a_deleted_note_is_marked_as_other_programs_mark_it() {
 }
 
 #[tokio::test]
-async fn whoever_lists_the_standbys_sweeps_up_after_those_that_went() {
+async fn a_list_of_standbys_sweeps_up_after_those_that_went() {
     let server = server().await;
     let store = open(&server.own_url()).await;
     let stays = Page::Standby(Session::random().unwrap());

@@ -324,7 +324,7 @@ async fn who_may_list_may_read_notes_and_standbys_and_neither_write_nor_revoke()
 }
 
 #[test]
-fn whoever_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
+fn without_scan_a_leader_hands_over_without_counting_and_says_what_is_missing() {
     let server = old_server();
     allow(&server, &MINIMAL);
     let (owner, user) = (server.plain_url(), url(&server));

@@ -46,12 +46,12 @@ pub fn elapsed() -> Duration {
     BEGIN.get().expect("a simulation has begun").elapsed()
 }
 
-/// The wall clock of whoever is being polled, in milliseconds since 1970.
+/// The wall clock of the task that is being polled, in milliseconds since 1970.
 fn wall_clock_millis() -> u64 {
     HERE.get().wall_millis + u64::try_from(elapsed().as_millis()).expect("not so long")
 }
 
-/// The clock of whoever is being polled.
+/// The clock of the task that is being polled.
 pub fn here() -> Clock {
     HERE.get()
 }

@@ -2,7 +2,7 @@
 //!
 //! The hazard: a trace that is made of names in the source changes when they do, and then shows nothing. So every event
 //! and action is spelt out here by hand, without the text that people read; a type that is renamed or moved keeps its
-//! words. No `match` has a `_`, so that whoever adds something says what it is called here.
+//! words. No `match` has a `_`, so that what is added gets a name here.
 //!
 //! What is said to people is kept apart: a line that comes earlier, later or not at all is no other decision.
 

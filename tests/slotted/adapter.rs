@@ -411,7 +411,7 @@ async fn who_steps_down_from_a_slot_waits_its_time_there_and_then_is_told_of_it_
 }
 
 #[tokio::test]
-async fn a_pause_of_the_shard_is_for_whoever_leads_or_waits() {
+async fn a_pause_of_the_shard_is_for_its_leaders_and_standbys() {
     let bent = Arc::new(Bent::default());
     let (one, two) = (One::of(&bent, "c0", 1), One::of(&bent, "c1", 1));
     one.lead().await;
@@ -450,7 +450,7 @@ async fn a_slot_that_was_paused_before_anybody_came_is_passed_over_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_expire_is_named_before_orders_that_bar_us() {
+async fn a_holder_that_does_not_expire_is_named_before_orders_that_bar_us() {
     let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
     for paused in [1, 2] {
         let one = One::of(&bent, "c0", 2);

@@ -3,7 +3,7 @@
 //! A test runs a second time inside the hub's namespace, so that its servers and clients are there; the first process
 //! keeps the namespaces, and removes them however the second one ended.
 //!
-//! A namespace lives as long as its name or a process in it, and outlives whoever made it. So each name begins with the
+//! A namespace lives as long as its name or a process in it, and outlives its maker. So each name begins with the
 //! process that made it: what a killed test has left is found and removed by the next one. Packets are dropped where
 //! they arrive, as a cable would lose them: dropped where they are sent, the sender is told.
 

@@ -68,7 +68,7 @@ pub fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"))
 }
 
-/// A zombie is gone as well: whoever inherited it will reap it.
+/// A zombie is gone as well: its new parent will reap it.
 pub fn is_gone(pid: i32) -> bool {
     let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     line.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with(['Z', 'X']))

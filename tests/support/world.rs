@@ -257,7 +257,7 @@ impl World {
         found.into_iter().map(Pid::from_raw).collect()
     }
 
-    /// As whoever supervises them would.
+    /// As their supervisor would.
     pub fn start_those_that_ended(&mut self) {
         let owners: Vec<String> = self.ways.keys().cloned().collect();
         for owner in owners {
