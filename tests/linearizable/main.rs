@@ -70,10 +70,10 @@ macro_rules! on_a_server {
 }
 
 histories!(file, None, [
-    every_history_is_linearizable 0.75,
+    every_history_is_linearizable 0.5,
     every_history_of_an_hour_is_linearizable 60.0 #[ignore = "an hour"]
 ]);
 every_store!(on_a_server:
-    every_history_is_linearizable 0.75,
+    every_history_is_linearizable 0.5,
     every_history_of_an_hour_is_linearizable 60.0 #[ignore = "an hour"]
 );

@@ -1,26 +1,29 @@
 """moto's S3, which is no S3: acts on one request at a time, for its usual server is not atomic, and keeps a journal.
 
-Usage: bucket.py PORT JOURNAL|- [dishonest] [waits] [ADDRESS]
+Reads a line for each server to start, a JSON array [PORT, JOURNAL|null, ADDRESS, DISHONEST], forks it, and writes its
+process number: to load moto takes a second. All servers end with this process, and this one at the end of its input.
 
-What was written is done again when it starts anew on the same journal. The bucket "locks" is there from the beginning.
+What was written is done again when a server starts on the same journal. The bucket "locks" is there from the beginning.
 """
 
 import base64
+import ctypes
 import io
 import json
 import logging
+import os
+import signal
 import sys
 import threading
 
 from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+PR_SET_PDEATHSIG = 1
+
 logging.disable(logging.CRITICAL)
 CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH")
-port, journal = int(sys.argv[1]), sys.argv[2]
 one_at_a_time = threading.Lock()
-dishonest = "dishonest" in sys.argv[3:]
-address = sys.argv[-1] if sys.argv[-1].count(".") == 3 else "127.0.0.1"
 application = create_backend_app("s3")
 
 
@@ -39,7 +42,7 @@ def again(line):
         pass
 
 
-def journaled(environment, start):
+def journaled(environment, start, kept_in):
     body = environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
     environment["wsgi.input"] = io.BytesIO(body)
     told = []
@@ -74,8 +77,8 @@ def bucket():
                     "SCRIPT_NAME": "",
                     "QUERY_STRING": "",
                     "SERVER_NAME": "127.0.0.1",
-                    "SERVER_PORT": str(port),
-                    "HTTP_HOST": f"127.0.0.1:{port}",
+                    "SERVER_PORT": "80",
+                    "HTTP_HOST": "127.0.0.1",
                     "CONTENT_LENGTH": "0",
                 },
                 "body": "",
@@ -84,21 +87,37 @@ def bucket():
     )
 
 
-if "waits" in sys.argv[3:] and not sys.stdin.readline():
-    sys.exit()
+def serve(port, journal, address, dishonest):
+    in_use = application
+    if journal:
+        with open(journal, "a+") as before:
+            before.seek(0)
+            # The last line may be half of one: nobody was told that it was written.
+            for line in before:
+                if line.endswith("\n"):
+                    again(line)
+        kept_in = open(journal, "a")
+        in_use = lambda environment, start: journaled(environment, start, kept_in)
+    if dishonest:
+        # As on many processors: a thread may be stopped anywhere, and not only every 5 ms.
+        sys.setswitchinterval(1e-6)
+    make_server(address, port, in_use, threaded=True, request_handler=Quiet).serve_forever()
+
+
 bucket()
-if journal != "-":
-    with open(journal, "a+") as before:
-        before.seek(0)
-        # The last line may be half of one: nobody was told that it was written.
-        for line in before:
-            if line.endswith("\n"):
-                again(line)
-    kept_in = open(journal, "a")
-    application_in_use = journaled
-else:
-    application_in_use = application
-if dishonest:
-    # As on many processors: a thread may be stopped anywhere, and not only every 5 ms.
-    sys.setswitchinterval(1e-6)
-make_server(address, port, application_in_use, threaded=True, request_handler=Quiet).serve_forever()
+# Nobody waits for the servers.
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+mother = os.getpid()
+for line in sys.stdin:
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        continue
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == mother:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        serve(*json.loads(line))
+    os._exit(1)

@@ -1,11 +1,13 @@
 //! moto's S3 for tests (PyPI `moto[server]`), which answers one request at a time; see `bucket.py`.
 
 use super::ports::free_port;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
@@ -26,18 +28,16 @@ pub const PREFIX: &str = "a/b";
 
 /// A server of one's own, gone when this is dropped.
 pub struct Server {
-    child: Child,
+    pid: Pid,
     port: u16,
     data: TempDir,
-    flags: &'static [&'static str],
-    /// Some after a kill: the next one, which has only to be told to begin. Python takes seconds on a busy machine.
-    next: Option<Child>,
+    is_dishonest: bool,
 }
 
 impl Server {
     /// Starts one with an empty bucket, which keeps its data over a restart.
     pub fn start() -> Self {
-        Self::start_with(&[])
+        Self::start_with(false)
     }
 
     /// The same with the marker that `leaderctl store init` writes, which need not try this server each time.
@@ -56,16 +56,16 @@ impl Server {
 
     /// One that answers many at once, and lets two writers win.
     pub fn dishonest() -> Self {
-        Self::start_with(&["dishonest"])
+        Self::start_with(true)
     }
 
-    fn start_with(flags: &'static [&'static str]) -> Self {
+    fn start_with(is_dishonest: bool) -> Self {
         let data = TempDir::new().expect("a scratch directory");
         for _ in 0..10 {
             let port = free_port();
-            let mut child = spawn(port, data.path(), flags);
-            if super::server::listens(&mut child, port) {
-                return Self { child, port, data, flags, next: None };
+            let pid = spawn(port, data.path(), is_dishonest);
+            if listens(pid, port) {
+                return Self { pid, port, data, is_dishonest };
             }
         }
         panic!("moto does not start");
@@ -138,21 +138,48 @@ pub fn url(endpoint: &str) -> String {
     format!("s3://locks/{PREFIX}?region=eu-west-1&endpoint={endpoint}")
 }
 
-fn spawn(port: u16, data: &Path, flags: &[&str]) -> Child {
+/// The process that starts all servers of this test program.
+struct Mother {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+static MOTHER: LazyLock<Mutex<Mother>> = LazyLock::new(|| {
     let program = std::env::var_os("TEST_MOTO").unwrap_or_else(|| "python3".into());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/bucket.py");
     let mut command = Command::new(&program);
-    command.arg(script).arg(port.to_string());
+    command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {}: {error}: tests/run installs moto", program.display()));
+    let answers = BufReader::new(child.stdout.take().expect("a pipe"));
+    Mutex::new(Mother { child, answers })
+});
+
+fn spawn(port: u16, data: &Path, is_dishonest: bool) -> Pid {
     // Its journal is not for many at once.
-    if flags.contains(&"dishonest") {
-        command.arg("-");
-    } else {
-        command.arg(data.join("journal"));
-    }
-    command.args(flags).arg(super::server::listen_on());
-    let stdin = if flags.contains(&"waits") { Stdio::piped() } else { Stdio::null() };
-    let spawned = command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    spawned.unwrap_or_else(|error| panic!("cannot start {}: {error}: tests/run installs moto", program.display()))
+    let journal = (!is_dishonest).then(|| data.join("journal"));
+    let order = serde_json::json!([port, journal, super::server::listen_on(), is_dishonest]);
+    let mut mother = MOTHER.lock().unwrap_or_else(PoisonError::into_inner);
+    writeln!(mother.child.stdin.as_mut().expect("a pipe"), "{order}").expect("tests/run installs moto");
+    let mut answer = String::new();
+    mother.answers.read_line(&mut answer).expect("a line");
+    Pid::from_raw(answer.trim().parse().unwrap_or_else(|_| panic!("moto does not start: tests/run installs it")))
+}
+
+/// False if it ended before: another program has its port.
+fn listens(pid: Pid, port: u16) -> bool {
+    let mut ended = false;
+    super::fleet::wait_until("moto listens", || {
+        ended = super::server::is_gone(pid.as_raw());
+        ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    !ended
+}
+
+fn end(pid: Pid) {
+    let _ = kill(pid, Signal::SIGKILL);
+    super::fleet::wait_until("moto has ended", || super::server::is_gone(pid.as_raw()));
 }
 
 impl super::server::Server for Server {
@@ -169,24 +196,16 @@ impl super::server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        super::server::pid_of(&self.child)
+        self.pid
     }
 
     fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it can be reaped");
-        self.next = Some(spawn(self.port, self.data.path(), &["waits"]));
+        end(self.pid);
     }
 
     fn start_again(&mut self) {
-        self.child = match self.next.take() {
-            Some(mut next) => {
-                next.stdin.take().expect("it is a pipe").write_all(b"\n").expect("it reads");
-                next
-            }
-            None => spawn(self.port, self.data.path(), self.flags),
-        };
-        assert!(super::server::listens(&mut self.child, self.port), "moto ended");
+        self.pid = spawn(self.port, self.data.path(), self.is_dishonest);
+        assert!(listens(self.pid, self.port), "moto ended");
     }
 
     fn wipe(&mut self) {
@@ -212,9 +231,6 @@ impl super::server::Server for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for child in [&mut self.child].into_iter().chain(&mut self.next) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        end(self.pid);
     }
 }
