@@ -44,6 +44,8 @@ pub mod redis;
 mod round_trip;
 #[cfg(feature = "aws")]
 mod server_clock;
+#[cfg(feature = "aws")]
+mod server_time;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod session_lock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -1053,6 +1053,8 @@ fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request()
         [
             #[cfg(feature = "dynamodb")]
             format!("dynamodb://locks?endpoint=http://127.0.0.1:{port}"),
+            #[cfg(feature = "bucket")]
+            format!("s3://locks/a?region=eu-west-1&endpoint=http://127.0.0.1:{port}"),
             #[cfg(feature = "redis")]
             format!("redis://127.0.0.1:{port}"),
             #[cfg(feature = "postgres")]

@@ -681,11 +681,12 @@ async fn a_wait_for_several_shards_ends_with_the_one_that_is_released(bench: &Be
 
 /// The suite, a test for each case and store.
 macro_rules! suite {
-    ($store:ident, $bench:expr, [$($case:ident),* $(,)?]) => {
+    ($store:ident, $bench:expr, [$($(#[$ignored:meta])? $case:ident),* $(,)?]) => {
         mod $store {
             use super::*;
             $(
                 #[test]
+                $(#[$ignored])?
                 fn $case() {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     runtime.block_on(async {
@@ -705,11 +706,22 @@ macro_rules! remote_suite {
     };
 }
 
+/// Servers of other makers for a store that has one above.
+macro_rules! other_servers {
+    ($($case:ident),*) => {
+        #[cfg(feature = "bucket")]
+        suite!(seaweedfs, remote_bench(support::objects::Server::seaweedfs), [$(#[ignore = "slow: tests/run has some"] $case),*]);
+        #[cfg(feature = "bucket")]
+        suite!(azurite, remote_bench(support::objects::Server::azurite), [$(#[ignore = "needs azurite-blob"] $case),*]);
+    };
+}
+
 macro_rules! everywhere {
     ($($case:ident),* $(,)?) => {
         suite!(memory, memory_bench(), [$($case),*]);
         suite!(file, file_bench(), [$($case),*]);
         every_store!(remote_suite: $($case),*);
+        other_servers!($($case),*);
     };
 }
 

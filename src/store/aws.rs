@@ -29,7 +29,7 @@ use url::{Host, Url};
 const LEAST_METADATA_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a store URL says about the account. Fields that are None are found as the AWS SDK finds them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Account {
     pub region: Option<String>,
     pub profile: Option<String>,

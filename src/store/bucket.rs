@@ -13,7 +13,7 @@
 //!   long the lease stayed unchanged on our own clock.
 //! - The operators' orders are a part of the object. So a renewal that is granted has proved that they are those that
 //!   the leader knows, and one that is refused reads them. A renewal is one request.
-//! - The object is never deleted, so its term rises for ever. If somebody else deletes it, a tree may still run. So a
+//! - The object is never deleted, so its term rises for ever. If an operator deletes it, a tree may still run. So a
 //!   second object (the led mark) says that the shard was once led, and a third one, the marker, since when the whole
 //!   bucket remembers (`term`).
 //! - A server may ignore conditions, or check them and write without holding a lock in between. Then two candidates
@@ -34,6 +34,7 @@ mod term;
 mod trial;
 
 pub use super::server_clock::WallClock;
+use super::server_time::ServerTime;
 pub use address::{Address, Kind};
 pub use price::price;
 
@@ -108,13 +109,7 @@ impl Bucket {
     }
 
     fn read(&self, shard: &Shard, bytes: &[u8]) -> Result<Record, StoreError> {
-        Record::read(shard, bytes).map_err(|why| {
-            StoreError::misconfigured(format!(
-                "the object {}{} was written by something else ({why}): delete it, or use another prefix",
-                self.objects.name,
-                shard_key(shard)
-            ))
-        })
+        Record::read(shard, bytes).map_err(|why| self.objects.foreign(&shard_key(shard), &why))
     }
 
     /// The object as it was last read or written.
@@ -141,7 +136,7 @@ impl Bucket {
     /// Remembers the lease that a read showed which was sent at `read_sent`. Returns the time until it may be given to
     /// another candidate: zero if it may now, or if there is none.
     fn notice(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Duration {
-        let now = BootInstant::now();
+        let moment = self.objects.moment(read_sent);
         let mut seen = self.seen.lock();
         let snapshot = &mut seen.entry(shard.clone()).or_default().snapshot;
         let Some(lease) = &record.lease else {
@@ -149,8 +144,8 @@ impl Bucket {
             return Duration::ZERO;
         };
         let known = snapshot.take().filter(|snapshot| snapshot.is_of(record.term, lease));
-        let mut known = known.unwrap_or_else(|| Snapshot::first(record.term, lease.clone(), now));
-        let left = known.expires_in(&self.objects.clock(), read_sent, now);
+        let mut known = known.unwrap_or_else(|| Snapshot::first(record.term, lease.clone(), moment.now));
+        let left = known.expires_in(&self.objects.clock(), moment);
         known.expired = left.is_zero();
         *snapshot = Some(known);
         left

@@ -36,12 +36,13 @@ pub use address::Address;
 pub use super::server_clock::WallClock;
 
 use super::aws::BySchemeClient;
+use super::server_time::ServerTime;
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
 use crate::mutex::Mutex;
 use crate::time::{BootInstant, wall_clock_millis};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use record::{Item, Moment, Record, Snapshot};
+use record::{Item, Record, Snapshot};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -124,12 +125,12 @@ impl DynamoDb {
     /// Remembers what a read showed that was sent at `read_sent`. Returns how long the record has to live; zero if it
     /// expired.
     fn notice(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Duration {
-        let moment = Moment { read_sent, now: BootInstant::now(), wall_millis: self.table.wall_clock_millis() };
+        let moment = self.table.moment(read_sent);
         let mut seen = self.seen.lock();
         let snapshot = &mut seen.entry(shard.clone()).or_default().snapshot;
         let known = snapshot.take().filter(|snapshot| snapshot.record == *record);
         let mut known = known.unwrap_or_else(|| Snapshot::first(record.clone(), moment.now, moment.wall_millis));
-        let left = known.expires_in(&self.table.watch.clock(), moment);
+        let left = known.expires_in(&self.table.clock(), moment);
         known.expired = left.is_zero();
         *snapshot = Some(known);
         left
@@ -138,7 +139,7 @@ impl DynamoDb {
     /// The leader according to a record that a read sent at `read_sent` showed. None if the record has expired.
     fn holder(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Option<Holder> {
         let left = self.notice(shard, record, read_sent);
-        let renewed_ago = || record.renewed_ago(&self.table.watch.clock(), BootInstant::now());
+        let renewed_ago = || record.renewed_ago(&self.table.clock(), BootInstant::now());
         (!left.is_zero()).then(|| Holder { renewed_ago: renewed_ago(), ..record.holder(Some(left)) })
     }
 
@@ -153,7 +154,7 @@ impl Store for DynamoDb {
     }
 
     fn hindrance(&self) -> Option<String> {
-        self.table.watch.clock().hindrance("DynamoDB's", BootInstant::now())
+        self.table.clock().hindrance("DynamoDB's", BootInstant::now())
     }
 
     fn is_metered(&self) -> bool {

@@ -402,7 +402,9 @@ mod tests {
             #[cfg(feature = "bucket")]
             Location::Bucket(address) => {
                 let mut options = url::form_urlencoded::Serializer::new(String::new());
-                let super::super::bucket::Address { profile, endpoint, region, path_style, .. } = address;
+                let super::super::bucket::Address { profile, endpoint, region, path_style, tls, .. } = address;
+                let ca = tls.ca.as_ref().and_then(|path| path.to_str());
+                options.extend_pairs(ca.map(|ca| ("ca", ca)));
                 for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
                     options.extend_pairs(value.as_ref().map(|value| (name, value)));
                 }

@@ -169,18 +169,21 @@ impl Wait {
 /// What is left of a lease until another candidate may have it; zero if it may now.
 ///
 /// `expires_millis` is an upper bound of when it ends on the server's clock. `stood` is how long its record was seen to
-/// be unchanged.
+/// be unchanged. `wall_millis` is our wall clock, a second witness: it can only delay a takeover. The hazard: a server
+/// whose clock was set forward says the same hour in every answer, and a candidate that starts then sees no contradiction.
 pub fn left_of_lease(
     clock: &Clock,
     lease: Duration,
     expires_millis: u64,
     stood: Duration,
     now: BootInstant,
+    wall_millis: u64,
 ) -> Duration {
     // A lease that was not prolonged for its whole length on our own clock is over, whatever dates say.
     let by_age = with_drift(lease).saturating_sub(stood);
     let dated = clock.bounds(now).filter(|_| clock.settled(now, with_drift(lease)));
-    let by_date = dated.map(|bounds| Duration::from_millis(expires_millis.saturating_sub(bounds.lower)));
+    let by_date =
+        dated.map(|bounds| Duration::from_millis(expires_millis.saturating_sub(bounds.lower.min(wall_millis))));
     by_date.map_or(by_age, |by_date| by_date.min(by_age))
 }
 
@@ -265,6 +268,16 @@ mod tests {
         assert!(bounds.lower <= (EPOCH + 12) * 1000 && bounds.upper >= (EPOCH + 3610) * 1000, "{bounds:?}");
         assert!(!clock.settled(at(27_000), Duration::from_secs(15)));
         assert!(clock.settled(at(27_002), Duration::from_secs(15)));
+    }
+
+    #[test]
+    fn a_server_that_is_an_hour_ahead_of_the_wall_clock_ends_no_lease_by_its_date() {
+        let (lease, mut clock) = (Duration::from_secs(15), Clock::default());
+        clock.sample(date_at(10_000) + 3600, at(10_000), at(10_001));
+        let left = |wall, stood| left_of_lease(&clock, lease, (EPOCH + 20) * 1000, stood, at(10_001), wall);
+        assert_eq!(left((EPOCH + 12) * 1000, Duration::ZERO), Duration::from_secs(8));
+        assert_eq!(left((EPOCH + 21) * 1000, Duration::ZERO), Duration::ZERO);
+        assert_eq!(left((EPOCH + 12) * 1000, Duration::from_secs(16)), Duration::ZERO);
     }
 
     #[test]

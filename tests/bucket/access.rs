@@ -1,10 +1,16 @@
-//! The policies of examples/infrastructure/s3.yaml: they allow what they are for, and no more.
+//! Who is let in: the policies of examples/infrastructure/s3.yaml and s3.tf allow what they are for and no more, and
+//! credentials are replaced.
 
 use super::*;
 use crate::support::bucket::{ENVIRONMENT, url};
 use crate::support::denied::{self, User};
-use crate::support::fleet::leaderrun;
+use crate::support::fleet::{leaderrun, wait_until};
 use crate::support::wire::{Fate, Proxy, Response};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// What the policy of this name allows.
@@ -15,6 +21,19 @@ fn actions(policy: &str) -> Vec<String> {
     let statements = template["Resources"][policy]["Properties"]["PolicyDocument"]["Statement"].clone();
     let named = statements.into_iter().flat_map(|statement| statement["Action"].clone().into_iter());
     named.filter_map(Yaml::into_string).collect()
+}
+
+#[test]
+fn terraform_and_cloudformation_allow_the_same() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/infrastructure/s3.tf");
+    let terraform = std::fs::read_to_string(path).unwrap();
+    for (policy, name) in [("LeaderrunCandidate", "leaderrun_candidate"), ("LeaderrunReader", "leaderrun_reader")] {
+        let (_, block) = terraform.split_once(&format!("\"{name}\" {{")).expect("a policy of that name");
+        let (block, _) = block.split_once("\n}\n").expect("it ends");
+        let named = block.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","));
+        assert_eq!(named.collect::<Vec<_>>(), actions(policy), "{policy}");
+        assert!(block.contains(".arn}/leaderrun/*\""), "{policy}");
+    }
 }
 
 /// What S3 calls a request.
@@ -54,4 +73,38 @@ fn a_candidate_leads_and_a_reader_looks_with_the_policies_of_the_example() {
     let output = command.output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     denied::assert_may_only_look(owner, reader, "s3:");
+}
+
+#[test]
+fn credentials_that_a_file_replaces_are_used_once_the_old_ones_are_refused() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("credentials");
+    let write = |key: &str| {
+        std::fs::write(&file, format!("[default]\naws_access_key_id={key}\naws_secret_access_key=x\n")).unwrap();
+    };
+    write("FIRST");
+    let mut command = leaderrun();
+    command.args(["--store", &url(&proxy.endpoint()), "--lease", "30s", "--renew", "1s", "job", "sleep", "1000"]);
+    command.envs(ENVIRONMENT.iter().copied()).env("AWS_SHARED_CREDENTIALS_FILE", &file);
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    let mut candidate = command.stderr(Stdio::null()).spawn().expect("it starts");
+    wait_until("it leads", || server.object("shard/job").is_some_and(|text| text.contains("\"beat\":1")));
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&accepted);
+    proxy.rule(move |request| {
+        let has = |key: &str| request.headers.iter().any(|(_, value)| value.contains(&format!("Credential={key}/")));
+        if has("SECOND") {
+            counted.fetch_add(1, Ordering::Relaxed);
+            return Fate::Pass;
+        }
+        let body = "<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>".to_owned();
+        Fate::Answer(Response { status: 403, headers: Vec::new(), body })
+    });
+    write("SECOND");
+    wait_until("it asks with the other key", || accepted.load(Ordering::Relaxed) > 2);
+    assert!(candidate.try_wait().unwrap().is_none(), "it ended");
+    kill(Pid::from_raw(candidate.id().cast_signed()), Signal::SIGTERM).unwrap();
+    candidate.wait().unwrap();
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::wire::{Fate, Proxy, Response};
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Observation};
+use leaderrun::internals::store::{ErrorKind, Observation, Renewal};
 
 async fn told(body: String) -> leaderrun::internals::store::StoreError {
     let server = old_server();
@@ -36,7 +36,8 @@ async fn an_object_that_something_else_wrote_is_refused_and_stays() {
 #[tokio::test]
 async fn an_answer_without_end_is_cut_off() {
     let error = told("x".repeat(6 << 20)).await;
-    assert!(error.message.contains("answered with more than 4 MiB"), "{error}");
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("db=main was written by something else (it has more than 4 MiB)"), "{error}");
 }
 
 #[tokio::test]
@@ -55,4 +56,22 @@ async fn an_object_of_a_later_format_is_refused() {
     let error = store.observe(&shard()).await.unwrap_err();
     assert!(error.message.contains("its format is 2 and not 1"), "{error}");
     assert!(!matches!(store.observe(&shard()).await, Ok(Observation::Free)));
+}
+
+#[tokio::test]
+async fn a_page_of_a_web_server_is_no_answer_about_an_object() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let store = store(&proxy.endpoint()).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    proxy.rule(|_| {
+        Fate::Answer(Response { status: 404, headers: Vec::new(), body: "<html>Not Found</html>".to_owned() })
+    });
+    let error = store.renew(&one, term, 1).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("is it an object store?"), "{error}");
+    assert!(store.observe(&one.shard).await.is_err());
+    proxy.pass();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
 }

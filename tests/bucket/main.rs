@@ -14,6 +14,7 @@ mod hostile;
 mod notes;
 mod protocol;
 mod skew;
+mod tls;
 
 use leaderrun::internals::store::bucket::{Address, Bucket};
 use std::time::Duration;

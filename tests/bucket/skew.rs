@@ -45,3 +45,15 @@ async fn a_server_whose_clock_jumps_ahead_ends_no_lease_that_is_renewed() {
     assert_eq!(leader.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
     assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
 }
+
+#[tokio::test]
+async fn a_candidate_that_starts_after_the_servers_clock_jumped_ahead_does_not_take_over_a_lease_that_lives() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let leader = store(&proxy.endpoint()).await;
+    lead(&leader, &candidate("one")).await;
+    proxy.rule(|_| Fate::Rewrite(Box::new(|response| set_date(response, 3600))));
+    let standby = store(&proxy.endpoint()).await;
+    assert_eq!(refused(standby.claim(&candidate("two")).await.unwrap()).owner, "one");
+    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
+}

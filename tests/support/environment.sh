@@ -23,6 +23,10 @@ if [ -z "${TEST_MOTO:-}" ] && [ -x target/tools/moto/bin/python ]; then
     export TEST_MOTO=$PWD/target/tools/moto/bin/python
 fi
 
+if [ -z "${TEST_WEED:-}" ] && [ -x target/tools/seaweedfs/bin/weed ]; then
+    export TEST_WEED=$PWD/target/tools/seaweedfs/bin/weed
+fi
+
 # Says which tool is missing, and ends.
 require_tools() {
     local program

@@ -20,6 +20,8 @@ pub mod mysql;
 pub mod nats;
 pub mod network;
 pub mod note;
+#[cfg(feature = "bucket")]
+pub mod objects;
 pub mod operator;
 #[macro_use]
 pub mod place;

@@ -1,7 +1,8 @@
 //! Reads `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` and `azblob://ACCOUNT/CONTAINER/PREFIX`.
 
-use crate::store::url::StoreUrl;
+use crate::store::url::{StoreUrl, TlsFiles};
 use std::fmt;
+use std::path::PathBuf;
 
 /// Whose interface a bucket has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct Address {
     pub profile: Option<String>,
     /// Whether the bucket is named in the path, and not in the name of the host.
     pub path_style: bool,
+    /// With the authorities to trust instead of the system's, if it names some.
+    pub tls: TlsFiles,
 }
 
 /// The longest prefix: with the longest shard behind it, a name has less than 1024 bytes.
@@ -70,8 +73,8 @@ impl Address {
         let kind = Kind::of(scheme);
         let scheme = kind.scheme();
         let known: &[&str] = match kind {
-            Kind::S3 => &["endpoint", "path_style", "profile", "region"],
-            Kind::Gcs | Kind::Azure => &["endpoint"],
+            Kind::S3 => &["ca", "endpoint", "path_style", "profile", "region"],
+            Kind::Gcs | Kind::Azure => &["ca", "endpoint"],
         };
         let form = match kind {
             Kind::S3 | Kind::Gcs => "BUCKET/PREFIX",
@@ -112,7 +115,11 @@ impl Address {
             return Err(format!("the endpoint of {scheme}:// takes no login: leave credentials to the environment"));
         }
         let (region, profile) = (url.take("region"), url.take("profile"));
-        Ok(Self { kind, account, bucket, prefix, endpoint, region, profile, path_style })
+        let tls = TlsFiles { ca: url.take("ca").map(PathBuf::from), ..TlsFiles::default() };
+        if tls.ca.is_some() && endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://")) {
+            return Err(format!("the option ca of {scheme}:// is for TLS: write endpoint=https://HOST"));
+        }
+        Ok(Self { kind, account, bucket, prefix, endpoint, region, profile, path_style, tls })
     }
 }
 
@@ -149,6 +156,8 @@ mod tests {
         let read = Address::read("s3", "//locks/a/b/?region=x&endpoint=http%3A%2F%2Fh:1&path_style=false").unwrap();
         assert_eq!((read.bucket.as_str(), read.prefix.as_str(), read.path_style), ("locks", "a/b/", false));
         assert_eq!((read.region.as_deref(), read.endpoint.as_deref()), (Some("x"), Some("http://h:1")));
+        let read = Address::read("s3", "//locks?endpoint=https://h&ca=/a.pem").unwrap();
+        assert_eq!(read.tls.ca, Some("/a.pem".into()));
         let read = Address::read("azblob", "//account/container/p").unwrap();
         assert_eq!((read.account.as_str(), read.bucket.as_str(), read.prefix.as_str()), ("account", "container", "p/"));
         assert_eq!(read.to_string(), "azblob://account/container/p/");
@@ -168,6 +177,7 @@ mod tests {
             ("s3", "//b/a b"),
             ("s3", "//b?path_style=yes"),
             ("s3", "//b?endpoint=http://u:p@h"),
+            ("s3", "//b?ca=/a.pem&endpoint=http://h"),
             ("gs", "//b?region=x"),
             ("azblob", "//account"),
             ("azblob", "//account/"),

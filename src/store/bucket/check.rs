@@ -6,21 +6,19 @@
 //! check tries each one.
 
 use super::address::Kind;
+use super::failure::MOST_SIGNATURE_AGE_SECONDS;
 use super::notes::{NOTES, STANDBYS};
 use super::objects::{Condition, Outcome, unique};
 use super::record::{Found, MARKER, name_of};
 use super::trial::{self, Trial};
 use super::{Bucket, MOST_ATTEMPTS, list, term};
-use crate::lease::{Candidate, Shard, Term, show};
+use crate::lease::{Candidate, Shard, Term};
 use crate::store::server_clock::{Wait, with_drift};
+use crate::store::server_time::{self, ServerTime};
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, parallel, round_trip,
 };
 use crate::time::{BootInstant, millis};
-use std::time::Duration;
-
-/// The clock error of a host, in seconds, from which a check warns: S3 will soon refuse its signatures.
-const MOST_WALL_CLOCK_ERROR: i64 = 60;
 
 #[async_trait::async_trait]
 impl Administration for Bucket {
@@ -238,23 +236,7 @@ fn judge_lifecycle(answer: &str) -> Finding {
 async fn check_clock(store: &Bucket, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let objects = &store.objects;
     let (_, time) = round_trip::measure(|| objects.get(MARKER)).await?;
-    let Some(bounds) = objects.clock().bounds(BootInstant::now()) else {
-        findings.push(Finding::doubtful(format!(
-            "a round trip takes {time:.1?}; answers have no Date, so a crashed leader's lease ends when its record stood \
-             unchanged for all of it"
-        )));
-        return Ok(());
-    };
-    let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
-    findings
-        .push(Finding::good(format!("a round trip takes {time:.1?}; the server's clock is known to within {width}")));
-    if let Some(seconds) = objects.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {
-        let direction = if seconds > 0 { "ahead of" } else { "behind" };
-        findings.push(Finding::doubtful(format!(
-            "this machine's clock is {} s {direction} the server's: signatures that are 900 s off are refused",
-            seconds.abs()
-        )));
-    }
+    findings.extend(server_time::check(objects, time, "the server's", MOST_SIGNATURE_AGE_SECONDS));
     Ok(())
 }
 

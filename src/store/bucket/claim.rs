@@ -6,7 +6,8 @@ use super::objects::{Condition, Outcome};
 use super::record::{Found, Lease, Record, shard_key};
 use super::{Bucket, MOST_ATTEMPTS, term};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::server_clock::{FIRST_GUESS, Wait, with_drift};
+use crate::store::server_clock::{Wait, with_drift};
+use crate::store::server_time::ServerTime;
 use crate::store::{
     Claim, Doubt, ErrorKind, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError,
 };
@@ -73,7 +74,7 @@ impl Leases for Bucket {
                 return Ok(Renewed::alone(Renewal::Overtaken));
             }
             let sent = BootInstant::now();
-            lease.prolong(sequence, candidate.lease, self.expiry(sent, candidate.lease));
+            lease.prolong(sequence, candidate.lease, self.objects.expiry(sent, candidate.lease));
             draft.term = term.0;
             let is_written = self.write(shard, &draft, Condition::Unchanged(&version)).await?;
             if is_written && self.is_settled(sent) {
@@ -113,14 +114,6 @@ impl Leases for Bucket {
 }
 
 impl Bucket {
-    /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
-    /// will show it.
-    pub(super) fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {
-        let guess = || self.objects.wall_clock_millis().saturating_add(millis(FIRST_GUESS));
-        let now = self.objects.clock().bounds(sent).map_or_else(guess, |bounds| bounds.upper);
-        now.saturating_add(millis(lease))
-    }
-
     /// Whether no answer since `sent` contradicted what was known of the server's clock then. If one did, the expiry
     /// that was written may be too early, and has to be written again.
     fn is_settled(&self, sent: BootInstant) -> bool {
@@ -200,7 +193,7 @@ impl Bucket {
         draft.forgotten = false;
         let sent = BootInstant::now();
         let since_millis = self.objects.wall_clock_millis();
-        draft.lease = Some(Lease::new(candidate, self.expiry(sent, candidate.lease), since_millis));
+        draft.lease = Some(Lease::new(candidate, self.objects.expiry(sent, candidate.lease), since_millis));
         let condition = version.as_ref().map_or(Condition::Absent, Condition::Unchanged);
         if !self.write(shard, &draft, condition).await? || !self.is_settled(sent) {
             return Ok(None);
@@ -213,7 +206,7 @@ impl Bucket {
         let was_deleted = draft.led_ms == 0 && led.is_some();
         let longest = led.unwrap_or_default().max(candidate.lease);
         if was_deleted {
-            // The shard was led before its object began: somebody deleted an earlier one.
+            // The shard was led before its object began: an earlier one was deleted.
             let dead_at = BootInstant::now().plus(with_drift(longest));
             let start = start_after.map_or(dead_at, |start| start.max(dead_at));
             start_after = Some(start);

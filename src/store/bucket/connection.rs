@@ -16,8 +16,9 @@ use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
 use crate::store::aws::{self, Account, BySchemeClient};
-use crate::store::error::innermost;
+use crate::store::error::{causes, innermost};
 use crate::store::server_clock::Clock;
+use crate::store::server_time;
 use crate::store::tls;
 use crate::store::url::TlsFiles;
 use crate::time::BootInstant;
@@ -33,7 +34,7 @@ use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector a
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential};
-use object_store::azure::MicrosoftAzureBuilder;
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpService,
 };
@@ -44,6 +45,7 @@ use rustls::pki_types::ServerName;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -54,12 +56,16 @@ use url::Url;
 
 /// The most bytes of the headers of an answer.
 const MOST_HEADERS: usize = 64 << 10;
-/// How long credentials are used that name no end. They may be replaced in a file meanwhile.
+/// How long credentials are used that name no end.
 const CREDENTIALS_LAST: Duration = Duration::from_mins(10);
 /// How long before their end other credentials are asked for.
 const CREDENTIALS_AHEAD: Duration = Duration::from_mins(2);
 /// The region of servers that have none, such as MinIO.
 const ANY_REGION: &str = "us-east-1";
+
+/// The account of Azurite, Microsoft's emulator, and the key that Microsoft publishes for it.
+const EMULATED: &str = "devstoreaccount1";
+const EMULATORS_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// The clients of one bucket.
 pub struct Clients {
@@ -89,7 +95,7 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
         StoreError::misconfigured(format!("cannot use {address} in {}: {}", kind.name(), innermost(&error)))
     };
     // Callers bound it too, but their messages can say less.
-    let wire = |host: Option<String>| Wire::new(request_timeout - request_timeout / 20, host);
+    let wire = |host: Option<String>| Wire::new(request_timeout - request_timeout / 20, host, &address.tls);
     match kind {
         Kind::S3 => {
             let account = Account { region: address.region.clone(), profile: address.profile.clone(), endpoint };
@@ -126,6 +132,10 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
             if let Some(base) = &base {
                 builder = builder.with_endpoint(base.clone()).with_allow_http(true);
             }
+            let is_local = endpoint.as_ref().is_some_and(aws::is_loopback);
+            if is_local && address.account == EMULATED && !knows_a_login(&builder) {
+                builder = builder.with_access_key(EMULATORS_KEY);
+            }
             let client = Arc::new(builder.build().map_err(unusable)?);
             let server = named(kind, endpoint.as_ref().map(origin).as_deref());
             Ok(Clients { objects: Arc::clone(&client) as _, pages: client, signer: None, wire, server })
@@ -160,7 +170,12 @@ async fn s3(
         // One request for each deletion: that for many is not known everywhere.
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!address.path_style)
-        .with_credentials(Arc::new(Credentials::new(shared.credentials_provider())))
+        .with_credentials(Arc::new(Credentials {
+            state: tokio::sync::Mutex::new(State { chain: shared.credentials_provider(), known: None }),
+            refused: Arc::clone(&wire.refused),
+            account: account.clone(),
+            request_timeout,
+        }))
         .with_retry(no_retries())
         .with_http_connector(wire.clone());
     if let Some(endpoint) = &account.endpoint {
@@ -182,6 +197,12 @@ async fn s3(
     Ok(Clients { objects: Arc::clone(&shared) as _, pages: shared, signer: Some(client), wire, server })
 }
 
+/// Whether the environment says how to log in.
+fn knows_a_login(builder: &MicrosoftAzureBuilder) -> bool {
+    use AzureConfigKey::{AccessKey, ClientSecret, SasKey, Token};
+    [AccessKey, ClientSecret, SasKey, Token].iter().any(|key| builder.get_config_value(key).is_some())
+}
+
 /// Scheme, host and port.
 fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
@@ -196,10 +217,20 @@ fn no_retries() -> RetryConfig {
 }
 
 /// Credentials from the SDK's chain. The library asks for them with each request.
-#[derive(Debug)]
+///
+/// The hazard: they may be replaced before the end that they name, or name none, and the chain reads a file only once. So
+/// after an answer that refuses them, the next request asks another chain.
 struct Credentials {
+    state: tokio::sync::Mutex<State>,
+    /// An answer has refused the credentials that are known.
+    refused: Arc<AtomicBool>,
+    account: Account,
+    request_timeout: Duration,
+}
+
+struct State {
     chain: Option<SharedCredentialsProvider>,
-    known: tokio::sync::Mutex<Option<Known>>,
+    known: Option<Known>,
 }
 
 struct Known {
@@ -208,15 +239,9 @@ struct Known {
     ends: SystemTime,
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(secret)")
-    }
-}
-
-impl Credentials {
-    fn new(chain: Option<SharedCredentialsProvider>) -> Self {
-        Self { chain, known: tokio::sync::Mutex::default() }
     }
 }
 
@@ -225,13 +250,20 @@ impl CredentialProvider for Credentials {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let mut known = self.known.lock().await;
+        let State { chain, known } = &mut *self.state.lock().await;
         let now = SystemTime::now();
+        if self.refused.swap(false, Ordering::Relaxed) {
+            *known = None;
+            let http = SharedHttpClient::new(BySchemeClient::default());
+            if let Ok(Some(shared)) = aws::load(http, &self.account, self.request_timeout).await {
+                *chain = shared.credentials_provider();
+            }
+        }
         if let Some(known) = known.as_ref().filter(|known| now < known.use_until) {
             return Ok(Arc::clone(&known.credential));
         }
         let none = |cause: NoCredentials| object_store::Error::Generic { store: "S3", source: Box::new(cause) };
-        let chain = self.chain.as_ref().ok_or_else(|| none(NoCredentials::absent("there are none")))?;
+        let chain = chain.as_ref().ok_or_else(|| none(NoCredentials::absent("there are none")))?;
         let found = match chain.provide_credentials().await {
             Ok(found) => found,
             Err(error) => {
@@ -263,6 +295,8 @@ pub struct Wire {
     /// The host whose dates count. None: all of them.
     host: Option<String>,
     clock: Arc<Mutex<Clock>>,
+    /// An answer has refused the credentials that are known.
+    refused: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Wire {
@@ -278,15 +312,15 @@ impl HttpConnector for Wire {
 }
 
 impl Wire {
-    fn new(bound: Duration, host: Option<String>) -> Self {
+    fn new(bound: Duration, host: Option<String>, files: &TlsFiles) -> Self {
         let mut network = Network::new();
         network.enforce_http(false);
         network.set_nodelay(true);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .http1_max_buf_size(MOST_HEADERS)
-            .build(Connector { network, tls: Arc::default() });
-        Self { client, bound, host, clock: Arc::default() }
+            .build(Connector { network, files: files.clone(), tls: Arc::default() });
+        Self { client, bound, host, clock: Arc::default(), refused: Arc::default() }
     }
 
     /// The server's clock, as far as the answers up to now show it.
@@ -299,9 +333,8 @@ impl Wire {
         if self.host.as_ref().is_some_and(|host| asked.host() != Some(host)) {
             return;
         }
-        let date = answer.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-        if let Some(date) = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()) {
-            self.clock.lock().sample(date.as_secs(), sent, received);
+        if let Some(date) = answer.get(DATE).and_then(|date| server_time::date(date.to_str().ok()?)) {
+            self.clock.lock().sample(date, sent, received);
         }
     }
 
@@ -338,7 +371,11 @@ impl Wire {
 /// A request without an answer. What was refused by the network was never sent.
 fn undelivered(error: &ClientError) -> HttpError {
     let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
-    HttpError::new(kind, io::Error::other(innermost(error)))
+    // TLS that cannot be set up is not the network's fault.
+    match causes(error).find_map(|cause| cause.downcast_ref::<StoreError>()) {
+        Some(without) => HttpError::new(kind, without.clone()),
+        None => HttpError::new(kind, io::Error::other(innermost(error))),
+    }
 }
 
 #[async_trait::async_trait]
@@ -357,6 +394,9 @@ impl HttpService for Wire {
             })
             .filter(|refusal| !refusal.is_a_condition());
         if let Some(refusal) = refusal {
+            if refusal.is_of_credentials() {
+                self.refused.store(true, Ordering::Relaxed);
+            }
             return Err(HttpError::new(HttpErrorKind::Unknown, refusal));
         }
         let mut answer = HttpResponse::new(body.into());
@@ -370,6 +410,7 @@ impl HttpService for Wire {
 #[derive(Clone)]
 struct Connector {
     network: Network,
+    files: TlsFiles,
     tls: Arc<OnceLock<Result<TlsConnector, StoreError>>>,
 }
 
@@ -396,7 +437,7 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let tls = (uri.scheme_str() == Some("https")).then(|| {
-            let made = || tls::client_config(&TlsFiles::default()).map(|config| TlsConnector::from(Arc::new(config)));
+            let made = || tls::client_config(&self.files).map(|config| TlsConnector::from(Arc::new(config)));
             self.tls.get_or_init(made).clone()
         });
         let host = uri.host().unwrap_or_default();

@@ -7,6 +7,7 @@
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
 use crate::store::error::{causes, in_short, innermost};
+use crate::store::server_time::wrong_wall_clock;
 use aws_credential_types::provider::error::CredentialsError;
 use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error;
@@ -24,7 +25,7 @@ pub struct Place<'a> {
 }
 
 /// S3 refuses a signature that is older or newer than this.
-const MOST_SIGNATURE_AGE_SECONDS: i64 = 900;
+pub const MOST_SIGNATURE_AGE_SECONDS: i64 = 900;
 
 /// An answer that is neither a success nor a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,12 +74,20 @@ impl Refusal {
             || (self.status == 404 && self.message.contains("bucket does not exist"))
     }
 
-    /// Whether a condition of the request failed, or the object that it names is absent.
+    /// Whether other credentials may be accepted.
+    pub fn is_of_credentials(&self) -> bool {
+        const CODES: [&str; 5] =
+            ["ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired"];
+        CODES.contains(&self.code.as_str())
+    }
+
+    /// Whether a condition of the request failed, or the object that it names is absent. Any web server may say 404, so
+    /// that counts only with a code that says what is absent.
     pub fn is_a_condition(&self) -> bool {
         let of_the_bucket = self.code.starts_with("BlobImmutable") || self.code.starts_with("Container");
         match self.status {
             304 | 412 => true,
-            404 => !self.is_without_bucket(),
+            404 => !self.code.is_empty() && !self.is_without_bucket(),
             409 => !of_the_bucket,
             _ => false,
         }
@@ -112,6 +121,11 @@ impl fmt::Display for NoCredentials {
 
 impl Error for NoCredentials {}
 
+/// Whether an answer had no end.
+pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
+    found::<TooLong>(error).is_some()
+}
+
 fn found<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     causes(error).find_map(|cause| cause.downcast_ref())
 }
@@ -119,7 +133,7 @@ fn found<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a
 /// An error of `action` (`s3:PutObject`), other than a condition that failed.
 pub fn failure(place: &Place<'_>, action: &str, error: &(dyn Error + 'static)) -> StoreError {
     let Place { server, .. } = place;
-    if found::<TooLong>(error).is_some() {
+    if is_too_long(error) {
         return StoreError::unknown(allowance::complaint(server, "an object store", MOST));
     }
     if let Some(NoCredentials { misconfigured, cause }) = found(error) {
@@ -136,7 +150,7 @@ pub fn failure(place: &Place<'_>, action: &str, error: &(dyn Error + 'static)) -
         return refused(place, action, refusal);
     }
     if let Some(without) = found::<StoreError>(error) {
-        return StoreError::not_applied(format!("cannot reach {server}: {without}"));
+        return StoreError { message: format!("cannot reach {server}: {without}"), ..without.clone() };
     }
     let Some(undelivered) = found::<HttpError>(error) else {
         return StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)));
@@ -160,12 +174,10 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
         (403, "RequestTimeTooSkewed" | "AuthenticationFailed" | "SignatureDoesNotMatch")
             if wall_clock_error.is_some_and(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS) =>
         {
-            let seconds = wall_clock_error.unwrap_or_default();
-            let direction = if seconds > 0 { "ahead of" } else { "behind" };
+            let wrong = wrong_wall_clock(wall_clock_error.unwrap_or_default(), "the server's");
             StoreError::denied(format!(
-                "{server} denied {action} on {bucket}: this machine's clock is {} s {direction} the server's, and a \
-                 signature counts for {MOST_SIGNATURE_AGE_SECONDS} s: set the clock",
-                seconds.abs()
+                "{server} denied {action} on {bucket}: {wrong}, and a signature counts for \
+                 {MOST_SIGNATURE_AGE_SECONDS} s: set the clock"
             ))
         }
         (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
@@ -178,6 +190,9 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
         }
         (501, _) => StoreError::misconfigured(format!(
             "{server} does not know {action} with a condition, which {bucket} needs: use another server ({said})"
+        )),
+        (404 | 405, "") => StoreError::misconfigured(format!(
+            "{server} answered {action} on {bucket} as a web server does: is it an object store? ({said})"
         )),
         (429, _) | (503, "SlowDown" | "ServerBusy" | "TooManyRequests") => {
             StoreError::not_applied(format!("{server} turned {action} on {bucket} away: {said}"))
@@ -223,6 +238,7 @@ mod tests {
             (404, "<Code>NoSuchBucket</Code>", ErrorKind::Misconfigured),
             (301, "<Code>PermanentRedirect</Code>", ErrorKind::Misconfigured),
             (501, "<Code>NotImplemented</Code>", ErrorKind::Misconfigured),
+            (404, "<html>Not Found</html>", ErrorKind::Misconfigured),
         ] {
             assert_eq!(error(status, body).kind, kind, "{status} {body}");
         }
@@ -236,6 +252,7 @@ mod tests {
             (409, "<Code>BlobImmutableDueToPolicy</Code>", false),
             (404, "<Code>NoSuchKey</Code>", true),
             (404, "<Code>NoSuchBucket</Code>", false),
+            (404, "<html>Not Found</html>", false),
             (403, "", false),
         ] {
             assert_eq!(Refusal::read(status, None, body.as_bytes()).is_a_condition(), is_condition, "{status} {body}");

@@ -9,7 +9,7 @@ use crate::lease::Shard;
 use crate::store::{EachPage, ErrorKind, Holder, Report, StoreError, parallel};
 use crate::time::BootInstant;
 
-/// How many shards are read before they are told.
+/// How many shards are read before they are reported.
 const PAGE: usize = 256;
 
 pub async fn list_in_pages(store: &Bucket, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
@@ -24,9 +24,9 @@ pub async fn list_in_pages(store: &Bucket, prefix: &str, each: &mut EachPage<'_>
         });
         let mut reports = parallel::answers(looks).await?;
         reports.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let told: Vec<_> = reports.into_iter().filter_map(|(shard, report)| Some((shard, report?))).collect();
-        if !told.is_empty() {
-            each(told);
+        let listed: Vec<_> = reports.into_iter().filter_map(|(shard, report)| Some((shard, report?))).collect();
+        if !listed.is_empty() {
+            each(listed);
         }
     }
     Ok(())

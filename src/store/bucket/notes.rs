@@ -14,6 +14,7 @@ use super::record::{Found, Kept, Record, name_of, shard_of};
 use super::{Bucket, MOST_ATTEMPTS};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::server_time::ServerTime;
 use crate::store::{Note, Notes, Page, StoreError, parallel};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -138,12 +139,8 @@ impl Bucket {
             self.keep_note(key, None);
             return Ok(None);
         };
-        let leaf: Leaf = serde_json::from_slice(&bytes).map_err(|_| {
-            StoreError::misconfigured(format!(
-                "the object {}{key} was written by something else: delete it, or use another prefix",
-                self.objects.name
-            ))
-        })?;
+        let leaf: Leaf =
+            serde_json::from_slice(&bytes).map_err(|error| self.objects.foreign(key, &error.to_string()))?;
         let standing = Standing { note: leaf.note, version };
         self.keep_note(key, None);
         Ok(Some(standing))
@@ -204,7 +201,7 @@ impl Bucket {
                 if is_fresh {
                     return Ok(false);
                 }
-                // Somebody else may have written it since.
+                // Another process may have written it since.
                 continue;
             }
             if draft.is_none() && expected.is_none() && is_fresh {
@@ -230,7 +227,7 @@ impl Bucket {
 
     fn kept(&self, draft: &Note) -> Kept {
         // The end is counted from when the store receives it.
-        let now_millis = self.expiry(BootInstant::now(), Duration::ZERO);
+        let now_millis = self.objects.expiry(BootInstant::now(), Duration::ZERO);
         Kept::new(draft, now_millis)
     }
 }

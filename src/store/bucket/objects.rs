@@ -2,7 +2,7 @@
 //!
 //! The hazards: S3 names a version of an object by the MD5 of its bytes, so an object that gets the same bytes again
 //! has an old version again, and a late write could apply over it. So each write contains a random text
-//! ([`unique`]). And a lost race is told in several ways: `412`, `409`, `304`, and `404` for an object that is gone. All
+//! ([`unique`]). And servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is gone. All
 //! of them mean the same here: look again.
 
 use super::address::{Address, Kind};
@@ -10,8 +10,9 @@ use super::connection::{self, Clients};
 use super::failure::{self, Place};
 use crate::lease::Session;
 use crate::store::StoreError;
+use crate::store::allowance::MOST;
 use crate::store::server_clock::{Clock, WallClock};
-use crate::time::{BootInstant, millis};
+use crate::store::server_time::ServerTime;
 use bytes::Bytes;
 use http::Method;
 use object_store::list::PaginatedListOptions;
@@ -73,6 +74,16 @@ pub fn unique() -> Result<String, StoreError> {
     Ok(random.as_str().to_owned())
 }
 
+impl ServerTime for Objects {
+    fn clock(&self) -> Clock {
+        self.clients.wire.clock()
+    }
+
+    fn wall_clock_millis(&self) -> u64 {
+        (self.wall_clock)()
+    }
+}
+
 impl Objects {
     pub async fn open(address: &Address, request_timeout: Duration, wall_clock: WallClock) -> Result<Self, StoreError> {
         let clients = connection::connect(address, request_timeout).await?;
@@ -86,35 +97,6 @@ impl Objects {
 
     pub fn kind(&self) -> Kind {
         self.kind
-    }
-
-    pub fn clock(&self) -> Clock {
-        self.clients.wire.clock()
-    }
-
-    pub fn wall_clock_millis(&self) -> u64 {
-        (self.wall_clock)()
-    }
-
-    /// The upper bound of the server's clock at an instant; our wall clock's guess if its answers have no date.
-    pub fn server_millis(&self, at: BootInstant) -> u64 {
-        self.clock().bounds(at).map_or_else(
-            || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),
-            |bounds| bounds.upper,
-        )
-    }
-
-    /// The lower bound of the server's clock; our wall clock's guess if its answers have no date.
-    pub fn least_server_millis(&self) -> u64 {
-        let bounds = self.clock().bounds(BootInstant::now());
-        bounds.map_or_else(|| self.wall_clock_millis(), |bounds| bounds.lower)
-    }
-
-    /// How far our wall clock is ahead of the server's, in seconds.
-    pub fn wall_clock_error(&self) -> Option<i64> {
-        let bounds = self.clock().bounds(BootInstant::now())?;
-        let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);
-        i64::try_from((i128::from(self.wall_clock_millis()) - middle) / 1000).ok()
     }
 
     fn path(&self, key: &str) -> Path {
@@ -143,11 +125,22 @@ impl Objects {
         failure::failure(&place, &self.action(of_s3), error)
     }
 
+    /// The error of an object that is not ours. `why` is how that shows.
+    pub fn foreign(&self, key: &str, why: &str) -> StoreError {
+        let name = &self.name;
+        StoreError::misconfigured(format!(
+            "the object {name}{key} was written by something else ({why}): delete it, or use another prefix"
+        ))
+    }
+
     /// Reads an object; strongly consistent. None if there is none.
     pub async fn get(&self, key: &str) -> Result<Option<(Bytes, Version)>, StoreError> {
         let answer = match self.clients.objects.get(&self.path(key)).await {
             Ok(answer) => answer,
             Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) if failure::is_too_long(&error) => {
+                return Err(self.foreign(key, &format!("it has more than {} MiB", MOST >> 20)));
+            }
             Err(error) => return Err(self.failure("GetObject", &error)),
         };
         let version = Version(UpdateVersion { e_tag: answer.meta.e_tag.clone(), version: answer.meta.version.clone() });
@@ -205,11 +198,17 @@ impl Objects {
     /// the end of this page, None at the end of the list.
     pub async fn list(&self, prefix: &str, from: Option<String>) -> Result<(Vec<Listed>, Option<String>), StoreError> {
         let whole = format!("{}{prefix}", self.prefix);
+        let mut asked = whole.as_str();
+        if self.kind == Kind::Azure {
+            // The library leaves out the object whose name is the prefix itself.
+            asked = asked.get(..asked.len().saturating_sub(1)).unwrap_or_default();
+        }
         let options =
             PaginatedListOptions { max_keys: Some(PAGE), page_token: from, ..PaginatedListOptions::default() };
-        let page = self.clients.pages.list_paginated(Some(&whole), options).await;
+        let page = self.clients.pages.list_paginated(Some(asked), options).await;
         let page = page.map_err(|error| self.failure("ListBucket", &error))?;
-        let listed = page.result.objects.into_iter().filter_map(|object| {
+        let found = page.result.objects.into_iter().filter(|object| object.location.as_ref().starts_with(&whole));
+        let listed = found.filter_map(|object| {
             let key = object.location.as_ref().strip_prefix(&self.prefix)?.to_owned();
             Some(Listed { key, written: object.last_modified.into() })
         });

@@ -8,6 +8,7 @@ use super::objects::{Version, unique};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::notes::Note;
 use crate::store::server_clock::{Clock, Wait, left_of_lease, with_drift};
+use crate::store::server_time::Moment;
 use crate::store::{Holder, StoreError};
 use crate::time::{BootInstant, millis};
 use serde::{Deserialize, Serialize};
@@ -252,13 +253,13 @@ impl Snapshot {
         self.term == term && self.lease == *lease
     }
 
-    /// Time until another candidate may have the lease; zero if it may now. `read_sent` is when the read was sent that
-    /// last showed it unchanged.
-    pub fn expires_in(&self, clock: &Clock, read_sent: BootInstant, now: BootInstant) -> Duration {
+    /// Time until another candidate may have the lease; zero if it may now.
+    pub fn expires_in(&self, clock: &Clock, moment: Moment) -> Duration {
         if self.expired {
             return Duration::ZERO;
         }
-        left_of_lease(clock, self.lease.duration(), self.lease.expires_ms, read_sent.since(self.since), now)
+        let stood = moment.read_sent.since(self.since);
+        left_of_lease(clock, self.lease.duration(), self.lease.expires_ms, stood, moment.now, moment.wall_millis)
     }
 }
 
@@ -315,13 +316,15 @@ mod tests {
     fn a_lease_expires_by_the_servers_clock_or_after_standing_unchanged() {
         let lease = record((EPOCH + 20) * 1000).lease.unwrap();
         let at = |seconds: u64| BootInstant::from_nanos(seconds * 1_000_000_000);
+        let moment =
+            |seconds| Moment { read_sent: at(seconds), now: at(seconds), wall_millis: (EPOCH + seconds) * 1000 };
         let snapshot = Snapshot::first(9, lease, at(10));
         let mut clock = Clock::default();
         clock.sample(EPOCH + 10, at(10), at(10));
-        assert!(!snapshot.expires_in(&clock, at(19), at(19)).is_zero());
-        assert!(snapshot.expires_in(&clock, at(21), at(21)).is_zero());
-        assert!(!snapshot.expires_in(&Clock::default(), at(25), at(25)).is_zero());
-        assert!(snapshot.expires_in(&Clock::default(), at(26), at(26)).is_zero());
+        assert!(!snapshot.expires_in(&clock, moment(19)).is_zero());
+        assert!(snapshot.expires_in(&clock, moment(21)).is_zero());
+        assert!(!snapshot.expires_in(&Clock::default(), moment(25)).is_zero());
+        assert!(snapshot.expires_in(&Clock::default(), moment(26)).is_zero());
     }
 
     #[test]
@@ -338,7 +341,8 @@ mod tests {
                     assert_eq!(Record { write: record.write.clone(), ..again }, *record);
                     let now = BootInstant::from_nanos(source.next() >> 8);
                     if let Some(lease) = &record.lease {
-                        let left = Snapshot::first(1, lease.clone(), now).expires_in(&Clock::default(), now, now);
+                        let left = Snapshot::first(1, lease.clone(), now)
+                            .expires_in(&Clock::default(), Moment { read_sent: now, now, wall_millis: 0 });
                         assert_eq!(left, with_drift(lease.duration()));
                     }
                     let note = record.orders.as_ref().and_then(|orders| orders.note(source.number()));

@@ -1,10 +1,10 @@
 //! Terms, and how long a new leader has to wait for a tree that may still run.
 //!
-//! The hazard: an object that is absent does not say why. Its shard is new, or somebody deleted it: an operator, a
-//! lifecycle rule, or whoever emptied the bucket. After a deletion its holder may not know yet, and its tree runs until
-//! its deadline. So each shard that was led has a second object, the led mark, with the longest lease that it had, and
-//! the bucket has a marker that says since when it remembers. Both may be deleted as well, all at once: then there is no
-//! marker, and nobody leads until an operator has run `leaderctl store init`, which writes a new one.
+//! The hazard: an object that is absent does not say why. Its shard is new, or the object was deleted: by an operator,
+//! by a lifecycle rule, or with all the others of the bucket. After a deletion its holder may not know yet, and its tree
+//! runs until its deadline. So each shard that was led has a second object, the led mark, with the longest lease that it
+//! had, and the bucket has a marker that says since when it remembers. Both may be deleted as well, all at once: then
+//! there is no marker, and nobody leads until an operator has run `leaderctl store init`, which writes a new one.
 
 use super::objects::{Condition, Outcome, unique};
 use super::record::{MARKER, led_key};
@@ -12,6 +12,7 @@ use super::{Bucket, MOST_ATTEMPTS};
 use crate::lease::{Candidate, Shard};
 use crate::store::StoreError;
 use crate::store::server_clock::{Wait, with_drift};
+use crate::store::server_time::ServerTime;
 use crate::time::{BootInstant, millis};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
@@ -84,7 +85,7 @@ fn marker_bytes(created_ms: u64) -> Result<Vec<u8>, StoreError> {
     Ok(serde_json::to_vec(&Marker { what, write: unique()?, created_ms }).expect("a marker is plain data"))
 }
 
-/// Marks that the bucket remembers from now on, if nobody has done that meanwhile.
+/// Marks that the bucket remembers from now on, unless there is a marker already.
 pub async fn mark(store: &Bucket) -> Result<(), StoreError> {
     let created = store.objects.server_millis(BootInstant::now());
     store.objects.put(MARKER, marker_bytes(created)?, Condition::Absent).await.map(drop)

@@ -2,7 +2,7 @@
 //!
 //! The hazard: a server may ignore a condition, or compare and write in two steps that others come between. The second
 //! kind looks right until two candidates race, and then both lead. So many writers replace the same version of an
-//! object at the same time, again and again. Exactly one may be told that it did. A server whose threads run on several
+//! object at the same time, again and again. Exactly one may succeed. A server whose threads run on several
 //! processors fails within a few races. One that fails in one race of a hundred may pass.
 
 use super::Bucket;
@@ -15,7 +15,7 @@ const LANES: usize = 4;
 const WRITERS: usize = 8;
 /// Races for each, one after another.
 const ROUNDS: usize = 16;
-/// Races of a lane in which the server may fail to answer somebody.
+/// Races of a lane in which the server may fail to answer a writer.
 const MOST_FAILURES: usize = 4;
 
 /// How a trial ended.

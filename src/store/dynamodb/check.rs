@@ -5,12 +5,14 @@
 //! leases that are held. And a missing permission shows only when it is needed, so the check tries each one.
 
 use super::claim::unchanged;
+use super::failure::MOST_SIGNATURE_AGE_SECONDS;
 use super::list::report;
 use super::record::{Item, LOCK, Record, n, number, partition};
 use super::table::{Expression, Key, Outcome, Table, lock_key, marker_key};
 use super::{DynamoDb, MOST_ATTEMPTS, list, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term, show};
 use crate::store::server_clock::FIRST_GUESS;
+use crate::store::server_time::{self, ServerTime};
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, Verdict, parallel, round_trip,
 };
@@ -34,8 +36,6 @@ const TTL: &str = "ttl";
 /// Our attributes with numbers that are not a time at which an item may be deleted.
 const OUR_OTHER_NUMBERS: [&str; 9] =
     ["beat", "term", "leaseMs", "expiresMs", "pid", "sinceMs", "waitUntilMs", "waitMs", "createdMs"];
-/// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
-const MOST_WALL_CLOCK_ERROR: i64 = 60;
 /// When scratch items expire that the check may not delete.
 const SCRATCH_SECONDS: u64 = 600;
 
@@ -207,7 +207,7 @@ impl DynamoDb {
         let give_up = BootInstant::now().plus(FIRST_GUESS);
         loop {
             let now = BootInstant::now();
-            match self.table.watch.clock().bounds(now).map(|bounds| bounds.lower) {
+            match self.table.clock().bounds(now).map(|bounds| bounds.lower) {
                 Some(least) if least >= term.0 => return true,
                 Some(_) if now < give_up => tokio::time::sleep(MOMENT).await,
                 Some(_) | None => return false,
@@ -463,22 +463,7 @@ async fn check_clock(table: &Table, findings: &mut Vec<Finding>) -> Result<(), S
              init writes it",
         ),
     });
-    let Some(bounds) = table.watch.clock().bounds(BootInstant::now()) else {
-        findings.push(Finding::doubtful(format!(
-            "a round trip takes {time:.1?}; answers have no Date, so a crashed leader's lease ends when its record stood \
-             unchanged for all of it"
-        )));
-        return Ok(());
-    };
-    let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
-    findings.push(Finding::good(format!("a round trip takes {time:.1?}; DynamoDB's clock is known to within {width}")));
-    if let Some(seconds) = table.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {
-        let direction = if seconds > 0 { "ahead of" } else { "behind" };
-        findings.push(Finding::doubtful(format!(
-            "this machine's clock is {} s {direction} DynamoDB's: AWS refuses requests that were signed 300 s off",
-            seconds.abs()
-        )));
-    }
+    findings.extend(server_time::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use super::record::{Draft, Item, Record, ttl_of};
 use super::table::{Expression, Outcome, lock_key};
 use super::{DynamoDb, MOST_ATTEMPTS, Seen, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::server_clock::FIRST_GUESS;
+use crate::store::server_time::ServerTime;
 use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
@@ -120,17 +120,9 @@ enum Attempt {
 }
 
 impl DynamoDb {
-    /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
-    /// will show it.
-    pub(super) fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {
-        let guess = || self.table.wall_clock_millis().saturating_add(millis(FIRST_GUESS));
-        let now = self.table.watch.clock().bounds(sent).map_or_else(guess, |bounds| bounds.upper);
-        now.saturating_add(millis(lease))
-    }
-
     /// Whether the expiry that was written at `sent` is right by what is known now. `known` is false if it was a guess.
     fn is_right(&self, expires_millis: u64, known: bool, sent: BootInstant, lease: Duration) -> bool {
-        let clock = self.table.watch.clock();
+        let clock = self.table.clock();
         let now = BootInstant::now();
         // Earlier knowledge holds, unless this answer contradicted it: looking back from now only adds drift to it.
         if known && clock.settled(now, now.since(sent)) {
@@ -152,8 +144,8 @@ impl DynamoDb {
     /// One put: over nothing, over our own record, or over exactly the record that has expired.
     async fn attempt(&self, candidate: &Candidate, expired: Option<&Record>) -> Result<Attempt, StoreError> {
         let (sent, beat) = (BootInstant::now(), self.next_beat());
-        let known = self.table.watch.clock().bounds(sent).is_some();
-        let expires_millis = self.expiry(sent, candidate.lease);
+        let known = self.table.clock().bounds(sent).is_some();
+        let expires_millis = self.table.expiry(sent, candidate.lease);
         let after = expired.and_then(|record| record.ours.as_ref()).map(|ours| &ours.session);
         let since_millis = self.table.wall_clock_millis();
         let item = Draft { candidate, beat, expires_millis, since_millis, after }.item();
@@ -214,7 +206,7 @@ impl DynamoDb {
         sent: BootInstant,
     ) -> Result<(u64, Outcome), StoreError> {
         let beat = self.next_beat();
-        let expires_millis = self.expiry(sent, candidate.lease);
+        let expires_millis = self.table.expiry(sent, candidate.lease);
         let mut update = "SET #ttl = :ttl, #expiresMs = :expires, #leaseMs = :lease, #beat = :beat".to_owned();
         let mut condition = Expression::new(MINE)
             .mine(candidate, beat)

@@ -8,6 +8,7 @@ use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::aws::{self, Account};
 use crate::store::server_clock::Clock;
+use crate::store::server_time;
 use crate::time::BootInstant;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
@@ -22,7 +23,7 @@ use aws_smithy_runtime_api::client::interceptors::context::{
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::{ConfigBag, Storable, StoreReplace};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 use url::Url;
 
 /// Sees every request of a client leave and every answer arrive.
@@ -80,11 +81,10 @@ impl Intercept for Watch {
         bag: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let received = BootInstant::now();
-        let date = context.response().headers().get("date").and_then(|date| httpdate::parse_http_date(date).ok());
-        let date = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok());
+        let date = context.response().headers().get("date").and_then(server_time::date);
         if let (Some(date), Some(Sent(sent))) = (date, bag.load::<Sent>()) {
             let mut clock = self.shared.clock.lock();
-            clock.sample(date.as_secs(), *sent, received);
+            clock.sample(date, *sent, received);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
 use crate::store::error::{causes, in_short, innermost};
+use crate::store::server_time::wrong_wall_clock;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::error::Error;
@@ -123,12 +124,10 @@ fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<
         "InvalidSignatureException" | "SignatureDoesNotMatch" | "RequestExpired" | "RequestTimeTooSkewed"
             if place.wall_clock_error.is_some_and(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS) =>
         {
-            let seconds = place.wall_clock_error.unwrap_or_default();
-            let direction = if seconds > 0 { "ahead of" } else { "behind" };
+            let wrong = wrong_wall_clock(place.wall_clock_error.unwrap_or_default(), "DynamoDB's");
             StoreError::denied(format!(
-                "{server} denied {action} on table {table}: this machine's clock is {} s {direction} DynamoDB's, and a \
-                 signature counts for {MOST_SIGNATURE_AGE_SECONDS} s: set the clock",
-                seconds.abs()
+                "{server} denied {action} on table {table}: {wrong}, and a signature counts for \
+                 {MOST_SIGNATURE_AGE_SECONDS} s: set the clock"
             ))
         }
         _ if is_denial(code) => StoreError::denied(format!("{server} denied {action} on table {table}: {said}")),

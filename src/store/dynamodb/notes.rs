@@ -17,6 +17,7 @@ use super::record::{Item, PARTITION, n, number, partition, shard_of, text, ttl_o
 use super::table::{Expression, Key, Outcome, lock_key};
 use crate::lease::{Session, Shard};
 use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::server_time::ServerTime;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
@@ -153,12 +154,6 @@ fn stands(expected: Option<&str>, now_millis: u64) -> Expression {
 }
 
 impl DynamoDb {
-    /// The lower bound of the server's clock; our wall clock's guess if its answers have no date.
-    fn least_server_millis(&self) -> u64 {
-        let bounds = self.table.watch.clock().bounds(BootInstant::now());
-        bounds.map_or_else(|| self.table.wall_clock_millis(), |bounds| bounds.lower)
-    }
-
     /// Shows the leader, if there is one, that its orders have changed. They stand whether this succeeds or not.
     async fn stamp(&self, shard: &Shard) {
         let Ok(stamp) = Session::random() else { return };
@@ -177,7 +172,7 @@ impl DynamoDb {
         let text = AttributeValue::S(draft.text.clone());
         let mut item = Item::from([("pk".to_owned(), pk), ("sk".to_owned(), sk), ("text".to_owned(), text)]);
         if let Some(lasts) = draft.lasts {
-            let expires_millis = self.expiry(BootInstant::now(), lasts);
+            let expires_millis = self.table.expiry(BootInstant::now(), lasts);
             item.insert("expiresMs".to_owned(), n(expires_millis));
             item.insert("ttl".to_owned(), n(ttl_of(expires_millis.saturating_add(millis(TTL_SLACK)))));
         }
@@ -202,7 +197,7 @@ impl Notes for DynamoDb {
         let stamp = self.seen.lock().get(shard).and_then(|seen| seen.orders.as_ref()?.stamp.clone());
         let note = match self.table.get(key(shard, page), true).await? {
             // The answer has shown what time it is.
-            Some(item) => self.kept(shard, &item)?.note(self.least_server_millis()),
+            Some(item) => self.kept(shard, &item)?.note(self.table.least_server_millis()),
             None => None,
         };
         if *page == Page::Orders
@@ -223,11 +218,11 @@ impl Notes for DynamoDb {
         if expected.is_none() && draft.is_none() {
             return Ok(Notes::read(self, shard, page).await?.is_none());
         }
-        if self.table.watch.clock().bounds(BootInstant::now()).is_none() {
+        if self.table.clock().bounds(BootInstant::now()).is_none() {
             // No request has reached the server yet. Any answer shows what time it is.
             self.table.get(key(shard, page), true).await?;
         }
-        let condition = stands(expected, self.least_server_millis());
+        let condition = stands(expected, self.table.least_server_millis());
         let outcome = match draft {
             Some(draft) => self.table.put(self.note_item(shard, page, draft), condition).await,
             None => self.table.delete(key(shard, page), condition).await,
@@ -251,7 +246,7 @@ impl Notes for DynamoDb {
                 .text(":prefix", &format!("{PARTITION}{prefix}"))
                 .text(":standby", STANDBY);
             let (items, next) = self.table.scan(filter, from).await?;
-            let now_millis = self.least_server_millis();
+            let now_millis = self.table.least_server_millis();
             for item in items {
                 let Some(shard) = shard_of(&item) else { continue };
                 match self.kept(&shard, &item)?.note(now_millis) {

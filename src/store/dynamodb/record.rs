@@ -8,6 +8,7 @@
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Holder;
 use crate::store::server_clock::{Clock, left_of_lease, with_drift};
+use crate::store::server_time::Moment;
 use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::HashMap;
@@ -186,15 +187,6 @@ pub struct Snapshot {
     pub expired: bool,
 }
 
-/// The instant at which a record is judged.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// When the read was sent that last showed the record unchanged.
-    pub read_sent: BootInstant,
-    pub now: BootInstant,
-    pub wall_millis: u64,
-}
-
 impl Snapshot {
     pub fn first(record: Record, received: BootInstant, wall_millis: u64) -> Self {
         Self { record, since: received, wall_millis, expired: false }
@@ -208,7 +200,7 @@ impl Snapshot {
         match &self.record.ours {
             Some(ours) => {
                 let stood = moment.read_sent.since(self.since);
-                left_of_lease(clock, ours.lease, ours.expires_millis, stood, moment.now)
+                left_of_lease(clock, ours.lease, ours.expires_millis, stood, moment.now, moment.wall_millis)
             }
             None => self.stranger_expires_in(clock, moment),
         }

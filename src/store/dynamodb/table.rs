@@ -7,8 +7,8 @@ use super::{Address, WallClock};
 use crate::lease::Shard;
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::time::BootInstant;
-use crate::time::millis;
+use crate::store::server_clock::Clock;
+use crate::store::server_time::ServerTime;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
@@ -102,6 +102,16 @@ pub fn led_mark_key(shard: &Shard) -> Key {
     (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S(partition(shard)))
 }
 
+impl ServerTime for Table {
+    fn clock(&self) -> Clock {
+        self.watch.clock()
+    }
+
+    fn wall_clock_millis(&self) -> u64 {
+        (self.wall_clock)()
+    }
+}
+
 impl Table {
     pub async fn open(
         network: SharedHttpClient,
@@ -112,10 +122,6 @@ impl Table {
         let watch = Watch::default();
         let (client, server) = connection::connect(network, address, request_timeout, &watch).await?;
         Ok(Self { client, name: address.table.clone(), server, watch, wall_clock })
-    }
-
-    pub fn wall_clock_millis(&self) -> u64 {
-        (self.wall_clock)()
     }
 
     pub async fn get(&self, key: Key, consistent: bool) -> Result<Option<Item>, StoreError> {
@@ -256,21 +262,6 @@ impl Table {
             wall_clock_error: self.wall_clock_error(),
         };
         failure::failure(&place, action, error)
-    }
-
-    /// The upper bound of the server's clock at an instant; our wall clock's guess if its answers have no date.
-    pub fn server_millis(&self, at: BootInstant) -> u64 {
-        self.watch.clock().bounds(at).map_or_else(
-            || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),
-            |bounds| bounds.upper,
-        )
-    }
-
-    /// How far our wall clock is ahead of the server's, in seconds.
-    pub fn wall_clock_error(&self) -> Option<i64> {
-        let bounds = self.watch.clock().bounds(BootInstant::now())?;
-        let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);
-        i64::try_from((i128::from(self.wall_clock_millis()) - middle) / 1000).ok()
     }
 }
 

