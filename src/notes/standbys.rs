@@ -12,7 +12,8 @@ use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// From one announcement to the next.
+/// From one announcement to the next. The second one comes sooner, so that candidates that started together do not
+/// announce themselves together from then on.
 pub const EVERY: Duration = Duration::from_secs(20);
 /// How long an announcement lasts. One may be lost and the next one late, and the standby is still counted.
 pub const LASTS: Duration = Duration::from_mins(1);
@@ -32,6 +33,7 @@ pub struct Standby {
 pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeout: Duration, told: impl Fn(&str)) {
     let text = text(candidate);
     let mut standing = None;
+    let mut pause = second_after(&candidate.session);
     loop {
         let draft = Note::lasting(text.clone(), Some(LASTS));
         let page = Page::Standby(candidate.session.clone());
@@ -48,8 +50,15 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
             Ok(Err(error)) => told(&error.message),
             Err(_) => told("the store did not answer"),
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(std::mem::replace(&mut pause, EVERY)).await;
     }
+}
+
+/// When the second announcement follows the first: a random part of the usual time, which the session decides.
+fn second_after(session: &Session) -> Duration {
+    let letters = session.as_str().bytes();
+    let hash = letters.fold(0_u32, |hash, letter| hash.wrapping_mul(31).wrapping_add(u32::from(letter)));
+    EVERY / 4 + EVERY / 1000 * (hash % 750)
 }
 
 /// Withdraws the announcement of `candidate`.
