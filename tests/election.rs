@@ -222,10 +222,14 @@ fn a_server_that_was_frozen_has_hardly_more_than_one_request_of_each_leader_to_a
         assert_eq!(play.until(frozen), []);
         let actions = play.until(frozen + 5.0);
         assert!(renewals(&actions) > 0);
-        assert!(actions.iter().all(|action| matches!(action, Action::Renew { .. } | Action::ReadOrders)), "{actions:?}");
+        assert!(
+            actions.iter().all(|action| matches!(action, Action::Renew { .. } | Action::ReadOrders)),
+            "{actions:?}"
+        );
         waiting += actions.len();
         // The lease lasts, and the answers bring no more requests at once.
-        let actions = play.brought(play.at().since(BootInstant::from_nanos(0)).as_secs_f64() - 0.5, Directives::default());
+        let actions =
+            play.brought(play.at().since(BootInstant::from_nanos(0)).as_secs_f64() - 0.5, Directives::default());
         assert!(matches!(actions[..], [Action::Extend(_)]), "{actions:?}");
     }
     assert!((1000..1600).contains(&waiting), "{waiting} requests of {LEADERS} leaders");

@@ -148,11 +148,7 @@ impl Leadership {
     /// them once it is back, and those of all leaders in the same moment: so there are not many.
     pub(super) fn patience(&self, timing: Timing, now: BootInstant) -> Duration {
         let left = timing.deadline(self.valid_until).term_at.since(now);
-        if left.is_zero() {
-            self.pause(timing, now, 2)
-        } else {
-            timing.renew_interval.min((left / 2).max(LEAST_PAUSE))
-        }
+        if left.is_zero() { self.pause(timing, now, 2) } else { timing.renew_interval.min((left / 2).max(LEAST_PAUSE)) }
     }
 
     /// Whether the store has said that the lease is lost. No later answer changes that.

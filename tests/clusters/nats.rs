@@ -2,8 +2,8 @@
 
 use super::member::{Member, each, json_from, majority, mortal};
 use super::{Cluster, MEMBERS};
-use crate::support::network::{Network, address};
 use crate::support::nats::Client;
+use crate::support::network::{Network, address};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;

@@ -106,7 +106,8 @@ impl Operator<'_> {
             self.withdraw_pause(replaced).await;
         }
         if self.inspect().await.is_ok_and(|report| report == Report::default()) {
-            let _ = within(self.patience, standbys::announce_pause(self.store, self.shard, &pause.id, pause.left)).await;
+            let _ =
+                within(self.patience, standbys::announce_pause(self.store, self.shard, &pause.id, pause.left)).await;
         }
     }
 

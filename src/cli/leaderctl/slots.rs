@@ -140,11 +140,7 @@ pub async fn standbys(
 }
 
 /// The same, with the shards that were paused before anybody led them.
-pub async fn announced(
-    store: &dyn Store,
-    prefix: &str,
-    patience: Duration,
-) -> Result<standbys::Announced, StoreError> {
+pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Result<standbys::Announced, StoreError> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.rsplit_once('/').filter(|(_, slot)| slot.bytes().all(|byte| byte.is_ascii_digit()));
     let wider = above.map_or(prefix, |(shard, _)| shard);
