@@ -196,8 +196,8 @@ fn a_late_answer_does_not_move_the_lease_back() {
 #[test]
 fn a_renewal_that_hangs_is_followed_by_others() {
     let mut play = Play::leading(|_| {});
-    // At 5 and 7 s, then denser and denser; the stop signal goes out at 9.25 s, and renewing goes on after that.
-    assert_eq!(renewals(&play.until(7.0)), 2);
+    // At 5 and 7.1 s, then denser and denser; the stop signal goes out at 9.25 s, and renewing goes on after that.
+    assert_eq!(renewals(&play.until(7.2)), 2);
     let dense = renewals(&play.until(9.24));
     assert!((3..=6).contains(&dense), "{dense}");
     let actions = play.until(9.25);
@@ -205,6 +205,34 @@ fn a_renewal_that_hangs_is_followed_by_others() {
     let later = renewals(&play.until(14.0));
     assert!((2..=3).contains(&later), "{later}");
     assert!(has(&play.until(14.6), &Action::Seize));
+}
+
+#[test]
+fn a_server_that_was_frozen_has_hardly_more_than_one_request_of_each_leader_to_answer() {
+    const LEADERS: u32 = 1000;
+    let mut waiting = 0;
+    for leader in 0..LEADERS {
+        let mut play = Play::new(|settings| {
+            settings.timing = Timing::new(TimingRequest::default()).unwrap();
+        })
+        .led();
+        play.orders = None;
+        // It is frozen for a third of the lease, and the leases are of any age then.
+        let frozen = f64::from(leader) * 5.0 / f64::from(LEADERS);
+        assert_eq!(play.until(frozen), []);
+        let actions = play.until(frozen + 5.0);
+        assert!(renewals(&actions) > 0);
+        assert!(
+            actions.iter().all(|action| matches!(action, Action::Renew { .. } | Action::ReadOrders)),
+            "{actions:?}"
+        );
+        waiting += actions.len();
+        // The lease lasts, and the answers bring no more requests at once.
+        let actions =
+            play.brought(play.at().since(BootInstant::from_nanos(0)).as_secs_f64() - 0.5, Directives::default());
+        assert!(matches!(actions[..], [Action::Extend(_)]), "{actions:?}");
+    }
+    assert!((1000..1600).contains(&waiting), "{waiting} requests of {LEADERS} leaders");
 }
 
 #[test]
@@ -692,9 +720,9 @@ fn orders_are_read_when_a_renewal_does_not_bring_them_or_fails_or_hangs() {
     assert_eq!(play.renewed(Err(away())), [Action::ReadOrders], "it failed");
     let _ = play.ordered(Directives::default());
     // It hangs: the next one does not wait for it, nor do the orders.
-    let actions = play.until(12.0);
-    assert!(renewals(&actions) > 0 && !has(&actions, &Action::ReadOrders), "{actions:?}");
-    let actions = play.until(13.0);
+    let actions = play.until(12.5);
+    assert!(renewals(&actions) == 2 && !has(&actions, &Action::ReadOrders), "{actions:?}");
+    let actions = play.until(13.5);
     assert!(renewals(&actions) > 0 && has(&actions, &Action::ReadOrders), "{actions:?}");
     let actions = play.ordered(paused());
     assert!(actions.last() == Some(&orderly(StopReason::Paused)), "{actions:?}");

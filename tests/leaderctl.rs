@@ -353,6 +353,33 @@ fn a_prefix_pauses_and_resumes_each_known_shard(place: &Place) {
     }
 }
 
+fn a_shard_that_was_paused_before_anybody_led_it_is_listed_and_found_by_its_prefix(place: &Place) {
+    let listed = || place.order(&["list", "--orders", "never/"]);
+    place.order(&["pause", "never/led/a", "--reason", "not yet"]);
+    place.order(&["pause", "never/led/b", "--for", "1h"]);
+    let (list, names) = (listed(), ["never/led/a", "never/led/b"]);
+    let lines: Vec<&str> = list.lines().skip(1).collect();
+    assert!(lines.len() == 2 && names.iter().zip(&lines).all(|(name, line)| line.starts_with(name)), "{list}");
+    assert!(lines[0].contains("paused by ") && lines[0].ends_with(": not yet"), "{list}");
+    assert!(lines[1].contains("for another 59m ") || lines[1].contains("for another 1h"), "{list}");
+    // Another pause in its place, and one that ends by itself.
+    place.order(&["pause", "never/led/b", "--for", "2s", "--force"]);
+    wait_until("it is over", || !listed().contains("never/led/b"));
+    let output = place.ask(&["pause", "--prefix", "never/"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("never/led/a: already paused by "), "{said}");
+    let said = place.order(&["resume", "--prefix", "never/"]);
+    assert!(said.contains("never/led/a: resumed; it was paused by "), "{said}");
+    assert_eq!(listed().lines().count(), 1, "{}", listed());
+    // Where somebody leads meanwhile, it is listed once.
+    place.order(&["pause", "never/led/c", "--keep"]);
+    place.order(&["resume", "never/led/c"]);
+    let leader = place.lead_as("never/led/c", STEADY);
+    place.read("term");
+    assert_eq!(listed().matches("never/led/c").count(), 1, "{}", listed());
+    leader.end();
+}
+
 fn check_as_json_has_a_line_for_each_finding(place: &Place) {
     let text = place.ask(&["store", "check"]);
     let json = place.ask(&["store", "check", "--json"]);
@@ -416,6 +443,7 @@ everywhere!(
     &watch_of_all_tells_of_shards_that_are_yet_to_come,
     &list_and_watch_show_pauses_and_jobs,
     &a_prefix_pauses_and_resumes_each_known_shard,
+    &a_shard_that_was_paused_before_anybody_led_it_is_listed_and_found_by_its_prefix,
     &check_as_json_has_a_line_for_each_finding,
     &only_a_store_without_records_is_new,
 );

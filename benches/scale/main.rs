@@ -36,6 +36,8 @@ const LISTED: usize = 10_000;
 const REST: Duration = Duration::from_secs(20);
 /// How long the server is away: a third of the default lease.
 const AWAY: Duration = Duration::from_secs(5);
+/// How long a new leader asks for more than renewals.
+const SETTLES: Duration = Duration::from_secs(15);
 /// The longest wait for anything.
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -231,6 +233,8 @@ fn measure(store: &str, mut counted: Counted, shards: usize) -> Row {
         .collect();
     times.sort();
 
+    // What begins a leadership is no part of the usual.
+    sleep(SETTLES);
     let before: Vec<u64> = many.lives().iter().map(|lives| current(lives).term).collect();
     let asked = counted.asked();
     server.freeze();

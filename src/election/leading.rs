@@ -41,14 +41,14 @@ impl Core {
             && now < leadership.valid_until
             && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
         {
-            // Orders that a renewal without an answer would have brought.
-            if leadership.in_flight > 0 {
+            // Orders that two renewals without an answer would have brought. After one, it is early to ask more.
+            if leadership.in_flight > 1 {
                 leadership.read_orders_soon(now);
             }
             leadership.in_flight += 1;
             leadership.sequence += 1;
             leadership.last_sent = now;
-            leadership.next_renewal = now.plus(leadership.pause(timing, now, 2));
+            leadership.next_renewal = now.plus(leadership.patience(timing, now));
             actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
         }
         if now >= leadership.reading_due() {
@@ -171,7 +171,7 @@ impl Core {
                         // Later renewals that are under way set the pace.
                         let due = sent.plus(pause);
                         leadership.next_renewal = if leadership.in_flight > 0 {
-                            due.max(leadership.last_sent.plus(leadership.pause(timing, now, 2)))
+                            due.max(leadership.last_sent.plus(leadership.patience(timing, now)))
                         } else {
                             due
                         };

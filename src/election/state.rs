@@ -143,6 +143,14 @@ impl Leadership {
         if left.is_zero() { most } else { most.min((left / parts).max(LEAST_PAUSE)) }
     }
 
+    /// The time from a renewal that is not answered to the next: half of what is left until the stop signal is due. The
+    /// next one helps only if the first was lost with its connection. If the server is frozen, it has to answer both of
+    /// them once it is back, and those of all leaders in the same moment: so there are not many.
+    pub(super) fn patience(&self, timing: Timing, now: BootInstant) -> Duration {
+        let left = timing.deadline(self.valid_until).term_at.since(now);
+        if left.is_zero() { self.pause(timing, now, 2) } else { timing.renew_interval.min((left / 2).max(LEAST_PAUSE)) }
+    }
+
     /// Whether the store has said that the lease is lost. No later answer changes that.
     pub(super) fn is_lost_for_certain(&self) -> bool {
         matches!(&self.ending, Some(Ending::Lost(loss)) if loss.is_certain())

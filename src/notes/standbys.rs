@@ -5,6 +5,9 @@
 //! itself only if it was asked to.
 //!
 //! Nobody else writes this note, so there is nothing to merge: two attempts do, and the next announcement is never far.
+//!
+//! An operator who pauses a shard that nobody ever led announces that here as well. No lease says that there is such a
+//! shard, and a store lists these notes without reading the orders of every name.
 
 use crate::lease::{Candidate, Session, Shard};
 use crate::store::{Note, Notes, Page, StoreError};
@@ -12,7 +15,8 @@ use crate::time::wall_clock_millis;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// From one announcement to the next.
+/// From one announcement to the next. The second one comes sooner, so that candidates that started together do not
+/// announce themselves together from then on.
 pub const EVERY: Duration = Duration::from_secs(20);
 /// How long an announcement lasts. One may be lost and the next one late, and the standby is still counted.
 pub const LASTS: Duration = Duration::from_mins(1);
@@ -28,10 +32,25 @@ pub struct Standby {
     pub since_millis: u64,
 }
 
+/// The announcement that a shard is paused, beside those of standbys. Its place is the id of the order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Paused {
+    paused: Session,
+}
+
+/// What was announced of several shards.
+#[derive(Debug, Default)]
+pub struct Announced {
+    pub standbys: Vec<(Shard, Standby)>,
+    /// Each shard once, in order.
+    pub paused: Vec<Shard>,
+}
+
 /// Announces `candidate` again and again, until the future is dropped. Reports failures to `told`.
 pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeout: Duration, told: impl Fn(&str)) {
     let text = text(candidate);
     let mut standing = None;
+    let mut pause = second_after(&candidate.session);
     loop {
         let draft = Note::lasting(text.clone(), Some(LASTS));
         let page = Page::Standby(candidate.session.clone());
@@ -48,8 +67,15 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
             Ok(Err(error)) => told(&error.message),
             Err(_) => told("the store did not answer"),
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(std::mem::replace(&mut pause, EVERY)).await;
     }
+}
+
+/// When the second announcement follows the first: a random part of the usual time, which the session decides.
+fn second_after(session: &Session) -> Duration {
+    let letters = session.as_str().bytes();
+    let hash = letters.fold(0_u32, |hash, letter| hash.wrapping_mul(31).wrapping_add(u32::from(letter)));
+    EVERY / 4 + EVERY / 1000 * (hash % 750)
 }
 
 /// Withdraws the announcement of `candidate`.
@@ -59,10 +85,42 @@ pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Re
     store.replace(&candidate.shard, &page, Some(&note.text), None).await.map(drop)
 }
 
+/// Announces that `shard` is paused by the order `id`, for as long as that lasts.
+pub async fn announce_pause<S: Notes + ?Sized>(
+    store: &S,
+    shard: &Shard,
+    id: &Session,
+    lasts: Option<Duration>,
+) -> Result<(), StoreError> {
+    let draft = Note::lasting(pause_text(id), lasts);
+    store.replace(shard, &Page::Standby(id.clone()), None, Some(&draft)).await.map(drop)
+}
+
+/// Withdraws that announcement, if there is one.
+pub async fn withdraw_pause<S: Notes + ?Sized>(store: &S, shard: &Shard, id: &Session) -> Result<(), StoreError> {
+    store.replace(shard, &Page::Standby(id.clone()), Some(&pause_text(id)), None).await.map(drop)
+}
+
+fn pause_text(id: &Session) -> String {
+    serde_json::to_string(&Paused { paused: id.clone() }).expect("it is plain data")
+}
+
 /// The standbys of the shards whose names begin with `prefix`. Skips notes that another program wrote.
 pub async fn standbys<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Vec<(Shard, Standby)>, StoreError> {
-    let notes = store.standbys(prefix).await?;
-    Ok(notes.into_iter().filter_map(|(shard, note)| Some((shard, serde_json::from_str(&note.text).ok()?))).collect())
+    Ok(announced(store, prefix).await?.standbys)
+}
+
+/// The same, with the shards that were paused before anybody led them.
+pub async fn announced<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Announced, StoreError> {
+    let mut announced = Announced::default();
+    for (shard, Note { text, .. }) in store.standbys(prefix).await? {
+        if let Ok(standby) = serde_json::from_str(&text) {
+            announced.standbys.push((shard, standby));
+        } else if serde_json::from_str::<Paused>(&text).is_ok() && announced.paused.last() != Some(&shard) {
+            announced.paused.push(shard);
+        }
+    }
+    Ok(announced)
 }
 
 /// How many other candidates wait for the shard of `candidate`.

@@ -38,6 +38,11 @@ trait Cluster {
     /// What `--store` takes.
     fn url(&self) -> String;
 
+    /// Makes what other programs need beside the store. False while that fails.
+    fn make_what_others_have(&self) -> bool {
+        true
+    }
+
     /// One on each host, from the first on.
     fn members(&mut self) -> &mut [Member];
 
@@ -230,6 +235,7 @@ fn prepared(cluster: &dyn Cluster) {
         init.args(["--store", &cluster.url(), "store", "init"]).stdout(Stdio::null()).stderr(Stdio::null());
         init.status().expect("leaderctl starts").success()
     });
+    wait_calmly_until("others have what they need", String::new, || cluster.make_what_others_have());
     wait_calmly_until("the cluster is whole", String::new, || cluster.is_whole());
 }
 
@@ -299,6 +305,9 @@ const ETCD: Kind =
 
 const NATS: Kind = Kind { store: "nats", start: nats::Nats::start, timing: LONG, ..ETCD };
 
+/// Besides, it takes a key of other programs, in a stream that may have another leader.
+const NATS_WITH_A_KEY: Kind = Kind { store: "nats, key=", start: nats::Nats::with_a_key, ..NATS };
+
 /// A stream's next leader may take longer than the lease allows.
 const NATS_BY_DEFAULT: Kind = Kind { store: "nats, lease 15 s", timing: DEFAULT, ..NATS };
 
@@ -328,6 +337,9 @@ clusters!(of_etcd: crate::ETCD, [
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
 clusters!(of_nats: crate::NATS, [
+    its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
+]);
+clusters!(of_nats_with_a_key: crate::NATS_WITH_A_KEY, [
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
 clusters!(of_nats_at_the_default_timing: crate::NATS_BY_DEFAULT, []);

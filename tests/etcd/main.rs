@@ -12,6 +12,7 @@ mod faults;
 mod forgotten;
 mod hostile;
 mod late;
+mod list;
 mod notes;
 mod records;
 mod revoked;

@@ -265,6 +265,32 @@ async fn a_revoked_lease_leaves_the_key_and_a_forgotten_shard_leaves_none() {
 }
 
 #[tokio::test]
+async fn over_a_restart_of_the_server_the_key_stays_ours_and_nobody_gets_it_in_between() {
+    let mut server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let one = with_lease("one", LONG / 2);
+    let term = granted(store.claim(&one).await.unwrap()).term;
+    for sequence in 1..4 {
+        server.kill();
+        server.start_again();
+        assert!(!take(&server, "backend-7"), "it was forgotten");
+        let mut renewal = store.renew(&one, term, sequence).await;
+        // What the restart broke may still be in use.
+        for _ in 0..10 {
+            if renewal.is_ok() {
+                break;
+            }
+            sleep(Duration::from_millis(200)).await;
+            renewal = store.renew(&one, term, sequence).await;
+        }
+        assert!(matches!(renewal, Ok(Renewal::Renewed | Renewal::Overtaken)), "{renewal:?}");
+        assert!(!take(&server, "backend-7"));
+    }
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert!(take(&server, "backend-7"));
+}
+
+#[tokio::test]
 async fn a_check_says_what_such_a_key_cannot_promise_and_who_has_it() {
     let server = shared(LONG).await;
     let store = sharing(&server).await;

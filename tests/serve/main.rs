@@ -1,5 +1,9 @@
 //! `leaderctl serve`: asked as Prometheus, programs and browsers ask, and by those who mean no good.
 
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
 mod api;
 #[cfg(feature = "redis")]
 mod browser;
@@ -10,6 +14,5 @@ mod planted;
 mod prometheus;
 mod runs;
 mod server;
-#[path = "../support/mod.rs"]
-mod support;
+mod stores;
 mod terminal;

@@ -1,6 +1,7 @@
 //! A `leaderctl serve` of a store, and what it answers.
 
 use crate::support::fleet::{leaderctl, wait_until_or};
+use crate::support::place::Place;
 use crate::support::ports::free_port;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -26,7 +27,10 @@ pub struct Answer {
 impl Serve {
     /// Of this store, with more options. Returns when the store was read.
     pub fn start(store: &str, more: &[&str]) -> Self {
-        let serve = Self::begin(store, more);
+        Self::ready(Self::begin(store, more))
+    }
+
+    fn ready(serve: Self) -> Self {
         wait_until_or(
             "the store was read",
             || serve.log(),
@@ -35,11 +39,21 @@ impl Serve {
         serve
     }
 
+    /// The same, of the store of this place.
+    pub fn start_at(place: &Place, more: &[&str]) -> Self {
+        Self::ready(Self::begin_with(&place.url, place.environment, more))
+    }
+
     pub fn begin(store: &str, more: &[&str]) -> Self {
+        Self::begin_with(store, &[], more)
+    }
+
+    fn begin_with(store: &str, environment: &[(&str, &str)], more: &[&str]) -> Self {
         let (port, scratch) = (free_port(), TempDir::new().unwrap());
         let log = File::create(scratch.path().join("log")).unwrap();
         let mut command = leaderctl();
         command.args(["--store", store, "serve", "--listen", &format!("127.0.0.1:{port}")]).args(more);
+        command.envs(environment.iter().copied());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         Self { child, port, scratch }
     }

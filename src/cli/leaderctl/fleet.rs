@@ -164,6 +164,13 @@ impl Seen {
         last.is_some_and(|run| !run.is_success() && !self.shown.report.leads(run.term))
     }
 
+    /// Whether the history tells of the last leadership.
+    fn is_told(&self) -> bool {
+        let Shown { report, .. } = &self.shown;
+        let term = report.holder.as_ref().map_or(report.last_term, |holder| holder.term);
+        term.is_none_or(|term| self.history.last().is_some_and(|entry| entry.term >= term))
+    }
+
     pub fn condition(&self) -> Condition {
         if let Some(holder) = self.holder() {
             return match (lateness(holder), self.shown.standbys) {

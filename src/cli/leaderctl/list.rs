@@ -6,11 +6,11 @@
 use super::age::{ago, coarse};
 use super::live::{self, Live};
 use super::noted::{MOST, Notes, note};
-use super::slots::{self, count_waiting, sessions};
+use super::slots::{self, Unled, count_waiting, sessions};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, printed};
 use crate::lease::{Prefix, Shard};
-use crate::notes::standbys::Standby;
+use crate::notes::standbys::{Announced, Standby};
 use crate::observe::terminal;
 use crate::store::{Report, Store, StoreError};
 use crate::text::on_one_line;
@@ -60,12 +60,12 @@ impl ListFlags {
             let list = self.read(store, patience).await?;
             return Live::new(self.json).show(list, async || self.read(store, patience).await).await;
         }
-        let standbys = self.standbys(store, patience).await?;
+        let (standbys, mut unled) = self.announced(store, patience).await?;
         let mut table = Table::new(self.json);
         let (mut list, mut pages) = (Vec::new(), 0);
         store
             .list_in_pages(self.prefix.as_str(), &mut |page| {
-                list.extend(page);
+                list.extend(unled.up_to_end_of(page));
                 // So many that their notes are not read unasked: nothing more is known of them later.
                 if !self.orders && list.len() > MOST {
                     pages += 1;
@@ -73,8 +73,9 @@ impl ListFlags {
                 }
             })
             .await?;
+        list.extend(unled.among(Vec::new()));
         let notes = if pages > 0 { None } else { Notes::of(store, &list, self.orders, patience).await? };
-        let list = shown(&list, standbys.as_deref(), notes.as_ref());
+        let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
         table.print(&list);
         let unread = |(_, shown): &(Shard, Shown)| shown.orders.is_none() && shown.trouble.is_none();
         if !self.json && (pages > 0 || list.iter().any(unread)) {
@@ -84,24 +85,35 @@ impl ListFlags {
     }
 
     async fn read(&self, store: &dyn Store, patience: Duration) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let standbys = self.standbys(store, patience).await?;
-        let list = store.list(self.prefix.as_str()).await?;
+        let (standbys, unled) = self.announced(store, patience).await?;
+        let list = unled.among(store.list(self.prefix.as_str()).await?);
         let notes = Notes::of(store, &list, self.orders, patience).await?;
-        Ok(shown(&list, standbys.as_deref(), notes.as_ref()))
+        Ok(worth_showing(shown(&list, standbys.as_deref(), notes.as_ref())))
     }
 
-    /// None if they are not to be counted unasked. Read before the list: one that leads by then is not counted.
-    async fn standbys(
+    /// The standbys, None if they are not to be counted unasked; and the paused shards that were never led. Read before
+    /// the list: a standby that leads by then is not counted.
+    async fn announced(
         &self,
         store: &dyn Store,
         patience: Duration,
-    ) -> Result<Option<Vec<(Shard, Standby)>>, StoreError> {
-        if self.standbys || !store.is_metered() {
-            slots::standbys(store, self.prefix.as_str(), patience).await.map(Some)
-        } else {
-            Ok(None)
+    ) -> Result<(Option<Vec<(Shard, Standby)>>, Unled), StoreError> {
+        let counts = self.standbys || !store.is_metered();
+        if !counts && !self.orders {
+            return Ok((None, Unled::default()));
         }
+        let Announced { standbys, paused } = slots::announced(store, self.prefix.as_str(), patience).await?;
+        Ok((counts.then_some(standbys), Unled::named(paused)))
     }
+}
+
+/// Leaves out shards that were never led and are not paused any more.
+fn worth_showing(mut list: Vec<(Shard, Shown)>) -> Vec<(Shard, Shown)> {
+    list.retain(|(_, shown)| {
+        let is_over = shown.orders.as_ref().is_some_and(|orders| orders.pause.is_none());
+        shown.report != Report::default() || !is_over
+    });
+    list
 }
 
 fn shown(

@@ -10,8 +10,8 @@ use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::jobs;
-use crate::notes::orders::{self, Orders};
-use crate::notes::standbys::Standby;
+use crate::notes::orders::{self, Orders, PauseOrder};
+use crate::notes::standbys::{self, Standby};
 use crate::observe::terminal;
 use crate::store::{Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
@@ -97,6 +97,22 @@ impl Operator<'_> {
                 return;
             }
         }
+    }
+
+    /// Announces a pause of a shard that nobody ever led: no other trace of it would be listed. As with the history, a
+    /// failure is passed over.
+    pub async fn announce_pause(&self, pause: &PauseOrder, replaced: Option<&PauseOrder>) {
+        if let Some(replaced) = replaced {
+            self.withdraw_pause(replaced).await;
+        }
+        if self.inspect().await.is_ok_and(|report| report == Report::default()) {
+            let _ =
+                within(self.patience, standbys::announce_pause(self.store, self.shard, &pause.id, pause.left)).await;
+        }
+    }
+
+    pub async fn withdraw_pause(&self, pause: &PauseOrder) {
+        let _ = within(self.patience, standbys::withdraw_pause(self.store, self.shard, &pause.id)).await;
     }
 
     /// Looks until `found` finds what is waited for. None if that takes longer than `most`.

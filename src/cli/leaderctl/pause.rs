@@ -2,6 +2,7 @@
 
 use super::age::dated;
 use super::operator::Operator;
+use super::slots;
 use super::unknown::Unknown;
 use super::{fail, printed};
 use crate::cli::flags;
@@ -9,7 +10,6 @@ use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
-use crate::slots;
 use crate::store::{Store, StoreError, within};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -31,11 +31,12 @@ struct Targets {
 
 impl Targets {
     /// The shards in order. A pause of all slots belongs to the shard that has them, which may never be led itself.
-    async fn find(&self, store: &dyn Store) -> Result<Vec<Shard>, StoreError> {
+    async fn find(&self, store: &dyn Store, patience: Duration) -> Result<Vec<Shard>, StoreError> {
         let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
         let list = store.list(prefix.as_str()).await?;
-        let parent = |shard: &Shard| slots::parent(shard).map(|(parent, _)| parent);
-        let names = list.into_iter().flat_map(|(shard, _)| [parent(&shard), Some(shard)]).flatten();
+        let parent = |shard: &Shard| crate::slots::parent(shard).map(|(parent, _)| parent);
+        let paused = slots::paused(store, prefix.as_str(), patience).await?;
+        let names = list.into_iter().flat_map(|(shard, _)| [parent(&shard), Some(shard)]).flatten().chain(paused);
         let names: BTreeSet<Shard> = names.filter(|name| name.as_str().starts_with(prefix.as_str())).collect();
         Ok(names.into_iter().collect())
     }
@@ -128,7 +129,7 @@ impl PauseFlags {
     }
 
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let shards = self.targets.find(store).await?;
+        let shards = self.targets.find(store, patience).await?;
         let all = shards.len();
         // All are paused before any of them is waited for.
         let (mut paused, mut status) = (Vec::new(), ExitCode::SUCCESS);
@@ -170,12 +171,14 @@ impl PauseFlags {
                 true
             })
             .await?;
-        if let Some(other) = other.filter(|_| !self.force) {
+        let (replaced, other) = if self.force { (other, None) } else { (None, other) };
+        if let Some(other) = other {
             let (by, since) = (&other.by, dated(other.since_millis));
             let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             let refusal = format!("already paused by {by} since {since}{reason}; use --force to replace it");
             return Ok(Some(operator.refuse(&refusal)));
         }
+        operator.announce_pause(&order, replaced.as_ref()).await;
         Ok(None)
     }
 
@@ -225,7 +228,7 @@ impl PauseFlags {
 
 impl ResumeFlags {
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let shards = self.targets.find(store).await?;
+        let shards = self.targets.find(store, patience).await?;
         let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);
         for shard in &shards {
             let operator = Operator { store, patience, shard, json: self.json };
@@ -261,6 +264,9 @@ impl ResumeFlags {
             }
             changed => changed?,
         };
+        if let Some(ended) = &ended {
+            operator.withdraw_pause(ended).await;
+        }
         let told = match &ended {
             Some(PauseOrder { by, since_millis, .. }) => {
                 format!("resumed; it was paused by {by} since {}", dated(*since_millis))

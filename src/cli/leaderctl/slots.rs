@@ -13,7 +13,7 @@ use crate::observe::terminal;
 use crate::slots;
 use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// The slots of a shard that were ever led.
@@ -136,10 +136,57 @@ pub async fn standbys(
     prefix: &str,
     patience: Duration,
 ) -> Result<Vec<(Shard, standbys::Standby)>, StoreError> {
+    announced(store, prefix, patience).await.map(|announced| announced.standbys)
+}
+
+/// The same, with the shards that were paused before anybody led them.
+pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Result<standbys::Announced, StoreError> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.rsplit_once('/').filter(|(_, slot)| slot.bytes().all(|byte| byte.is_ascii_digit()));
-    let prefix = above.map_or(prefix, |(shard, _)| shard);
-    within(patience * 4, standbys::standbys(store, prefix)).await
+    let wider = above.map_or(prefix, |(shard, _)| shard);
+    let mut announced = within(patience * 4, standbys::announced(store, wider)).await?;
+    announced.paused.retain(|shard| shard.as_str().starts_with(prefix));
+    Ok(announced)
+}
+
+/// The shards whose names begin with `prefix` that were paused before anybody led them. None if that is denied.
+pub async fn paused(store: &dyn Store, prefix: &str, patience: Duration) -> Result<Vec<Shard>, StoreError> {
+    match announced(store, prefix, patience).await {
+        Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),
+        announced => announced.map(|announced| announced.paused),
+    }
+}
+
+/// Shards that were paused before anybody led them, in their places among those of a list.
+#[derive(Debug, Default)]
+pub struct Unled(BTreeSet<Shard>);
+
+impl Unled {
+    pub fn named(names: Vec<Shard>) -> Self {
+        Self(names.into_iter().collect())
+    }
+
+    /// The next page of a list, with those whose places are before its end.
+    pub fn up_to_end_of(&mut self, page: Vec<(Shard, Report)>) -> Vec<(Shard, Report)> {
+        let Some((last, _)) = page.last() else { return page };
+        let later = self.0.split_off(last);
+        Self(std::mem::replace(&mut self.0, later)).among(page)
+    }
+
+    /// The last page, or a whole list, with all that are left.
+    pub fn among(mut self, page: Vec<(Shard, Report)>) -> Vec<(Shard, Report)> {
+        for (listed, _) in &page {
+            self.0.remove(listed);
+            // It has slots, which are listed.
+            if let Some((parent, _)) = slots::parent(listed) {
+                self.0.remove(&parent);
+            }
+        }
+        let mut page = page;
+        page.extend(self.0.into_iter().map(|shard| (shard, Report::default())));
+        page.sort_by(|(one, _), (other, _)| one.cmp(other));
+        page
+    }
 }
 
 /// Whether a standby of `of` waits for `shard`: for that itself, or for any slot of the shard that it is a slot of.

@@ -7,6 +7,7 @@
 //! all.
 
 use super::noted::{Notes, pauses};
+use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, inspect, rfc3339};
 use crate::lease::{Session, Shard};
@@ -134,7 +135,11 @@ impl Watch {
     }
 
     async fn list(&self) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        self.with_notes(self.store.list("").await?).await
+        let mut list = self.store.list("").await?;
+        if self.orders || !self.store.is_metered() {
+            list = Unled::named(slots::paused(&*self.store, "", self.patience).await?).among(list);
+        }
+        self.with_notes(list).await
     }
 
     async fn with_notes(&self, list: Vec<(Shard, Report)>) -> Result<Vec<(Shard, Shown)>, StoreError> {

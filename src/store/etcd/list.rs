@@ -2,6 +2,8 @@
 //!
 //! The hazard: one answer of etcd has room for some megabytes, and one request has limited time. So keys are read in
 //! pages, and each page is as of its own revision: one revision for all might be compacted away before the last page.
+//! And a renewal does not change a lock: only its etcd lease knows when that was, and one request shows one etcd lease.
+//! So a long list does not tell it.
 
 use super::Etcd;
 use super::proto::{KeyValue, RANGE, RangeRequest, RangeResponse};
@@ -14,6 +16,9 @@ use std::collections::BTreeMap;
 /// How many keys one request reads.
 const RANGE_PAGE: i64 = 250;
 
+/// The most etcd leases that are asked for the time they have left. Ten thousand take longer than a second.
+pub const MOST_ASKED: usize = 1000;
+
 /// Lists in pages of locks. Each is followed by what is known of the last leaderships up to its end.
 pub async fn list(etcd: &Etcd, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
     let (locks, lasts) = (etcd.keys.locks(), etcd.keys.lasts());
@@ -22,10 +27,11 @@ pub async fn list(etcd: &Etcd, prefix: &str, each: &mut EachPage<'_>) -> Result<
     while !locked.ended {
         // In this order: a shard that is released in between is shown as free.
         let found = locked.page(etcd).await?;
-        let server = &locked.server;
+        let (server, asks) = (&locked.server, locked.count <= MOST_ASKED);
         let held = of_shards(found).map(|(shard, kv)| async move {
             let holder = match record::read_lock(server, &kv) {
-                Ok(lock) => holder(etcd, lock).await?,
+                Ok(lock) if asks => holder(etcd, lock).await?,
+                Ok(lock) => lock.holder(None),
                 Err(_) => record::foreign(&kv),
             };
             Ok((shard, Report { holder: Some(holder), last_term: None }))
@@ -65,6 +71,8 @@ pub struct Below<'a> {
     range_end: Vec<u8>,
     after_all: Vec<u8>,
     pub ended: bool,
+    /// How many keys there were in all, according to the first page.
+    count: usize,
     /// The server that answered last.
     pub server: String,
 }
@@ -73,7 +81,7 @@ impl<'a> Below<'a> {
     pub fn new(root: &'a str, prefix: &str) -> Self {
         let key = format!("{root}{prefix}").into_bytes();
         let after_all = after_all(&key);
-        Self { root, key, range_end: after_all.clone(), after_all, ended: false, server: String::new() }
+        Self { root, key, range_end: after_all.clone(), after_all, ended: false, count: 0, server: String::new() }
     }
 
     /// Goes on, as far as `other` has come.
@@ -98,6 +106,8 @@ impl<'a> Below<'a> {
             })
             .await?;
         self.server = server;
+        // That of a later page is of the keys from there on.
+        self.count = self.count.max(usize::try_from(answer.count).unwrap_or(0));
         match answer.kvs.last() {
             Some(last) if answer.more => self.key = [&last.key[..], b"\0"].concat(),
             Some(_) | None => {

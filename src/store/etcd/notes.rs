@@ -13,7 +13,7 @@
 use super::connection::Connection;
 use super::failure::Failure;
 use super::keys::STANDBY_MARK;
-use super::list::below;
+use super::list::{MOST_ASKED, below};
 use super::proto::{KeyValue, RangeResponse, TXN, TxnRequest, TxnResponse, delete, get, is_absent, is_value, put};
 use super::record::{unreadable, whole_seconds};
 use super::unclaimed::UnclaimedLeases;
@@ -81,7 +81,7 @@ impl Etcd {
             Some(_) => None,
         };
         let orders = orders.iter().map(note).collect::<Option<Vec<_>>>().filter(|notes| notes.len() == shards.len());
-        Ok((RangeResponse { header, kvs: lock.iter().cloned().collect(), more: false }, orders))
+        Ok((RangeResponse { header, kvs: lock.iter().cloned().collect(), ..RangeResponse::default() }, orders))
     }
 
     async fn read_on(&self, connection: &Arc<Connection>, key: &[u8]) -> Result<Option<Note>, StoreError> {
@@ -166,11 +166,16 @@ impl Notes for Etcd {
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
         let found = below(self, &self.keys.standbys(), prefix).await?;
+        let asks = found.len() <= MOST_ASKED;
         let notes = found.into_iter().filter_map(|(name, kv)| {
             // Other keys here were written by another program.
             let shard: Shard = name.split_once(STANDBY_MARK)?.0.parse().ok()?;
-            std::str::from_utf8(&kv.value).ok()?;
+            let text = std::str::from_utf8(&kv.value).ok()?.to_owned();
             Some(async move {
+                if !asks {
+                    // It stands: its etcd lease would have taken the key with it.
+                    return Ok(Some((shard, Note::for_ever(text))));
+                }
                 let ask = async |connection: Arc<Connection>| match self.examine(&connection, &kv).await? {
                     Found::Stands(note) => Ok(Some(note)),
                     Found::Gone => self.read_on(&connection, &kv.key).await,

@@ -70,6 +70,9 @@ pub struct RangeResponse {
     /// There are more keys than the limit.
     #[prost(bool, tag = "3")]
     pub more: bool,
+    /// How many keys there are, whatever the limit.
+    #[prost(int64, tag = "4")]
+    pub count: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -352,7 +355,7 @@ mod tests {
             KeyValue { key: b"p/lock/s".to_vec(), create_revision: -1, mod_revision: 9, value: vec![0xff], lease: 7 };
         let header = || Some(ResponseHeader { cluster_id: u64::MAX, revision: 9, raft_term: 2 });
         let messages = [
-            RangeResponse { header: header(), kvs: vec![kv.clone()], more: true }.encode_to_vec(),
+            RangeResponse { header: header(), kvs: vec![kv.clone()], more: true, count: 7 }.encode_to_vec(),
             WatchResponse {
                 canceled: true,
                 compact_revision: 5,

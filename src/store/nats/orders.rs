@@ -135,10 +135,10 @@ impl Nats {
             return None;
         }
         self.heard.want(shard, orders_of);
-        // The renewal is acknowledged: to wait for its news must not make its caller give it up.
-        let bound = self.bucket.connections.bound() / 4;
-        let is_late = BootInstant::now().since(called) > bound;
-        let wait = if is_late { Duration::ZERO } else { MOST_WAIT.min(bound) };
+        // The renewal is acknowledged: to wait for its news must not make its caller give it up. A server that was
+        // frozen has the news as well, and must not be asked for them besides.
+        let left = self.bucket.connections.bound().saturating_sub(BootInstant::now().since(called));
+        let wait = MOST_WAIT.min(left / 4);
         let entries = self.heard.entries_at(shard, revision, wait).await?;
         let note = |of: &Shard| {
             let key = note_of(of, &Page::Orders);

@@ -1,18 +1,18 @@
 //! Reads the fleet again and again, and keeps the picture.
 //!
 //! The hazard: a store has other work to do, and may charge for each request. So one list shows all leases, and a shard's
-//! notes are read when its lease has changed. A leader writes its history a little later than that, so they are read
-//! for some seconds more. A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a
+//! notes are read when its lease has changed. A leader writes its history a little later than that, or much later if
+//! COMMAND has to wait, so they are read for some seconds more, and until the history tells of the leadership. A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a
 //! reading that took long is followed by a longer rest.
 
-use super::super::slots::{self, parent_pause, sessions};
+use super::super::slots::{self, Unled, parent_pause, sessions};
 use super::super::status::Shown;
 use super::{Fleet, Picture, Reading, Seen};
 use crate::lease::{JobId, Prefix, Session, Shard, Term};
 use crate::notes::history::{self, Entry};
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders};
-use crate::notes::standbys::Standby;
+use crate::notes::standbys::{Announced, Standby};
 use crate::store::{Delivery, ErrorKind, Report, Store, StoreError, parallel, within};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -32,6 +32,9 @@ const REST: u32 = 10;
 const LONGEST_REST: Duration = Duration::from_secs(10);
 /// How long after a change of its lease a shard's notes may still change.
 const SETTLES: Duration = Duration::from_secs(4);
+/// The same if the history does not tell of the last leadership yet: COMMAND may have to wait for a lease, and a hook
+/// may take its time.
+const SETTLES_AT_MOST: Duration = Duration::from_mins(2);
 /// A leadership that began less than this before the first reading may not have written its history.
 const RECENT: Duration = Duration::from_secs(10);
 /// How many shards' orders are read in turn, between two lists.
@@ -82,6 +85,15 @@ pub struct Reader {
     standbys: bool,
     /// Reads all shards' orders in turn.
     orders: bool,
+}
+
+/// What was announced.
+#[derive(Default)]
+struct Known {
+    /// None if they are not counted.
+    standbys: Option<Vec<(Shard, Standby)>>,
+    /// Shards that were paused before anybody led them.
+    paused: Vec<Shard>,
 }
 
 /// What the notes of a shard say.
@@ -191,12 +203,12 @@ impl Reader {
     async fn read(&self, turn: &mut Option<Shard>) -> Result<bool, StoreError> {
         let begun = BootInstant::now();
         // Before the list: one that leads by then is not counted.
-        let standbys = if self.standbys { self.count_standbys().await? } else { None };
+        let announced = self.announced().await?;
         let list = self.store.list(self.prefix.as_str()).await?;
         let now = BootInstant::now();
         let names = {
             let mut picture = self.fleet.picture();
-            picture.take_in(list, standbys.as_deref(), &self.prefix);
+            picture.take_in(list, announced, &self.prefix);
             picture.reading = Some(Reading { at: now, at_millis: wall_clock_millis(), took: now.since(begun) });
             picture.readings += 1;
             if picture.trouble.take().is_some() {
@@ -218,14 +230,20 @@ impl Reader {
         Ok(names.len() >= AT_ONCE)
     }
 
-    /// None if the store denies it: then they are not counted.
-    async fn count_standbys(&self) -> Result<Option<Vec<(Shard, Standby)>>, StoreError> {
-        match slots::standbys(&*self.store, self.prefix.as_str(), self.patience).await {
+    /// None if the store denies it: then standbys are not counted.
+    async fn announced(&self) -> Result<Known, StoreError> {
+        if !self.standbys && !self.orders {
+            return Ok(Known::default());
+        }
+        match slots::announced(&*self.store, self.prefix.as_str(), self.patience).await {
             Err(error) if error.kind == ErrorKind::Denied => {
                 self.fleet.picture().errors.count(error.kind);
-                Ok(None)
+                Ok(Known::default())
             }
-            standbys => standbys.map(Some),
+            announced => {
+                let Announced { standbys, paused } = announced?;
+                Ok(Known { standbys: self.standbys.then_some(standbys), paused })
+            }
         }
     }
 
@@ -233,7 +251,9 @@ impl Reader {
     fn to_read(&self, picture: &Picture, turn: &mut Option<Shard>) -> Vec<(Shard, bool)> {
         let restless = |seen: &Seen| match (seen.noted, seen.changed) {
             (None, _) => true,
-            (Some(noted), Some(changed)) => noted < changed.plus(SETTLES),
+            (Some(noted), Some(changed)) => {
+                noted < changed.plus(if seen.is_told() { SETTLES } else { SETTLES_AT_MOST })
+            }
             (Some(_), None) => false,
         };
         let mut names: Vec<_> =
@@ -275,9 +295,11 @@ impl Reader {
 
 impl Picture {
     /// Takes in a list of all leases.
-    fn take_in(&mut self, list: Vec<(Shard, Report)>, standbys: Option<&[(Shard, Standby)]>, prefix: &Prefix) {
+    fn take_in(&mut self, list: Vec<(Shard, Report)>, announced: Known, prefix: &Prefix) {
         let (now, now_millis) = (BootInstant::now(), wall_clock_millis());
-        let mut list: BTreeMap<Shard, Report> = list.into_iter().collect();
+        let Known { standbys, paused } = announced;
+        let standbys = standbys.as_deref();
+        let mut list: BTreeMap<Shard, Report> = Unled::named(paused).among(list).into_iter().collect();
         // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
         for (shard, _) in standbys.into_iter().flatten() {
             let has_slots = || list.keys().any(|listed| slots_parent(listed).as_ref() == Some(shard));
