@@ -99,7 +99,7 @@ impl Mysql {
     async fn look(&self, shard: &Shard) -> Result<Look, StoreError> {
         let server = &self.server;
         let holder = self.get_lock.as_ref().map(|get_lock| format!("; {}", get_lock.holder())).unwrap_or_default();
-        let answer = server.ask(&server.site, |_| server.statements.look(shard) + &holder).await?;
+        let answer = server.ask(&server.site, &(server.statements.look(shard) + &holder)).await?;
         let holder = answer.outcomes.get(1).and_then(|outcome| outcome.rows.first()?.number(0));
         let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.lock.own().contains(id));
         let stranger = stranger.map(|(get_lock, id)| get_lock.stranger(id));

@@ -45,7 +45,7 @@ impl Administration for Mysql {
     /// The row stays: see `statement`. A session that holds the lock of GET_LOCK keeps it until its holder notices.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
         let server = &self.server;
-        let answer = server.ask(&server.site, |_| server.statements.revoke(shard, term)).await?;
+        let answer = server.ask(&server.site, &server.statements.revoke(shard, term)).await?;
         let before = match self.seen(&answer, 1)? {
             // The statement was sent twice, and was applied the first time.
             Seen::Record(record) => answer.again && record.is_revoked() && record.term == term,
@@ -59,7 +59,7 @@ impl Administration for Mysql {
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (shard, server) = (&candidate.shard, &self.server);
         let site = Site { privileges: "DELETE", ..server.site.clone() };
-        let delete = async |session: &str| server.ask(&site, |_| server.statements.forget(shard, session)).await;
+        let delete = async |session: &str| server.ask(&site, &server.statements.forget(shard, session)).await;
         // Before anything is gone: no session has this name, but a user who may not delete gets an error here.
         delete("").await?;
         self.forget_notes(shard).await?;
@@ -129,7 +129,7 @@ impl Administration for Mysql {
 
     async fn vouch(&self) -> Result<(), StoreError> {
         let server = &self.server;
-        server.ask(&server.site, |_| server.statements.vouch()).await.map(drop)
+        server.ask(&server.site, &server.statements.vouch()).await.map(drop)
     }
 
     /// Checks everything that an election relies on.
@@ -197,7 +197,7 @@ fn refuse_engine(table: &str, engine: &str) -> Result<(), StoreError> {
 }
 
 async fn is_protected(server: &Server, connection: &mut Connection) -> Result<bool, StoreError> {
-    let memory = server.statements.memory(connection, super::statement::MARKER);
+    let memory = server.statements.memory(super::statement::MARKER);
     let rows = ask(server, &server.site, connection, &memory).await?;
     Ok(rows.first().and_then(|row| row.flag(3)).unwrap_or(false))
 }
@@ -237,8 +237,9 @@ async fn check_server(
     let connection = connection.into_inner();
     if connection.is_galera {
         findings.push(Finding::doubtful(
-            "the server is a node of a Galera cluster: each node judges leases by its own clock, so let all candidates \
-             name the same node first",
+            "the server is a node of a Galera cluster: a leader that is granted its lease by another node than the last \
+             one waits for one lease duration, because the nodes' clocks may differ; so let all candidates name the same \
+             node first",
         ));
     } else if row.number(4).unwrap_or(0) > 0 {
         findings.push(Finding::doubtful(
@@ -299,7 +300,7 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
         _ => None,
     };
     ask(server, site, connection, "START TRANSACTION").await?;
-    let claim = statements.claim(connection, &me, 1);
+    let claim = statements.claim(&me, 1);
     let claimed = seen(&ask(server, site, connection, &claim).await?);
     let term = claimed.as_ref().map_or(Term(0), |record| record.term);
     let renewed = seen(&ask(server, site, connection, &statements.renew(&me, term, 1)).await?);

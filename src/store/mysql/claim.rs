@@ -8,7 +8,7 @@ use super::statement::{Seen, micros};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
 use crate::store::session_lock::Taken;
-use crate::store::{Claim, Doubt, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
+use crate::store::{Claim, Doubt, ErrorKind, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Leases for Mysql {
         if let Some(get_lock) = &self.get_lock {
             get_lock.let_go(server).await;
         }
-        let answer = server.ask(&server.site, |_| server.statements.release(candidate, term, sent)).await?;
+        let answer = server.ask(&server.site, &server.statements.release(candidate, term, sent)).await?;
         let before = match self.seen(&answer, 1)? {
             // The statement was sent twice, and was applied the first time.
             Seen::Record(record) => answer.again && record.released && record.is_of(candidate) && record.sent == sent,
@@ -89,8 +89,7 @@ impl Mysql {
     async fn claim_row(&self, candidate: &Candidate, sent: BootInstant) -> Result<Claim, StoreError> {
         let (server, sent) = (&self.server, sent.as_nanos());
         for _ in 0..MOST_ATTEMPTS {
-            let claim = |connection: &_| server.statements.claim(connection, candidate, sent);
-            let answer = server.ask(&server.site, claim).await?;
+            let answer = server.ask(&server.site, &server.statements.claim(candidate, sent)).await?;
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
             match self.seen(&answer, 3)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
@@ -136,9 +135,11 @@ impl Mysql {
         let left = longest.saturating_sub(remembered);
         let start_after = (!left.is_zero()).then(|| BootInstant::now().plus(left));
         if !believed {
-            // If it fails, the next claim does it. It must not make this one, which was applied, look as if it was not.
+            // If it fails, nobody may start a tree: a claim at the server that the marker names would not wait for it.
+            // That must not make this claim, which was applied, look as if it was not.
             let server = &self.server;
-            let _ = server.ask(&server.site, |_| server.statements.remember(&identity)).await;
+            let noted = server.ask(&server.site, &server.statements.remember(&identity)).await;
+            noted.map_err(|error| StoreError { kind: ErrorKind::Unknown, ..error })?;
         }
         Ok(start_after)
     }
@@ -155,7 +156,7 @@ impl Mysql {
         let server = &self.server;
         let statements = server.statements.renew(candidate, term, sequence) + &self.orders_of(shards);
         for _ in 0..MOST_ATTEMPTS {
-            let answer = server.ask_for_some(&server.site, |_| statements.clone()).await?;
+            let answer = server.ask_for_some(&server.site, &statements).await?;
             let is = |renewal| Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
             if answer.changed(0) == Some(1) {
                 return is(Renewal::Renewed);

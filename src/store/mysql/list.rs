@@ -14,7 +14,7 @@ pub async fn list(store: &Mysql, prefix: &str, each: &mut EachPage<'_>) -> Resul
     let server = &store.server;
     let (mut listed, mut last) = (0, String::new());
     loop {
-        let answer = server.ask(&server.site, |_| server.statements.list(prefix, &last)).await?;
+        let answer = server.ask(&server.site, &server.statements.list(prefix, &last)).await?;
         let rows = answer.outcomes.first().map(|outcome| outcome.rows.as_slice()).unwrap_or_default();
         let mut page = Vec::new();
         for row in rows {

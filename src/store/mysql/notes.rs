@@ -94,7 +94,7 @@ impl OneNote {
 
 impl Mysql {
     async fn ask_for_notes(&self, statements: &str) -> Result<Answer, StoreError> {
-        self.server.ask(&self.server.notes, |_| statements.to_owned()).await
+        self.server.ask(&self.server.notes, statements).await
     }
 
     fn note_of(&self, shard: &Shard, page: &Page) -> OneNote {
@@ -177,7 +177,7 @@ impl Notes for Mysql {
              ORDER BY n.shard, n.page LIMIT {MOST_SWEPT}",
             begins("n.page", STANDBY)
         );
-        let answer = self.server.ask_for_some(&self.server.notes, |_| format!("{statement}; {ended}")).await?;
+        let answer = self.server.ask_for_some(&self.server.notes, &format!("{statement}; {ended}")).await?;
         if let Some(ended) = answer.outcomes.get(1) {
             self.sweep(&ended.rows).await;
         }

@@ -19,7 +19,7 @@
 //!   its end: only the session in it belongs to nobody from then on.
 
 use super::address::{Address, LONGEST_NAME};
-use super::connection::{Connection, Outcome, SERVER};
+use super::connection::{Outcome, SERVER};
 use super::wire::Row;
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Holder;
@@ -95,11 +95,8 @@ impl Statements {
     }
 
     /// Which table it is: this server's, and made when this one was. A table that was restored, or that another server
-    /// has, is another one. Of a Galera cluster, all nodes have the same: what one confirmed, all have.
-    fn identity(&self, connection: &Connection) -> String {
-        if connection.is_galera {
-            return "CONCAT('galera ', @@global.wsrep_cluster_name)".to_owned();
-        }
+    /// has, is another one. So is that of another node of a cluster, which may have the same rows and another clock.
+    fn identity(&self) -> String {
         let (database, table) = &self.place;
         // The time that is shown depends on the session's time zone, and this takes it back.
         format!(
@@ -110,8 +107,8 @@ impl Statements {
 
     /// Returns: which table it is; which it was when the marker was written; the microseconds since then, or since when
     /// an operator says it remembers; whether rows of leases cannot be deleted by hand; the lease of the shard's row.
-    pub fn memory(&self, connection: &Connection, shard: &str) -> String {
-        let (table, identity) = (&self.table, self.identity(connection));
+    pub fn memory(&self, shard: &str) -> String {
+        let (table, identity) = (&self.table, self.identity());
         format!(
             "SELECT {identity}, m.host, TIMESTAMPDIFF(MICROSECOND, m.since, {NOW}), m.beat, l.lease_ms \
              FROM (SELECT 1 AS one) AS c LEFT JOIN {table} AS m ON m.shard = {MARKER} \
@@ -146,11 +143,11 @@ impl Statements {
     }
 
     /// Returns [`Statements::memory`], the change of a row, the change of a new one, and the row.
-    pub fn claim(&self, connection: &Connection, candidate: &Candidate, sent: u64) -> String {
+    pub fn claim(&self, candidate: &Candidate, sent: u64) -> String {
         let Candidate { shard, owner, session, host, pid, lease } = candidate;
         let (name, session, owner, host) = (text(shard.as_str()), text(session.as_str()), text(owner), text(host));
         let (lease, table) = (millis(*lease), &self.table);
-        let (expires, memory, look) = (after(lease), self.memory(connection, &name), self.look(shard));
+        let (expires, memory, look) = (after(lease), self.memory(&name), self.look(shard));
         format!(
             "{memory}; \
              UPDATE {table} SET term = GREATEST(term + 1, {CLOCK}), session = {session}, owner = {owner}, \
