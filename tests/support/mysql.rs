@@ -276,6 +276,8 @@ fn template() -> &'static Path {
             let mut command = as_servant(&server);
             command.args(defaults(&data, &scratch.path().join("sock")));
             run(command.arg("--skip-networking").arg(format!("--init-file={}", setup.display())));
+            // The name of a server: each copy makes one of its own.
+            let _ = fs::remove_file(data.join("auto.cnf"));
             fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).expect("cargo's directory");
             let beside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside it");
             run(Command::new("cp").arg("-a").arg(&data).arg(beside.path()));
