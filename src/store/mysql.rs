@@ -40,33 +40,17 @@ mod wire;
 pub use super::tls_mode::TlsMode;
 pub use address::{Address, Place, PublicKey};
 
-use super::{Delivery, Holder, Store, StoreError};
+use super::rows::{Look, Seen, foreign};
+use super::{Delivery, Store, StoreError};
 use crate::lease::Shard;
 use crate::store::tls::install_provider;
 use get_lock::GetLock;
 use server::{Answer, Server};
-use statement::Seen;
 use std::time::Duration;
 
 pub struct Mysql {
     server: Server,
     get_lock: Option<GetLock>,
-}
-
-/// What a look at a shard showed.
-struct Look {
-    seen: Seen,
-    /// The holder of the lock of GET_LOCK, if it is not one of our own sessions.
-    stranger: Option<Holder>,
-}
-
-impl Look {
-    fn holder(&self) -> Option<Holder> {
-        match &self.seen {
-            Seen::Record(record) if !record.free => Some(record.holder()),
-            Seen::Record(_) | Seen::Absent | Seen::Garbage => self.stranger.clone(),
-        }
-    }
 }
 
 impl Mysql {
@@ -81,10 +65,7 @@ impl Mysql {
     }
 
     fn garbage(&self, shard: &Shard) -> StoreError {
-        let table = &self.server.site.table;
-        StoreError::misconfigured(format!(
-            "the row of shard {shard} in table {table} was written by something else: delete it, or use another table"
-        ))
+        foreign(shard, &self.server.site.table)
     }
 
     fn not_understood(&self) -> StoreError {
@@ -93,7 +74,7 @@ impl Mysql {
 
     /// What the look in this place of the answer showed.
     fn seen(&self, answer: &Answer, statement: usize) -> Result<Seen, StoreError> {
-        Seen::of(answer.outcomes.get(statement)).ok_or_else(|| self.not_understood())
+        statement::seen(answer.outcomes.get(statement)).ok_or_else(|| self.not_understood())
     }
 
     async fn look(&self, shard: &Shard) -> Result<Look, StoreError> {

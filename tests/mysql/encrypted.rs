@@ -54,7 +54,9 @@ impl Papers {
 /// How many sessions of this user are encrypted; the status of a session is its own, so the user is asked to be.
 async fn is_encrypted(server: &Server, url: &str) -> bool {
     let user = "secure";
-    server.sql(&format!("DROP USER IF EXISTS {user}; CREATE USER {user} REQUIRE SSL; GRANT ALL ON {DATABASE}.* TO {user}"));
+    server.sql(&format!(
+        "DROP USER IF EXISTS {user}; CREATE USER {user} REQUIRE SSL; GRANT ALL ON {DATABASE}.* TO {user}"
+    ));
     open(&url.replace(&format!("//{ADMIN}@"), &format!("//{user}@"))).observe(&shard()).await.is_ok()
 }
 

@@ -8,7 +8,9 @@ use leaderrun::internals::store::{ErrorKind, Release, Renewal};
 #[tokio::test]
 async fn a_replica_that_lost_a_lease_makes_the_next_leader_wait_and_the_lost_one_ends() {
     let start = |options: &'static [&'static str]| {
-        tokio::task::spawn_blocking(move || Server::start_with(&[&["--log-bin", "--binlog-format=ROW"], options].concat()))
+        tokio::task::spawn_blocking(move || {
+            Server::start_with(&[&["--log-bin", "--binlog-format=ROW"], options].concat())
+        })
     };
     let mut source = start(&["--server-id=1"]).await.unwrap();
     let replica = start(&["--server-id=2", "--read-only=1"]).await.unwrap();

@@ -79,6 +79,8 @@ async fn a_table_without_transactions_is_refused() {
     assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("a table of InnoDB"), "{error}");
     let findings = table.store().check().await.unwrap();
     assert!(findings.iter().any(|finding| finding.text.contains("of the kind MyISAM")), "{findings:?}");
+    let error = table.store().claim(&candidate("one")).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("a table of InnoDB"), "{error}");
 }
 
 #[tokio::test]

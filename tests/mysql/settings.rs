@@ -7,7 +7,7 @@ use leaderrun::internals::store::{Claim, ErrorKind, Note, Notes as _, Page, Rele
 /// An election, and notes, on a server with these options.
 async fn works_with(settings: &'static [&'static str]) {
     let server = tokio::task::spawn_blocking(|| Server::start_with(settings)).await.unwrap();
-    // Whoever has SUPER is not subject to init_connect.
+    // For a user with SUPER, the server does not run init_connect.
     server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
     let url = server.url_with("").replace(&format!("//{ADMIN}@"), "//app@");
     let (first, second) = (open(&url), open(&url));

@@ -12,12 +12,12 @@
 use super::address::{Address, Place, PublicKey};
 use super::failure::{Site, Trouble};
 use super::proof::{self, CACHING};
-use super::statement::LIST_PAGE;
 use super::wire::{self, Garbled, Greeting, Head, Line, LoginAnswer, Row, capability, status};
-use crate::store::{ErrorKind, StoreError};
 use crate::store::allowance::{Allowance, Counted, MOST};
+use crate::store::rows::LIST_PAGE;
 use crate::store::socket::{Socket, reach};
 use crate::store::tls_mode::TlsMode;
+use crate::store::{ErrorKind, StoreError};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -183,21 +183,13 @@ impl Server {
 
     /// Sends statements over any connection. It must be safe to apply them twice. An error, unless every statement has
     /// its answer.
-    pub async fn ask(
-        &self,
-        site: &Site,
-        statements: &str,
-    ) -> Result<Answer, StoreError> {
+    pub async fn ask(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
         let answer = self.ask_for_some(site, statements).await?;
         answer.failure.clone().map_or(Ok(answer), Err)
     }
 
     /// As [`Server::ask`], but some statements at the end may have no answer, if the first one has.
-    pub async fn ask_for_some(
-        &self,
-        site: &Site,
-        statements: &str,
-    ) -> Result<Answer, StoreError> {
+    pub async fn ask_for_some(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
         let deadline = self.deadline();
         let kept = self.idle.lock().pop();
         let Some(connection) = kept else {
