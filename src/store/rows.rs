@@ -59,7 +59,7 @@ impl Record {
         self.session == candidate.session
     }
 
-    pub fn is_revoked(&self) -> bool {
+    fn is_revoked(&self) -> bool {
         self.session.as_str() == REVOKED
     }
 

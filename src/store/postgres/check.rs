@@ -18,7 +18,7 @@ use super::watch::POLL;
 use super::{Postgres, list};
 use crate::lease::{self, Candidate, Shard, Term, show};
 use crate::store::error::in_short;
-use crate::store::rows::{encryption, is_remote, page_name, scratch_name};
+use crate::store::rows::{encryption, finding, is_remote, page_name, scratch_name};
 use crate::store::session_lock::Taken;
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip,
@@ -231,11 +231,7 @@ async fn check_notes(server: &Server, connection: &Connection, findings: &mut Ve
         findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
         return Ok(());
     }
-    findings.push(match try_notes(server).await {
-        Ok(()) => Finding::good(format!("may read and write notes in table {table}")),
-        Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => Finding::bad(error.message),
-        Err(error) => return Err(error),
-    });
+    findings.push(finding(try_notes(server).await, &format!("may read and write notes in table {table}"))?);
     Ok(())
 }
 
@@ -388,9 +384,6 @@ async fn check_advisory(server: &Server, advisory: &Advisory) -> Result<Finding,
             Ok(Finding::good(format!("advisory lock {key} is free and can be taken")))
         }
         Ok(Taken::Theirs(holder)) => Ok(Finding::good(format!("advisory lock {key} is held: {}", holder.owner))),
-        Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-            Ok(Finding::bad(error.message))
-        }
-        Err(error) => Err(error),
+        Err(error) => finding(Err(error), ""),
     }
 }
