@@ -42,6 +42,8 @@ pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod rows;
 #[cfg(feature = "aws")]
 mod server_clock;
 #[cfg(feature = "aws")]

@@ -19,7 +19,8 @@
 //!   the first leader of a shard always waits.
 //! - The server's clock is set. Leases end by it, so they end early or late by that much. Nothing here can detect that;
 //!   a server whose clock is slewed, not set, does not have the problem. Nodes of a cluster that all accept writes have
-//!   a clock each: the URL should name one of them first.
+//!   a clock each. So each counts as a server of its own, as after a failover: a candidate that is granted a lease by
+//!   another node than the marker names must wait, and nobody renews at another node before the marker names it.
 //! - An operator ends another candidate's lease (`revoke`). Its row then belongs to nobody until the lease would have
 //!   ended (`statement`), and only then the next lease is granted.
 
@@ -40,33 +41,17 @@ mod wire;
 pub use super::tls_mode::TlsMode;
 pub use address::{Address, Place, PublicKey};
 
-use super::{Delivery, Holder, Store, StoreError};
+use super::rows::{Look, Seen, foreign};
+use super::{Delivery, Store, StoreError};
 use crate::lease::Shard;
 use crate::store::tls::install_provider;
 use get_lock::GetLock;
 use server::{Answer, Server};
-use statement::Seen;
 use std::time::Duration;
 
 pub struct Mysql {
     server: Server,
     get_lock: Option<GetLock>,
-}
-
-/// What a look at a shard showed.
-struct Look {
-    seen: Seen,
-    /// The holder of the lock of GET_LOCK, if it is not one of our own sessions.
-    stranger: Option<Holder>,
-}
-
-impl Look {
-    fn holder(&self) -> Option<Holder> {
-        match &self.seen {
-            Seen::Record(record) if !record.free => Some(record.holder()),
-            Seen::Record(_) | Seen::Absent | Seen::Garbage => self.stranger.clone(),
-        }
-    }
 }
 
 impl Mysql {
@@ -81,10 +66,7 @@ impl Mysql {
     }
 
     fn garbage(&self, shard: &Shard) -> StoreError {
-        let table = &self.server.site.table;
-        StoreError::misconfigured(format!(
-            "the row of shard {shard} in table {table} was written by something else: delete it, or use another table"
-        ))
+        foreign(shard, &self.server.site.table)
     }
 
     fn not_understood(&self) -> StoreError {
@@ -93,13 +75,13 @@ impl Mysql {
 
     /// What the look in this place of the answer showed.
     fn seen(&self, answer: &Answer, statement: usize) -> Result<Seen, StoreError> {
-        Seen::of(answer.outcomes.get(statement)).ok_or_else(|| self.not_understood())
+        statement::seen(answer.outcomes.get(statement)).ok_or_else(|| self.not_understood())
     }
 
     async fn look(&self, shard: &Shard) -> Result<Look, StoreError> {
         let server = &self.server;
         let holder = self.get_lock.as_ref().map(|get_lock| format!("; {}", get_lock.holder())).unwrap_or_default();
-        let answer = server.ask(&server.site, |_| server.statements.look(shard) + &holder).await?;
+        let answer = server.ask(&server.site, &(server.statements.look(shard) + &holder)).await?;
         let holder = answer.outcomes.get(1).and_then(|outcome| outcome.rows.first()?.number(0));
         let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.lock.own().contains(id));
         let stranger = stranger.map(|(get_lock, id)| get_lock.stranger(id));

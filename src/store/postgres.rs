@@ -39,12 +39,13 @@ mod watch;
 pub use super::tls_mode::TlsMode;
 pub use address::{Address, Place};
 
-use super::{Delivery, Holder, Store, StoreError};
+use super::rows::{Look, Seen, foreign};
+use super::{Delivery, Store, StoreError};
 use crate::lease::Shard;
 use crate::store::tls::install_provider;
 use advisory::Advisory;
 use server::{Answer, Server};
-use statement::{Seen, numbers, text};
+use statement::{numbers, text};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -54,22 +55,6 @@ pub struct Postgres {
     advisory: Option<Advisory>,
     /// Until when renewals do not read orders, in nanoseconds of the boot clock: they could not.
     orders_apart_until: AtomicU64,
-}
-
-/// What a look at a shard showed.
-struct Look {
-    seen: Seen,
-    /// The holder of the advisory lock, if it is not one of our own backends.
-    stranger: Option<Holder>,
-}
-
-impl Look {
-    fn holder(&self) -> Option<Holder> {
-        match &self.seen {
-            Seen::Record(record) if !record.free => Some(record.holder()),
-            Seen::Record(_) | Seen::Absent | Seen::Garbage => self.stranger.clone(),
-        }
-    }
 }
 
 impl Postgres {
@@ -86,10 +71,7 @@ impl Postgres {
     }
 
     fn garbage(&self, shard: &Shard) -> StoreError {
-        let table = &self.server.statements.table;
-        StoreError::misconfigured(format!(
-            "the row of shard {shard} in table {table} was written by something else: delete it, or use another table"
-        ))
+        foreign(shard, &self.server.statements.table)
     }
 
     fn not_understood(&self) -> StoreError {
@@ -106,7 +88,7 @@ impl Postgres {
         let parameters = [text(&name), numbers(&ours)];
         let answer = self.server.ask(|_| self.server.statements.look(), &parameters, self.server.deadline()).await?;
         let row = self.first(&answer)?;
-        let seen = Seen::read(row);
+        let seen = statement::seen(row);
         if seen == Seen::Garbage {
             return Err(self.garbage(shard));
         }

@@ -1,5 +1,5 @@
-//! Logins by caching_sha2_password, which no MariaDB offers: a server that does no more than let clients in, or not.
-//! It speaks as MySQL's documentation says ("Caching_sha2_password information").
+//! Logins by caching_sha2_password, which no MariaDB offers: a server that does no more than let clients in, or not,
+//! as MySQL's documentation says ("Caching_sha2_password information"), and a real MySQL where there is one.
 
 use super::*;
 use leaderrun::internals::store::ErrorKind;
@@ -123,4 +123,38 @@ async fn a_password_is_sealed_with_a_key_from_the_server_or_from_a_file_where_th
     let (port, _shown) = server(Some("no key".to_owned()));
     let error = open(&url(port, "get-server-public-key=1")).claim(&candidate("one")).await.unwrap_err();
     assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("public key of"), "{error}");
+}
+
+#[tokio::test]
+async fn a_real_mysql_lets_its_users_in_by_each_of_its_ways() {
+    if is_mariadb() {
+        println!("skipped: TEST_MYSQLD names no MySQL, and MariaDB has no caching_sha2_password");
+        return;
+    }
+    let table = Table::new().await;
+    let user = table.candidate();
+    // As they do after a restart: the server then knows no password, and has to see it.
+    let forget = || table.sql("FLUSH PRIVILEGES");
+    table.sql(&format!("ALTER USER {user} IDENTIFIED WITH caching_sha2_password BY '{PASSWORD}'"));
+    let url = |options: &str| table.url_as(&format!("{user}:{PASSWORD}")).replace("ssl-mode=PREFERRED", options);
+    let socket = table.server.socket();
+    let socket = format!("mysql://{user}:{PASSWORD}@/{DATABASE}?socket={}&table={}", socket.display(), table.name);
+    let (data, plain) = (table.server.directory().join("data"), "ssl-mode=DISABLED");
+    let from_file = format!("{plain}&server-public-key-path={}", data.join("public_key.pem").display());
+    let from_server = format!("{plain}&get-server-public-key=1");
+    for way in [url("ssl-mode=REQUIRED"), url("ssl-mode=PREFERRED"), socket, url(&from_file), url(&from_server)] {
+        forget();
+        for _ in 0..2 {
+            open(&way).observe(&shard()).await.unwrap_or_else(|error| panic!("{way}: {error}"));
+        }
+        // The server knows it now, and needs no more than a proof.
+        open(&url(plain)).observe(&shard()).await.unwrap_or_else(|error| panic!("after {way}: {error}"));
+    }
+    forget();
+    let error = open(&url(plain)).observe(&shard()).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("ssl-mode=REQUIRED"), "{error}");
+    for options in ["ssl-mode=REQUIRED", &from_server] {
+        let error = open(&url(options).replace(PASSWORD, "hunter3")).observe(&shard()).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Denied && !error.message.contains("hunter3"), "{options}: {error}");
+    }
 }

@@ -9,8 +9,10 @@ mod support;
 mod access;
 mod check;
 mod encrypted;
+mod failover;
 mod faults;
 mod forgotten;
+mod galera;
 mod get_lock;
 mod hostile;
 mod late;
@@ -24,7 +26,7 @@ use leaderrun::internals::store::mysql::{Address, Mysql};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use support::claims::*;
-use support::mysql::{ADMIN, DATABASE, Server, shared};
+use support::mysql::{ADMIN, DATABASE, Server, is_mariadb, shared};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -101,6 +103,11 @@ impl Table {
         self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON $T_notes TO {user}"));
         user
     }
+}
+
+/// A table `s` of the numbers up to `last` in the column `seq`.
+fn sequence(last: usize) -> String {
+    format!("JSON_TABLE(CONCAT('[0', REPEAT(',0', {last} - 1), ']'), '$[*]' COLUMNS (seq FOR ORDINALITY)) AS s")
 }
 
 /// Waits until it is so; the store's own tasks go on meanwhile.

@@ -21,10 +21,10 @@ async fn a_text_is_compared_byte_by_byte() {
 async fn notes_of_standbys_that_have_ended_are_swept_by_the_next_one() {
     let table = Table::new().await;
     let store = table.store();
-    table.sql(
-        "INSERT INTO $T_notes SELECT CONCAT('db/', seq), CONCAT('standby/', seq), 'x', UTC_TIMESTAMP(6), 0 \
-         FROM seq_1_to_150",
-    );
+    table.sql(&format!(
+        "INSERT INTO $T_notes SELECT CONCAT('db/', seq), CONCAT('standby/', seq), 'x', UTC_TIMESTAMP(6), 0 FROM {}",
+        sequence(150)
+    ));
     table.sql("INSERT INTO $T_notes VALUES ('db/x', 'history', 'x', UTC_TIMESTAMP(6), 0), ('db/y', 'standby/y', 'x', NULL, 0)");
     let announce = async || {
         let page = Page::Standby(Session::random().unwrap());

@@ -79,16 +79,19 @@ async fn a_table_without_transactions_is_refused() {
     assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("a table of InnoDB"), "{error}");
     let findings = table.store().check().await.unwrap();
     assert!(findings.iter().any(|finding| finding.text.contains("of the kind MyISAM")), "{findings:?}");
+    let error = table.store().claim(&candidate("one")).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("a table of InnoDB"), "{error}");
 }
 
 #[tokio::test]
 async fn ten_thousand_shards_are_listed_in_a_moment() {
     let table = Table::new().await;
     let store = table.store();
-    table.sql(
+    table.sql(&format!(
         "INSERT INTO $T SELECT CONCAT('many/', seq), seq, 's', 'o', 'h', 1, 0, 0, 15000, UTC_TIMESTAMP(6), \
-         UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 0 FROM seq_1_to_10000",
-    );
+         UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 0 FROM {}",
+        sequence(10_000)
+    ));
     let begun = std::time::Instant::now();
     let list = store.list("many/").await.unwrap();
     println!("10,000 shards were listed in {:?}", begun.elapsed());

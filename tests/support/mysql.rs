@@ -1,4 +1,4 @@
-//! A real MariaDB for tests.
+//! A real MariaDB for tests, or the MySQL whose server program TEST_MYSQLD names.
 
 use super::fleet::wait_until;
 use super::ports::free_port;
@@ -17,7 +17,16 @@ pub const DATABASE: &str = "leases";
 pub const ADMIN: &str = "admin";
 pub const LOCKS: &str = "leases.leaderrun";
 
-/// A MariaDB of one's own, gone when this is dropped.
+/// The server program, if it is one of MySQL and not of MariaDB.
+fn mysqld() -> Option<String> {
+    std::env::var("TEST_MYSQLD").ok().filter(|program| !program.is_empty())
+}
+
+pub fn is_mariadb() -> bool {
+    mysqld().is_none()
+}
+
+/// A server of one's own, gone when this is dropped.
 pub struct Server {
     scratch: TempDir,
     port: u16,
@@ -43,14 +52,14 @@ impl Server {
                 return server;
             }
         }
-        panic!("MariaDB does not start");
+        panic!("the server does not start");
     }
 
     /// False when it ended at once, as it does when another program took the port.
     fn launch(&mut self) -> bool {
         let directory = self.scratch.path();
         let log = fs::File::options().append(true).create(true).open(directory.join("log")).expect("a log file");
-        let mut command = as_servant("mariadbd");
+        let mut command = as_servant(&mysqld().unwrap_or_else(|| "mariadbd".to_owned()));
         command.args(defaults(&directory.join("data"), &self.socket()));
         command.arg(format!("--port={}", self.port));
         command.arg(format!("--bind-address={}", server::listen_on()));
@@ -58,7 +67,7 @@ impl Server {
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
         let mut child = server::by_a_thread_that_stays(command).expect("setpriv is there: util-linux has it");
         let mut ended = false;
-        wait_until("MariaDB answers", || {
+        wait_until("the server answers", || {
             ended = child.try_wait().expect("a child can be waited for").is_some();
             ended || self.ask("SELECT 1").is_ok()
         });
@@ -111,9 +120,12 @@ impl Server {
     /// How many requests it was sent. It counts statements: a renewal with the orders behind it is three, of which one
     /// is an UPDATE. The client that counts has two.
     pub fn requests(&self) -> u64 {
-        let count = "SELECT CAST(SUM(IF(variable_name = 'questions', 1, -2) * variable_value) AS INT) \
-                     FROM information_schema.global_status WHERE variable_name IN ('questions', 'com_update')";
-        self.sql(count).parse().expect("a number")
+        let schema = if is_mariadb() { "information_schema" } else { "performance_schema" };
+        let count = format!(
+            "SELECT CAST(SUM(IF(variable_name = 'questions', 1, -2) * variable_value) AS SIGNED) \
+             FROM {schema}.global_status WHERE variable_name IN ('questions', 'com_update')"
+        );
+        self.sql(&count).parse().expect("a number")
     }
 
     /// Lets the table's memory reach an hour back.
@@ -148,7 +160,7 @@ impl server::Server for Server {
     }
 
     fn start_again(&mut self) {
-        wait_until("MariaDB starts again", || self.launch());
+        wait_until("the server starts again", || self.launch());
     }
 
     fn wipe(&mut self) {
@@ -180,7 +192,7 @@ pub fn shared() -> &'static Server {
 
 /// A kill leaves the kernel's cache alone, so nothing that was committed is lost by it.
 fn defaults(data: &Path, socket: &Path) -> Vec<String> {
-    vec![
+    let mut settings = vec![
         "--no-defaults".to_owned(),
         format!("--datadir={}", data.display()),
         format!("--socket={}", socket.display()),
@@ -188,10 +200,16 @@ fn defaults(data: &Path, socket: &Path) -> Vec<String> {
         format!("--tmpdir={}", data.display()),
         "--innodb-flush-log-at-trx-commit=2".to_owned(),
         "--innodb-buffer-pool-size=8M".to_owned(),
-        "--innodb-log-file-size=4M".to_owned(),
         "--skip-name-resolve".to_owned(),
-        "--performance-schema=0".to_owned(),
-    ]
+    ];
+    let own: &[&str] = if is_mariadb() {
+        &["--innodb-log-file-size=4M", "--performance-schema=0"]
+    } else {
+        // It logs statements unless told otherwise, and then lets few users make a trigger.
+        &["--innodb-redo-log-capacity=8M", "--mysqlx=OFF", "--secure-file-priv=", "--skip-log-bin"]
+    };
+    settings.extend(own.iter().map(|&setting| setting.to_owned()));
+    settings
 }
 
 /// A command that ends with the thread that starts it. MariaDB does not run as root.
@@ -229,27 +247,37 @@ fn run(command: &mut Command) {
 /// An initialised data directory to copy: made once, because it takes seconds.
 fn template() -> &'static Path {
     static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mariadb");
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(if is_mariadb() { "mariadb" } else { "mysql" });
         if !place.exists() {
             let scratch = TempDir::new().expect("a scratch directory");
             give_to_servant(scratch.path());
             let (data, setup) = (scratch.path().join("data"), scratch.path().join("setup.sql"));
-            run(as_servant("mariadb-install-db").env("TMPDIR", scratch.path()).args([
-                "--no-defaults",
-                &format!("--datadir={}", data.display()),
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-                "--innodb-log-file-size=4M",
-            ]));
+            let server = mysqld().unwrap_or_else(|| "mariadbd".to_owned());
+            if is_mariadb() {
+                run(as_servant("mariadb-install-db").env("TMPDIR", scratch.path()).args([
+                    "--no-defaults",
+                    &format!("--datadir={}", data.display()),
+                    "--auth-root-authentication-method=normal",
+                    "--skip-test-db",
+                    "--innodb-log-file-size=4M",
+                ]));
+            } else {
+                let mut command = as_servant(&server);
+                command.args(defaults(&data, &scratch.path().join("sock")));
+                // It makes the data directory, and so has none for temporary files yet.
+                run(command.arg(format!("--tmpdir={}", scratch.path().display())).arg("--initialize-insecure"));
+            }
             let statements = format!(
                 "CREATE DATABASE {DATABASE};\nCREATE USER {ADMIN}@'%';\n\
                  GRANT ALL ON *.* TO {ADMIN}@'%' WITH GRANT OPTION;\nSHUTDOWN;\n"
             );
             fs::write(&setup, statements).expect("a file");
             // It ends with the statements.
-            let mut command = as_servant("mariadbd");
+            let mut command = as_servant(&server);
             command.args(defaults(&data, &scratch.path().join("sock")));
             run(command.arg("--skip-networking").arg(format!("--init-file={}", setup.display())));
+            // The name of a server: each copy makes one of its own.
+            let _ = fs::remove_file(data.join("auto.cnf"));
             fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).expect("cargo's directory");
             let beside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside it");
             run(Command::new("cp").arg("-a").arg(&data).arg(beside.path()));

@@ -48,7 +48,7 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublicKey {
     Unknown,
-    /// The server sends it: whoever answers in its place reads the password.
+    /// The server sends it. Something that answers in the place of the server then reads the password.
     FromServer,
     File(PathBuf),
 }

@@ -10,14 +10,14 @@ use super::connection::Connection;
 use super::failure::Site;
 use super::get_lock::GetLock;
 use super::list;
-use super::notes::{OneNote, page_name};
+use super::notes::OneNote;
 use super::server::Server;
-use super::statement::{Seen, notes_name};
+use super::statement::{notes_name, read};
 use super::table::{ask, creation, creation_of_notes, engine, make, probe, probe_of_notes, protect};
 use crate::lease::{self, Candidate, Shard, Term};
 use crate::store::error::in_short;
+use crate::store::rows::{Seen, encryption, finding, is_remote, page_name, scratch_name};
 use crate::store::session_lock::Taken;
-use crate::store::tls_mode::TlsMode;
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Leases, Note, Page, Release, Report, StoreError, round_trip,
 };
@@ -30,12 +30,7 @@ const OLDEST_MARIADB: (u32, u32) = (10, 6);
 #[async_trait::async_trait]
 impl Administration for Mysql {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let look = self.look(shard).await?;
-        let last_term = match &look.seen {
-            Seen::Record(record) => Some(record.term),
-            Seen::Absent | Seen::Garbage => None,
-        };
-        Ok(Report { holder: look.holder(), last_term })
+        Ok(self.look(shard).await?.report())
     }
 
     async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
@@ -45,12 +40,8 @@ impl Administration for Mysql {
     /// The row stays: see `statement`. A session that holds the lock of GET_LOCK keeps it until its holder notices.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
         let server = &self.server;
-        let answer = server.ask(&server.site, |_| server.statements.revoke(shard, term)).await?;
-        let before = match self.seen(&answer, 1)? {
-            // The statement was sent twice, and was applied the first time.
-            Seen::Record(record) => answer.again && record.is_revoked() && record.term == term,
-            Seen::Absent | Seen::Garbage => false,
-        };
+        let answer = server.ask(&server.site, &server.statements.revoke(shard, term)).await?;
+        let before = answer.again && self.seen(&answer, 1)?.was_revoked(term);
         Ok(if answer.changed(0) == Some(1) || before { Release::Released } else { Release::NotHeld })
     }
 
@@ -59,7 +50,7 @@ impl Administration for Mysql {
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (shard, server) = (&candidate.shard, &self.server);
         let site = Site { privileges: "DELETE", ..server.site.clone() };
-        let delete = async |session: &str| server.ask(&site, |_| server.statements.forget(shard, session)).await;
+        let delete = async |session: &str| server.ask(&site, &server.statements.forget(shard, session)).await;
         // Before anything is gone: no session has this name, but a user who may not delete gets an error here.
         delete("").await?;
         self.forget_notes(shard).await?;
@@ -129,7 +120,7 @@ impl Administration for Mysql {
 
     async fn vouch(&self) -> Result<(), StoreError> {
         let server = &self.server;
-        server.ask(&server.site, |_| server.statements.vouch()).await.map(drop)
+        server.ask(&server.site, &server.statements.vouch()).await.map(drop)
     }
 
     /// Checks everything that an election relies on.
@@ -174,18 +165,8 @@ impl Administration for Mysql {
     }
 }
 
-/// Good, or what an operator must repair.
-fn finding(tried: Result<(), StoreError>, good: &str) -> Result<Finding, StoreError> {
-    match tried {
-        Ok(()) => Ok(Finding::good(good)),
-        Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-            Ok(Finding::bad(error.message))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn refuse_engine(table: &str, engine: &str) -> Result<(), StoreError> {
+/// Without transactions a lease may be lost in a crash, and another node of a cluster does not even have it.
+pub fn refuse_engine(table: &str, engine: &str) -> Result<(), StoreError> {
     if engine.eq_ignore_ascii_case("InnoDB") {
         return Ok(());
     }
@@ -197,7 +178,7 @@ fn refuse_engine(table: &str, engine: &str) -> Result<(), StoreError> {
 }
 
 async fn is_protected(server: &Server, connection: &mut Connection) -> Result<bool, StoreError> {
-    let memory = server.statements.memory(connection, super::statement::MARKER);
+    let memory = server.statements.memory(super::statement::MARKER);
     let rows = ask(server, &server.site, connection, &memory).await?;
     Ok(rows.first().and_then(|row| row.flag(3)).unwrap_or(false))
 }
@@ -237,8 +218,9 @@ async fn check_server(
     let connection = connection.into_inner();
     if connection.is_galera {
         findings.push(Finding::doubtful(
-            "the server is a node of a Galera cluster: each node judges leases by its own clock, so let all candidates \
-             name the same node first",
+            "the server is a node of a Galera cluster: a leader that is granted its lease by another node than the last \
+             one waits for one lease duration, because the nodes' clocks may differ; so let all candidates name the same \
+             node first",
         ));
     } else if row.number(4).unwrap_or(0) > 0 {
         findings.push(Finding::doubtful(
@@ -247,27 +229,12 @@ async fn check_server(
         ));
     }
     let remote = server.address.places.iter().any(|place| match place {
-        Place::Tcp { name, .. } => {
-            name != "localhost" && !name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
-        }
+        Place::Tcp { name, .. } => is_remote(name),
         Place::Unix(_) => false,
     });
     if remote {
-        let checked = match server.address.tls_mode {
-            TlsMode::VerifyFull | TlsMode::VerifyCa => true,
-            TlsMode::Prefer | TlsMode::Require => server.address.tls_files.ca.is_some(),
-            TlsMode::Disable => false,
-        };
-        findings.push(match (connection.encrypted, checked) {
-            (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
-            (true, false) => Finding::doubtful(
-                "the connection is encrypted, but the server is not verified: set ssl-mode=VERIFY_IDENTITY and \
-                 ssl-ca=FILE",
-            ),
-            (false, _) => {
-                Finding::doubtful("the connection is not encrypted: ssl-mode=VERIFY_IDENTITY would have it so")
-            }
-        });
+        let (mode, has_ca) = (server.address.tls_mode, server.address.tls_files.ca.is_some());
+        findings.push(encryption(connection.encrypted, mode, has_ca, "ssl-mode=VERIFY_IDENTITY", "ssl-ca"));
     }
     Ok(())
 }
@@ -294,12 +261,12 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
         lease: Duration::from_secs(1),
     };
     let (site, statements) = (&server.site, &server.statements);
-    let seen = |rows: &[crate::store::mysql::wire::Row]| match rows.first().map(|row| Seen::read(row, 0)) {
+    let seen = |rows: &[crate::store::mysql::wire::Row]| match rows.first().map(|row| read(row, 0)) {
         Some(Seen::Record(record)) if record.is_of(&me) => Some(record),
         _ => None,
     };
     ask(server, site, connection, "START TRANSACTION").await?;
-    let claim = statements.claim(connection, &me, 1);
+    let claim = statements.claim(&me, 1);
     let claimed = seen(&ask(server, site, connection, &claim).await?);
     let term = claimed.as_ref().map_or(Term(0), |record| record.term);
     let renewed = seen(&ask(server, site, connection, &statements.renew(&me, term, 1)).await?);
@@ -332,12 +299,6 @@ async fn try_notes(server: &Server) -> Result<(), StoreError> {
         removed = rows.first().and_then(|row| row.number(0)).or(removed);
     }
     if removed == Some(1) { Ok(()) } else { Err(not_kept(&server.notes.table)) }
-}
-
-fn scratch_name() -> Result<String, StoreError> {
-    let random = lease::Session::random();
-    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
-    Ok(format!("leaderctl-check-{}", random.as_str()))
 }
 
 fn not_kept(table: &str) -> StoreError {

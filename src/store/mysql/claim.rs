@@ -3,18 +3,17 @@
 //! The hazards are those of the store: see its module.
 
 use super::Mysql;
+use super::check::refuse_engine;
 use super::server::Answer;
-use super::statement::{Seen, micros};
+use super::statement::{integer, micros};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
+use crate::store::rows::{MOST_ATTEMPTS, Seen};
 use crate::store::session_lock::Taken;
-use crate::store::{Claim, Doubt, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
+use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-
-/// How often a claim or renewal that was contradicted asks again: another process wrote in between.
-const MOST_ATTEMPTS: usize = 5;
 
 #[async_trait::async_trait]
 impl Leases for Mysql {
@@ -50,17 +49,13 @@ impl Leases for Mysql {
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let (server, sent) = (&self.server, BootInstant::now().as_nanos());
+        let (server, sent) = (&self.server, integer(BootInstant::now().as_nanos()));
         // The lock first, so that a standby that finds the row free finds it free. The tree is dead.
         if let Some(get_lock) = &self.get_lock {
             get_lock.let_go(server).await;
         }
-        let answer = server.ask(&server.site, |_| server.statements.release(candidate, term, sent)).await?;
-        let before = match self.seen(&answer, 1)? {
-            // The statement was sent twice, and was applied the first time.
-            Seen::Record(record) => answer.again && record.released && record.is_of(candidate) && record.sent == sent,
-            Seen::Absent | Seen::Garbage => false,
-        };
+        let answer = server.ask(&server.site, &server.statements.release(candidate, term, sent)).await?;
+        let before = answer.again && self.seen(&answer, 1)?.was_released(candidate, sent);
         let applied = answer.changed(0) == Some(1);
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
@@ -87,10 +82,9 @@ impl Leases for Mysql {
 
 impl Mysql {
     async fn claim_row(&self, candidate: &Candidate, sent: BootInstant) -> Result<Claim, StoreError> {
-        let (server, sent) = (&self.server, sent.as_nanos());
+        let (server, sent) = (&self.server, integer(sent.as_nanos()));
         for _ in 0..MOST_ATTEMPTS {
-            let claim = |connection: &_| server.statements.claim(connection, candidate, sent);
-            let answer = server.ask(&server.site, claim).await?;
+            let answer = server.ask(&server.site, &server.statements.claim(candidate, sent)).await?;
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
             match self.seen(&answer, 3)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
@@ -125,6 +119,9 @@ impl Mysql {
         let memory = answer.outcomes.first().and_then(|outcome| outcome.rows.first());
         let memory = memory.ok_or_else(|| self.not_understood())?;
         let identity = memory.words(0).ok_or_else(|| self.not_understood())?;
+        if let Some(engine) = memory.text(5) {
+            refuse_engine(&self.server.site.table, engine)?;
+        }
         let believed = memory.text(1) == Some(identity.as_str());
         let is_protected = memory.flag(3).unwrap_or(false);
         let before = memory.number(4).and_then(|millis| u64::try_from(millis).ok()).map(Duration::from_millis);
@@ -136,9 +133,11 @@ impl Mysql {
         let left = longest.saturating_sub(remembered);
         let start_after = (!left.is_zero()).then(|| BootInstant::now().plus(left));
         if !believed {
-            // If it fails, the next claim does it. It must not make this one, which was applied, look as if it was not.
+            // If it fails, nobody may start a tree: a claim at the server that the marker names would not wait for it.
+            // That must not make this claim, which was applied, look as if it was not.
             let server = &self.server;
-            let _ = server.ask(&server.site, |_| server.statements.remember(&identity)).await;
+            let noted = server.ask(&server.site, &server.statements.remember(&identity)).await;
+            noted.map_err(|error| StoreError { kind: ErrorKind::Unknown, ..error })?;
         }
         Ok(start_after)
     }
@@ -155,7 +154,7 @@ impl Mysql {
         let server = &self.server;
         let statements = server.statements.renew(candidate, term, sequence) + &self.orders_of(shards);
         for _ in 0..MOST_ATTEMPTS {
-            let answer = server.ask_for_some(&server.site, |_| statements.clone()).await?;
+            let answer = server.ask_for_some(&server.site, &statements).await?;
             let is = |renewal| Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
             if answer.changed(0) == Some(1) {
                 return is(Renewal::Renewed);
@@ -165,23 +164,9 @@ impl Mysql {
             {
                 return Err(failure);
             }
-            match self.seen(&answer, 1)? {
-                Seen::Absent => return is(Renewal::Lost(None)),
-                Seen::Garbage => return is(Renewal::Lost(Some(Holder::stranger()))),
-                Seen::Record(record) if !record.is_of(candidate) => {
-                    return is(Renewal::Lost(Some(record.holder()).filter(|_| !record.free)));
-                }
-                // It was released, or the row is from before our term: a restored row does not know us.
-                Seen::Record(record) if record.released || record.term < term => return is(Renewal::Lost(None)),
-                // The statement was sent twice, and was applied the first time.
-                Seen::Record(record) if record.term == term && record.beat == sequence && answer.again => {
-                    return is(Renewal::Renewed);
-                }
-                Seen::Record(record) if record.term > term || record.beat >= sequence => {
-                    return is(Renewal::Overtaken);
-                }
-                // The row changed while the statement waited for it.
-                Seen::Record(_) => {}
+            let instead = self.seen(&answer, 1)?.instead_of_renewal(candidate, term, sequence, answer.again);
+            if let Some(renewal) = instead {
+                return is(renewal);
             }
         }
         Err(contradicted(&candidate.shard))

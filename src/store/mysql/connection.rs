@@ -12,12 +12,12 @@
 use super::address::{Address, Place, PublicKey};
 use super::failure::{Site, Trouble};
 use super::proof::{self, CACHING};
-use super::statement::LIST_PAGE;
 use super::wire::{self, Garbled, Greeting, Head, Line, LoginAnswer, Row, capability, status};
-use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
+use crate::store::rows::LIST_PAGE;
 use crate::store::socket::{Socket, reach};
 use crate::store::tls_mode::TlsMode;
+use crate::store::{ErrorKind, StoreError};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -128,6 +128,11 @@ impl Connection {
             )));
         }
         (self.id, self.is_galera, self.server) = (id, is_galera, server);
+        if is_galera {
+            // A look must show what another node has confirmed.
+            let asked = self.ask("SET SESSION wsrep_sync_wait = 1", &mut Vec::new()).await;
+            asked.map_err(|trouble| StoreError { kind: ErrorKind::NotApplied, ..site.unanswered(&trouble, false) })?;
+        }
         Ok(())
     }
 

@@ -114,6 +114,13 @@ impl GetLock {
         }
         self.lock.abandon();
         let mut connection = server.connect(deadline).await?;
+        if connection.is_galera {
+            return Err(StoreError::misconfigured(format!(
+                "get_lock= excludes nobody on {}: it is a node of a Galera cluster, and the other nodes do not know its \
+                 locks",
+                server.site.server
+            )));
+        }
         self.lock.may_hold(connection.id);
         let attempt = format!(
             "SET SESSION wait_timeout = {}; SELECT GET_LOCK({}, 0); {}",

@@ -4,29 +4,24 @@
 //! of their names.
 
 use super::Mysql;
-use super::statement::{LIST_PAGE, Seen};
+use super::statement::read;
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{EachPage, Holder, Report, StoreError};
+use crate::store::rows::LIST_PAGE;
+use crate::store::{EachPage, StoreError};
 
 /// Lists the shards from their rows. A lock of another program belongs to one shard, and no row says to which.
 pub async fn list(store: &Mysql, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
     let server = &store.server;
     let (mut listed, mut last) = (0, String::new());
     loop {
-        let answer = server.ask(&server.site, |_| server.statements.list(prefix, &last)).await?;
+        let answer = server.ask(&server.site, &server.statements.list(prefix, &last)).await?;
         let rows = answer.outcomes.first().map(|outcome| outcome.rows.as_slice()).unwrap_or_default();
         let mut page = Vec::new();
         for row in rows {
             // Another program wrote a name that no shard has.
             let Some(Ok(shard)) = row.text(0).map(str::parse::<Shard>) else { continue };
-            let report = match Seen::read(row, 1) {
-                Seen::Record(record) => {
-                    Report { holder: (!record.free).then(|| record.holder()), last_term: Some(record.term) }
-                }
-                Seen::Absent | Seen::Garbage => Report { holder: Some(Holder::stranger()), last_term: None },
-            };
-            page.push((shard, report));
+            page.push((shard, read(row, 1).report()));
         }
         listed += page.len();
         if listed > MOST_LISTED {

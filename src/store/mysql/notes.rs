@@ -12,31 +12,18 @@
 use super::Mysql;
 use super::connection::Outcome;
 use super::server::Answer;
-use super::statement::{FOR_EVER, LIST_PAGE, MARKER, NOW, after, begins, micros, millis, text};
+use super::statement::{MARKER, NOW, after, begins, micros, millis, text};
 use super::wire::Row;
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::rows::{FOR_EVER, LIST_PAGE, MOST_SWEPT, STANDBY, foreign_note, page_name};
 use crate::store::{Note, Notes, Page, StoreError};
 
-const STANDBY: &str = "standby/";
-/// The most ended notes that one write removes. A write usually adds one.
-const MOST_SWEPT: u32 = 100;
 pub const NAMES: &str = "shard, page, text, expires_at, changes";
 /// The condition that the note of a row `n` has not ended.
 const STANDS: &str = "(n.expires_at IS NULL OR n.expires_at > UTC_TIMESTAMP(6))";
 /// The text, and what is left of its time.
 const COLUMNS: &str = "n.text, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), n.expires_at)";
-
-/// The name of `page` in a row.
-pub fn page_name(page: &Page) -> String {
-    match page {
-        Page::Orders => "orders".to_owned(),
-        Page::History => "history".to_owned(),
-        Page::Standby(session) => format!("{STANDBY}{}", session.as_str()),
-        Page::Runs => "runs".to_owned(),
-        Page::Once(job) => format!("once/{job}"),
-    }
-}
 
 /// When a draft ends.
 fn end(draft: &Note) -> String {
@@ -94,7 +81,7 @@ impl OneNote {
 
 impl Mysql {
     async fn ask_for_notes(&self, statements: &str) -> Result<Answer, StoreError> {
-        self.server.ask(&self.server.notes, |_| statements.to_owned()).await
+        self.server.ask(&self.server.notes, statements).await
     }
 
     fn note_of(&self, shard: &Shard, page: &Page) -> OneNote {
@@ -122,10 +109,7 @@ impl Mysql {
     }
 
     fn note(&self, row: &Row) -> Result<Note, StoreError> {
-        let table = &self.server.notes.table;
-        read(row).ok_or_else(|| {
-            StoreError::misconfigured(format!("a row of table {table} was written by something else: delete it"))
-        })
+        read(row).ok_or_else(|| foreign_note(&self.server.notes.table))
     }
 
     /// Removes notes of standbys that have ended: those that are `listed`.
@@ -177,7 +161,7 @@ impl Notes for Mysql {
              ORDER BY n.shard, n.page LIMIT {MOST_SWEPT}",
             begins("n.page", STANDBY)
         );
-        let answer = self.server.ask_for_some(&self.server.notes, |_| format!("{statement}; {ended}")).await?;
+        let answer = self.server.ask_for_some(&self.server.notes, &format!("{statement}; {ended}")).await?;
         if let Some(ended) = answer.outcomes.get(1) {
             self.sweep(&ended.rows).await;
         }

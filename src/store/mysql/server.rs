@@ -14,7 +14,7 @@ use super::statement::{Statements, notes_name, quoted};
 use crate::mutex::Mutex;
 use crate::store::error::worst;
 use crate::store::kept::{self, once_more};
-use crate::store::{StoreError, tls_mode};
+use crate::store::{ErrorKind, StoreError, tls_mode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -126,11 +126,13 @@ impl Server {
             let patience = (self.bound - self.bound / 10).as_secs().max(1);
             let login = Login { address: &self.address, site: &site, tls: self.tls.as_ref(), patience, deadline };
             let failure = match timeout_at(deadline, Connection::begin(&login, place)).await {
-                Ok(Ok(mut connection)) => {
-                    self.preferred.store(index, Ordering::Relaxed);
-                    self.note_failover(&mut connection, deadline).await;
-                    return Ok(connection);
-                }
+                Ok(Ok(mut connection)) => match self.note_failover(&site, &mut connection, deadline).await {
+                    Ok(()) => {
+                        self.preferred.store(index, Ordering::Relaxed);
+                        return Ok(connection);
+                    }
+                    Err(failure) => failure,
+                },
                 Ok(Err(failure)) => failure,
                 Err(_) => StoreError::not_applied(format!("cannot reach {}: no answer in time", site.server)),
             };
@@ -142,20 +144,34 @@ impl Server {
     }
 
     /// After a failover, all candidates wait for one lease, which begins when the first of us has noticed. So each new
-    /// connection to a server that has changed records that at once, without waiting for the next claim.
-    async fn note_failover(&self, connection: &mut Connection, deadline: Instant) {
-        let before = self.last.lock().replace(connection.server.clone());
+    /// connection to a server that has changed records that, without waiting for the next claim. A leader must not renew
+    /// there before that: its lease then ends by this server's clock, and a claim at another one must not trust its own.
+    async fn note_failover(
+        &self,
+        site: &Site,
+        connection: &mut Connection,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let before = self.last.lock().clone();
         if before.is_some_and(|before| before != connection.server) {
-            // If it fails, the next claim does it.
-            let _ = timeout_at(deadline, self.remember_over(connection)).await;
+            let noted = timeout_at(deadline, self.remember_over(connection)).await;
+            let noted = noted.map_err(|_| self.silent())?.map_err(|trouble| site.unanswered(&trouble, false));
+            // Whoever may not write, or has no table, does not renew.
+            if let Err(error) = noted
+                && !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)
+            {
+                return Err(StoreError { kind: ErrorKind::NotApplied, ..error });
+            }
         }
+        *self.last.lock() = Some(connection.server.clone());
+        Ok(())
     }
 
     /// Has the table remember from now on, if it is not the one that the marker names. Returns since when it has
     /// remembered, in microseconds, if it is.
     pub async fn remember_over(&self, connection: &mut Connection) -> Result<Option<i64>, Trouble> {
         let mut outcomes = Vec::new();
-        let memory = self.statements.memory(connection, super::statement::MARKER);
+        let memory = self.statements.memory(super::statement::MARKER);
         connection.ask(&memory, &mut outcomes).await?;
         let row = outcomes.first().and_then(|outcome| outcome.rows.first()).ok_or(Trouble::Garbled)?;
         let identity = row.words(0).ok_or(Trouble::Garbled)?;
@@ -167,48 +183,39 @@ impl Server {
 
     /// Sends statements over any connection. It must be safe to apply them twice. An error, unless every statement has
     /// its answer.
-    pub async fn ask(
-        &self,
-        site: &Site,
-        statements: impl Fn(&Connection) -> String + Send + Sync,
-    ) -> Result<Answer, StoreError> {
+    pub async fn ask(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
         let answer = self.ask_for_some(site, statements).await?;
         answer.failure.clone().map_or(Ok(answer), Err)
     }
 
     /// As [`Server::ask`], but some statements at the end may have no answer, if the first one has.
-    pub async fn ask_for_some(
-        &self,
-        site: &Site,
-        statements: impl Fn(&Connection) -> String + Send + Sync,
-    ) -> Result<Answer, StoreError> {
+    pub async fn ask_for_some(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
         let deadline = self.deadline();
         let kept = self.idle.lock().pop();
         let Some(connection) = kept else {
             let connection = self.connect(deadline).await?;
-            return Ok(self.ask_over(site, connection, &statements, deadline).await?);
+            return Ok(self.ask_over(site, connection, statements, deadline).await?);
         };
         let has_ended = |failure: &Failure| failure.is_broken;
         let again = Box::pin(async {
             let connection = self.connect(deadline).await?;
-            let answer = self.ask_over(site, connection, &statements, deadline).await?;
+            let answer = self.ask_over(site, connection, statements, deadline).await?;
             Ok(Answer { again: true, ..answer })
         });
-        once_more(self.ask_over(site, connection, &statements, deadline), has_ended, again).await
+        once_more(self.ask_over(site, connection, statements, deadline), has_ended, again).await
     }
 
     async fn ask_over(
         &self,
         site: &Site,
         mut connection: Connection,
-        statements: &(impl Fn(&Connection) -> String + Sync),
+        statements: &str,
         deadline: Instant,
     ) -> Result<Answer, Failure> {
-        let text = statements(&connection);
         let mut overtaken = 0;
         loop {
             let mut outcomes = Vec::new();
-            let asked = timeout_at(deadline, connection.ask(&text, &mut outcomes)).await;
+            let asked = timeout_at(deadline, connection.ask(statements, &mut outcomes)).await;
             let applied = outcomes.iter().any(|outcome| outcome.changed > 0);
             let (failure, is_broken) = match asked {
                 Ok(Ok(())) => {

@@ -19,25 +19,17 @@
 //!   its end: only the session in it belongs to nobody from then on.
 
 use super::address::{Address, LONGEST_NAME};
-use super::connection::{Connection, Outcome, SERVER};
+use super::connection::{Outcome, SERVER};
 use super::wire::Row;
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::Holder;
 use crate::store::fnv::fnv1a;
-use crate::time::whole_millis;
+use crate::store::rows::{FOR_EVER, LIST_PAGE, REVOKED, Record, Seen};
 use std::fmt::Write as _;
 use std::time::Duration;
 
 /// No shard has this name. The row with this name says since when the table remembers.
 pub const MARKER: &str = "''";
-/// The session in the row of a lease that was revoked. No real session has this name.
-const REVOKED: &str = "revoked";
 pub const NOW: &str = "UTC_TIMESTAMP(6)";
-/// The most rows in one answer.
-pub const LIST_PAGE: usize = 500;
-/// In milliseconds, 300 years. The calendar has an end.
-pub const FOR_EVER: u64 = 10_000_000_000_000;
-
 /// The columns of a row, in the order in which they are written.
 pub const NAMES: &str = "shard, term, session, owner, host, pid, beat, sent, lease_ms, since, expires, released";
 /// The columns of a row `l`, as they are read.
@@ -95,11 +87,8 @@ impl Statements {
     }
 
     /// Which table it is: this server's, and made when this one was. A table that was restored, or that another server
-    /// has, is another one. Of a Galera cluster, all nodes have the same: what one confirmed, all have.
-    fn identity(&self, connection: &Connection) -> String {
-        if connection.is_galera {
-            return "CONCAT('galera ', @@global.wsrep_cluster_name)".to_owned();
-        }
+    /// has, is another one. So is that of another node of a cluster, which may have the same rows and another clock.
+    fn identity(&self) -> String {
         let (database, table) = &self.place;
         // The time that is shown depends on the session's time zone, and this takes it back.
         format!(
@@ -109,11 +98,14 @@ impl Statements {
     }
 
     /// Returns: which table it is; which it was when the marker was written; the microseconds since then, or since when
-    /// an operator says it remembers; whether rows of leases cannot be deleted by hand; the lease of the shard's row.
-    pub fn memory(&self, connection: &Connection, shard: &str) -> String {
-        let (table, identity) = (&self.table, self.identity(connection));
+    /// an operator says it remembers; whether rows of leases cannot be deleted by hand; the lease of the shard's row;
+    /// the table's storage engine.
+    pub fn memory(&self, shard: &str) -> String {
+        let (table, identity, (database, name)) = (&self.table, self.identity(), &self.place);
         format!(
-            "SELECT {identity}, m.host, TIMESTAMPDIFF(MICROSECOND, m.since, {NOW}), m.beat, l.lease_ms \
+            "SELECT {identity}, m.host, TIMESTAMPDIFF(MICROSECOND, m.since, {NOW}), m.beat, l.lease_ms, \
+             (SELECT MAX(i.engine) FROM information_schema.tables AS i \
+             WHERE i.table_schema = {database} AND i.table_name = {name}) \
              FROM (SELECT 1 AS one) AS c LEFT JOIN {table} AS m ON m.shard = {MARKER} \
              LEFT JOIN {table} AS l ON l.shard = {shard}"
         )
@@ -146,11 +138,11 @@ impl Statements {
     }
 
     /// Returns [`Statements::memory`], the change of a row, the change of a new one, and the row.
-    pub fn claim(&self, connection: &Connection, candidate: &Candidate, sent: u64) -> String {
+    pub fn claim(&self, candidate: &Candidate, sent: i64) -> String {
         let Candidate { shard, owner, session, host, pid, lease } = candidate;
         let (name, session, owner, host) = (text(shard.as_str()), text(session.as_str()), text(owner), text(host));
         let (lease, table) = (millis(*lease), &self.table);
-        let (expires, memory, look) = (after(lease), self.memory(connection, &name), self.look(shard));
+        let (expires, memory, look) = (after(lease), self.memory(&name), self.look(shard));
         format!(
             "{memory}; \
              UPDATE {table} SET term = GREATEST(term + 1, {CLOCK}), session = {session}, owner = {owner}, \
@@ -176,7 +168,7 @@ impl Statements {
     }
 
     /// Returns the change, and the row. A term of 0 stands for any.
-    pub fn release(&self, candidate: &Candidate, term: Term, sent: u64) -> String {
+    pub fn release(&self, candidate: &Candidate, term: Term, sent: i64) -> String {
         let (shard, session) = (text(candidate.shard.as_str()), text(candidate.session.as_str()));
         let (table, look) = (&self.table, self.look(&candidate.shard));
         let of_term = if term.0 == 0 { String::new() } else { format!("AND term = {term} ") };
@@ -222,94 +214,41 @@ pub fn begins(column: &str, prefix: &str) -> String {
     format!("{column} >= {prefix} AND LEFT({column}, {length}) = {prefix}")
 }
 
-/// A row of the table.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Record {
-    /// True if the lease was released, or its time is over.
-    pub free: bool,
-    pub released: bool,
-    pub term: Term,
-    pub session: Session,
-    owner: String,
-    host: String,
-    pid: i64,
-    pub beat: u64,
-    pub sent: u64,
-    pub lease: Duration,
-    since: Duration,
-    left: Duration,
-}
-
-/// What the table has for a shard.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
-    Absent,
-    Record(Record),
-    /// A row that leaderrun did not write.
-    Garbage,
-}
-
-impl Seen {
-    /// The answer to a look. None if it makes no sense.
-    pub fn of(outcome: Option<&Outcome>) -> Option<Self> {
-        match outcome?.rows.as_slice() {
-            [] => Some(Self::Absent),
-            [row] => Some(Self::read(row, 0)),
-            _ => None,
-        }
-    }
-
-    /// Reads the last columns of a row.
-    pub fn read(row: &Row, first: usize) -> Self {
-        Record::read(row, first).map_or(Self::Garbage, Self::Record)
+/// The answer to a look. None if it makes no sense.
+pub fn seen(outcome: Option<&Outcome>) -> Option<Seen> {
+    match outcome?.rows.as_slice() {
+        [] => Some(Seen::Absent),
+        [row] => Some(read(row, 0)),
+        _ => None,
     }
 }
 
-impl Record {
-    fn read(row: &Row, first: usize) -> Option<Self> {
-        let count = |column| u64::try_from(row.number(first + column)?).ok();
-        let words = |column| row.words(first + column);
-        Some(Self {
-            free: row.flag(first)?,
-            released: row.flag(first + 1)?,
-            term: Term(count(2)?),
-            session: Session::from_record(&words(3)?),
-            owner: words(4)?,
-            host: words(5)?,
-            pid: row.number(first + 6)?,
-            beat: count(7)?,
-            sent: count(8)?,
-            lease: Duration::from_millis(count(9)?),
-            since: micros(row.number(first + 10)?),
-            left: micros(row.number(first + 11)?),
-        })
-    }
+/// Reads the columns of a row from this one on.
+pub fn read(row: &Row, first: usize) -> Seen {
+    record(row, first).map_or(Seen::Garbage, Seen::Record)
+}
 
-    pub fn is_of(&self, candidate: &Candidate) -> bool {
-        self.session == candidate.session
-    }
+fn record(row: &Row, first: usize) -> Option<Record> {
+    let count = |column| u64::try_from(row.number(first + column)?).ok();
+    let words = |column| row.words(first + column);
+    Some(Record {
+        free: row.flag(first)?,
+        released: row.flag(first + 1)?,
+        term: Term(count(2)?),
+        session: Session::from_record(&words(3)?),
+        owner: words(4)?,
+        host: words(5)?,
+        pid: row.number(first + 6)?,
+        beat: count(7)?,
+        sent: i64::try_from(count(8)?).ok()?,
+        lease: Duration::from_millis(count(9)?),
+        since: micros(row.number(first + 10)?),
+        left: micros(row.number(first + 11)?),
+    })
+}
 
-    pub fn is_revoked(&self) -> bool {
-        self.session.as_str() == REVOKED
-    }
-
-    pub fn holder(&self) -> Holder {
-        if self.is_revoked() {
-            let owner = format!("nobody, until the lease of {} would have ended that was revoked", self.owner);
-            return Holder { owner, expires_in: Some(self.left), ..Holder::default() };
-        }
-        Holder {
-            owner: self.owner.clone(),
-            session: Some(self.session.clone()),
-            host: Some(self.host.clone()).filter(|host| !host.is_empty()),
-            pid: u32::try_from(self.pid).ok().filter(|&pid| pid != 0),
-            term: Some(self.term),
-            since_millis: Some(whole_millis(self.since)),
-            expires_in: Some(self.left),
-            renewed_ago: Some(self.lease.saturating_sub(self.left)),
-            doubt: None,
-        }
-    }
+pub fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// A duration from a row. One that has passed is none.
@@ -329,7 +268,7 @@ mod tests {
             let value = |source: &mut fuzz::Source| (!source.one_in(20)).then(|| source.bend(&seeds));
             let row = Row((0..12).map(|_| value(source)).collect());
             input.show(|| format!("{row:?}"));
-            match Seen::read(&row, 0) {
+            match read(&row, 0) {
                 Seen::Record(record) => {
                     assert!(record.holder().expires_in.is_some());
                     Fate::Accepted

@@ -10,16 +10,16 @@ use super::advisory::Advisory;
 use super::connection::Connection;
 use super::failure::Site;
 use super::grants::{self, Relation};
-use super::notes::{self, page_name};
+use super::notes;
 use super::server::Server;
-use super::statement::{Record, Seen, integer, number, quoted, seconds, text};
+use super::statement::{integer, number, quoted, seconds, seen, text};
 use super::table::{NAMES, ask, ask_about, creation, look, rule, run};
 use super::watch::POLL;
 use super::{Postgres, list};
 use crate::lease::{self, Candidate, Shard, Term, show};
 use crate::store::error::in_short;
+use crate::store::rows::{encryption, finding, is_remote, page_name, scratch_name};
 use crate::store::session_lock::Taken;
-use crate::store::tls_mode::TlsMode;
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip,
 };
@@ -30,12 +30,7 @@ const OLDEST: i32 = 120_000;
 #[async_trait::async_trait]
 impl Administration for Postgres {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let look = self.look(shard).await?;
-        let last_term = match &look.seen {
-            Seen::Record(Record { term, .. }) => Some(*term),
-            Seen::Absent | Seen::Garbage => None,
-        };
-        Ok(Report { holder: look.holder(), last_term })
+        Ok(self.look(shard).await?.report())
     }
 
     async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
@@ -49,11 +44,7 @@ impl Administration for Postgres {
         let answer = self.server.ask(|_| self.server.statements.revoke(), &parameters, self.server.deadline()).await?;
         let row = self.first(&answer)?;
         let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
-        let before = match Seen::read(row) {
-            // The statement was sent twice, and was applied the first time.
-            Seen::Record(record) => answer.again && record.is_revoked() && record.term == term,
-            Seen::Absent | Seen::Garbage => false,
-        };
+        let before = answer.again && seen(row).was_revoked(term);
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
 
@@ -240,11 +231,7 @@ async fn check_notes(server: &Server, connection: &Connection, findings: &mut Ve
         findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
         return Ok(());
     }
-    findings.push(match try_notes(server).await {
-        Ok(()) => Finding::good(format!("may read and write notes in table {table}")),
-        Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => Finding::bad(error.message),
-        Err(error) => return Err(error),
-    });
+    findings.push(finding(try_notes(server).await, &format!("may read and write notes in table {table}"))?);
     Ok(())
 }
 
@@ -268,12 +255,6 @@ async fn try_notes(server: &Server) -> Result<(), StoreError> {
     // Closing the connection rolls back too.
     run(server, &connection, "ROLLBACK", "").await?;
     if kept { Ok(()) } else { Err(not_kept(&server.notes.table)) }
-}
-
-fn scratch_name() -> Result<String, StoreError> {
-    let random = lease::Session::random();
-    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
-    Ok(format!("leaderctl-check-{}", random.as_str()))
 }
 
 fn not_kept(table: &Relation) -> StoreError {
@@ -325,25 +306,12 @@ async fn check_server(server: &Server, connection: &Connection, findings: &mut V
     }
     let encrypted: bool = row.try_get(7).unwrap_or(false);
     let remote = server.address.places.iter().any(|place| match place {
-        Place::Tcp { name, .. } => {
-            name != "localhost" && !name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
-        }
+        Place::Tcp { name, .. } => is_remote(name),
         Place::Unix { .. } => false,
     });
     if remote && connection.direct {
-        let checked = match server.address.tls_mode {
-            TlsMode::VerifyFull | TlsMode::VerifyCa => true,
-            TlsMode::Prefer | TlsMode::Require => server.address.tls_files.ca.is_some(),
-            TlsMode::Disable => false,
-        };
-        findings.push(match (encrypted, checked) {
-            (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
-            (true, false) => Finding::doubtful(
-                "the connection is encrypted, but the server is not verified: set sslmode=verify-full and \
-                 sslrootcert=FILE",
-            ),
-            (false, _) => Finding::doubtful("the connection is not encrypted: sslmode=verify-full would have it so"),
-        });
+        let (mode, has_ca) = (server.address.tls_mode, server.address.tls_files.ca.is_some());
+        findings.push(encryption(encrypted, mode, has_ca, "sslmode=verify-full", "sslrootcert"));
     }
     Ok(())
 }
@@ -416,9 +384,6 @@ async fn check_advisory(server: &Server, advisory: &Advisory) -> Result<Finding,
             Ok(Finding::good(format!("advisory lock {key} is free and can be taken")))
         }
         Ok(Taken::Theirs(holder)) => Ok(Finding::good(format!("advisory lock {key} is held: {}", holder.owner))),
-        Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-            Ok(Finding::bad(error.message))
-        }
-        Err(error) => Err(error),
+        Err(error) => finding(Err(error), ""),
     }
 }

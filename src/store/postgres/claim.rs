@@ -2,21 +2,18 @@
 //!
 //! The hazards are those of the store: see its module.
 
-use super::statement::{Seen, integer, millis, number, seconds, text};
+use super::statement::{integer, millis, number, seconds, seen, text};
 use super::{Postgres, connection};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
+use crate::store::rows::{MOST_ATTEMPTS, Seen};
 use crate::store::session_lock::Taken;
-use crate::store::{
-    Claim, Doubt, ErrorKind, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError,
-};
+use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often a claim or renewal that was contradicted asks again: another process wrote in between.
-const MOST_ATTEMPTS: usize = 5;
 /// How long renewals go without orders after one that was to bring them has failed.
 const ORDERS_APART_FOR: Duration = Duration::from_mins(1);
 
@@ -68,11 +65,7 @@ impl Leases for Postgres {
         let answer = self.server.ask(|_| self.server.statements.release(), &parameters, self.server.deadline()).await?;
         let row = self.first(&answer)?;
         let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
-        let before = match Seen::read(row) {
-            // The statement was sent twice, and was applied the first time.
-            Seen::Record(record) => answer.again && record.released && record.is_of(candidate) && record.sent == sent,
-            Seen::Absent | Seen::Garbage => false,
-        };
+        let before = answer.again && seen(row).was_released(candidate, sent);
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
 
@@ -119,7 +112,7 @@ impl Postgres {
             let statement = |connection: &connection::Connection| self.server.statements.claim(connection.has_timeline);
             let answer = self.server.ask(statement, &parameters, deadline).await?;
             let row = self.first(&answer)?;
-            let seen = Seen::read(row);
+            let seen = seen(row);
             let term: Option<i64> = row.try_get(0).map_err(|_| self.not_understood())?;
             if let Some(term) = term {
                 let term = Term(u64::try_from(term).map_err(|_| self.garbage(shard))?);
@@ -208,28 +201,8 @@ impl Postgres {
             if applied {
                 return is(Renewal::Renewed);
             }
-            match Seen::read(row) {
-                Seen::Absent => return is(Renewal::Lost(None)),
-                Seen::Garbage => {
-                    let owner = "something that writes other rows".to_owned();
-                    return is(Renewal::Lost(Some(Holder { owner, ..Holder::default() })));
-                }
-                Seen::Record(record) if !record.is_of(candidate) => {
-                    return is(Renewal::Lost(Some(record.holder()).filter(|_| !record.free)));
-                }
-                // It was released, or the row is from before our term: a restored row does not know us.
-                Seen::Record(record) if record.released || record.term < term => {
-                    return is(Renewal::Lost(None));
-                }
-                // The statement was sent twice, and was applied the first time.
-                Seen::Record(record) if record.term == term && record.beat == sequence && answer.again => {
-                    return is(Renewal::Renewed);
-                }
-                Seen::Record(record) if record.term > term || record.beat >= sequence => {
-                    return is(Renewal::Overtaken);
-                }
-                // The row changed while the statement waited for it.
-                Seen::Record(_) => {}
+            if let Some(renewal) = seen(row).instead_of_renewal(candidate, term, sequence, answer.again) {
+                return is(renewal);
             }
         }
         Err(contradicted(&candidate.shard))

@@ -5,10 +5,11 @@
 
 use super::Postgres;
 use super::connection::Connection;
-use super::statement::{LIST_PAGE, Seen, text};
+use super::statement::{seen, text};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::{EachPage, Holder, Report, StoreError};
+use crate::store::rows::LIST_PAGE;
+use crate::store::{EachPage, StoreError};
 
 /// Lists the shards from their rows. An advisory lock of another program belongs to one shard, and no row says to
 /// which.
@@ -22,13 +23,7 @@ pub async fn list(store: &Postgres, prefix: &str, each: &mut EachPage<'_>) -> Re
         for row in &answer.rows {
             // Another program wrote a name that no shard has.
             let Ok(Ok(shard)) = row.try_get::<_, &str>(0).map(str::parse::<Shard>) else { continue };
-            let report = match Seen::read(row) {
-                Seen::Record(record) => {
-                    Report { holder: (!record.free).then(|| record.holder()), last_term: Some(record.term) }
-                }
-                Seen::Absent | Seen::Garbage => Report { holder: Some(Holder::stranger()), last_term: None },
-            };
-            list.push((shard, report));
+            list.push((shard, seen(row).report()));
         }
         listed += list.len();
         if listed > MOST_LISTED {

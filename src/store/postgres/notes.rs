@@ -13,28 +13,12 @@ use super::Postgres;
 use super::connection::Parameters;
 use super::grants::Relation;
 use super::server::Answer;
-use super::statement::{LIST_PAGE, Statements, millis, number, seconds, text};
+use super::statement::{Statements, integer, millis, number, seconds, text};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::rows::{FOR_EVER, LIST_PAGE, MOST_SWEPT, STANDBY, foreign_note, page_name};
 use crate::store::{Note, Notes, Page, StoreError};
 use tokio_postgres::Row;
-
-const STANDBY: &str = "standby/";
-/// The most ended notes that one write removes. A write usually adds one.
-const MOST_SWEPT: u32 = 100;
-/// In milliseconds, 300 years. PostgreSQL's calendar has an end.
-const FOR_EVER: i64 = 10_000_000_000_000;
-
-/// The name of `page` in a row.
-pub fn page_name(page: &Page) -> String {
-    match page {
-        Page::Orders => "orders".to_owned(),
-        Page::History => "history".to_owned(),
-        Page::Standby(session) => format!("{STANDBY}{}", session.as_str()),
-        Page::Runs => "runs".to_owned(),
-        Page::Once(job) => format!("once/{job}"),
-    }
-}
 
 pub fn creation(table: &Relation) -> String {
     format!(
@@ -130,7 +114,7 @@ impl Statements {
 
 /// The duration in milliseconds. None: for ever.
 fn lasting_millis(draft: &Note) -> Option<i64> {
-    draft.lasts.map(millis).filter(|&millis| millis < FOR_EVER)
+    draft.lasts.map(millis).filter(|&millis| millis < integer(FOR_EVER))
 }
 
 impl Postgres {
@@ -155,10 +139,7 @@ impl Postgres {
 
     /// The note in the first columns of a row.
     fn note(&self, row: &Row) -> Result<Note, StoreError> {
-        let foreign = |_| {
-            let table = &self.server.statements.notes;
-            StoreError::misconfigured(format!("a row of table {table} was written by something else: delete it"))
-        };
+        let foreign = |_| foreign_note(&self.server.statements.notes);
         let lasts: Option<f64> = row.try_get(1).map_err(foreign)?;
         Ok(Note::lasting(row.try_get(0).map_err(foreign)?, lasts.map(seconds)))
     }

@@ -15,10 +15,9 @@
 //!   another candidate that does not renew it.
 
 use super::address::{Address, LONGEST_NAME};
-use crate::lease::{Candidate, Session, Term};
-use crate::store::Holder;
+use crate::lease::{Session, Term};
 use crate::store::fnv::fnv1a;
-use crate::time::whole_millis;
+use crate::store::rows::{LIST_PAGE, REVOKED, Record, Seen};
 use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -35,9 +34,6 @@ const BELIEVED: &str = "m.session = m.xmin::text AND m.host = c.timeline";
 
 /// The number of this transaction, as `xmin` will show it.
 pub const THIS_TRANSACTION: &str = "(txid_current() & 4294967295)::text";
-
-/// The session in the row of a lease that was revoked. No real session has this name.
-const REVOKED: &str = "revoked";
 
 /// The columns of a row `l`, at `c.now`.
 const COLUMNS: &str = "l.shard IS NOT NULL, (l.released OR l.expires <= c.now)::boolean, l.released::boolean, \
@@ -80,9 +76,6 @@ pub fn numbers(values: &Vec<i32>) -> (&(dyn ToSql + Sync), Type) {
 pub fn number<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
     (value, Type::INT8)
 }
-
-/// The most rows in one answer.
-pub const LIST_PAGE: usize = 500;
 
 /// The statements for one table of leases, and for the table of notes beside it.
 pub struct Statements {
@@ -275,90 +268,33 @@ pub fn lock_holder(key: i64) -> String {
     )
 }
 
-/// A row of the table.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Record {
-    /// True if the lease was released, or its time is over.
-    pub free: bool,
-    pub released: bool,
-    pub term: Term,
-    pub session: Session,
-    owner: String,
-    host: String,
-    pid: i64,
-    pub beat: u64,
-    pub sent: i64,
-    pub lease: Duration,
-    since: f64,
-    left: f64,
-}
-
-/// What the table has for a shard.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
-    Absent,
-    Record(Record),
-    /// A row that leaderrun did not write.
-    Garbage,
-}
-
-impl Seen {
-    /// Reads the last columns of a row.
-    pub fn read(row: &Row) -> Self {
-        let Some(first) = row.len().checked_sub(COLUMN_COUNT) else { return Self::Garbage };
-        match row.try_get::<_, bool>(first) {
-            Ok(false) => Self::Absent,
-            Ok(true) => Record::read(row, first).map_or(Self::Garbage, Self::Record),
-            Err(_) => Self::Garbage,
-        }
+/// Reads the last columns of a row.
+pub fn seen(row: &Row) -> Seen {
+    let Some(first) = row.len().checked_sub(COLUMN_COUNT) else { return Seen::Garbage };
+    match row.try_get::<_, bool>(first) {
+        Ok(false) => Seen::Absent,
+        Ok(true) => record(row, first).map_or(Seen::Garbage, Seen::Record),
+        Err(_) => Seen::Garbage,
     }
 }
 
-impl Record {
-    fn read(row: &Row, first: usize) -> Option<Self> {
-        let count = |column| row.try_get::<_, i64>(first + column).ok();
-        let words = |column| row.try_get::<_, String>(first + column).ok();
-        Some(Self {
-            free: row.try_get(first + 1).ok()?,
-            released: row.try_get(first + 2).ok()?,
-            term: Term(u64::try_from(count(3)?).ok()?),
-            session: Session::from_record(&words(4)?),
-            owner: words(5)?,
-            host: words(6)?,
-            pid: count(7)?,
-            beat: u64::try_from(count(8)?).ok()?,
-            sent: count(9)?,
-            lease: Duration::from_millis(u64::try_from(count(10)?).ok()?),
-            since: row.try_get(first + 11).ok()?,
-            left: row.try_get(first + 12).ok()?,
-        })
-    }
-
-    pub fn is_of(&self, candidate: &Candidate) -> bool {
-        self.session == candidate.session
-    }
-
-    pub fn is_revoked(&self) -> bool {
-        self.session.as_str() == REVOKED
-    }
-
-    pub fn holder(&self) -> Holder {
-        if self.is_revoked() {
-            let owner = format!("nobody, until the lease of {} would have ended that was revoked", self.owner);
-            return Holder { owner, expires_in: Some(seconds(self.left)), ..Holder::default() };
-        }
-        Holder {
-            owner: self.owner.clone(),
-            session: Some(self.session.clone()),
-            host: Some(self.host.clone()).filter(|host| !host.is_empty()),
-            pid: u32::try_from(self.pid).ok().filter(|&pid| pid != 0),
-            term: Some(self.term),
-            since_millis: Some(whole_millis(seconds(self.since))),
-            expires_in: Some(seconds(self.left)),
-            renewed_ago: Some(self.lease.saturating_sub(seconds(self.left))),
-            doubt: None,
-        }
-    }
+fn record(row: &Row, first: usize) -> Option<Record> {
+    let count = |column| row.try_get::<_, i64>(first + column).ok();
+    let words = |column| row.try_get::<_, String>(first + column).ok();
+    Some(Record {
+        free: row.try_get(first + 1).ok()?,
+        released: row.try_get(first + 2).ok()?,
+        term: Term(u64::try_from(count(3)?).ok()?),
+        session: Session::from_record(&words(4)?),
+        owner: words(5)?,
+        host: words(6)?,
+        pid: count(7)?,
+        beat: u64::try_from(count(8)?).ok()?,
+        sent: count(9)?,
+        lease: Duration::from_millis(u64::try_from(count(10)?).ok()?),
+        since: seconds(row.try_get(first + 11).ok()?),
+        left: seconds(row.try_get(first + 12).ok()?),
+    })
 }
 
 /// A duration from a float in a row, which may be anything: an expiry may be `infinity`.
@@ -404,8 +340,8 @@ mod tests {
                 beat: source.number(),
                 sent: source.signed(),
                 lease: Duration::from_millis(source.number()),
-                since,
-                left,
+                since: seconds(since),
+                left: seconds(left),
             };
             input.show(|| format!("{record:?}"));
             let holder = record.holder();

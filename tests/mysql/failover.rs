@@ -1,0 +1,56 @@
+//! A failover to a replica that had not received everything.
+
+use super::*;
+use crate::support::server::Server as _;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{ErrorKind, Release, Renewal};
+
+#[tokio::test]
+async fn a_replica_that_lost_a_lease_makes_the_next_leader_wait_and_the_lost_one_ends() {
+    let start = |options: &'static [&'static str]| {
+        tokio::task::spawn_blocking(move || {
+            Server::start_with(&[&["--log-bin", "--binlog-format=ROW"], options].concat())
+        })
+    };
+    let mut source = start(&["--server-id=1"]).await.unwrap();
+    let replica = start(&["--server-id=2", "--read-only=1"]).await.unwrap();
+    let (port, logs) = (source.port(), source.sql("SHOW BINARY LOGS"));
+    let log = logs.split('\t').next().unwrap();
+    replica.sql(&if is_mariadb() {
+        format!(
+            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, MASTER_USER = '{ADMIN}', \
+             MASTER_LOG_FILE = '{log}', MASTER_LOG_POS = 4, MASTER_USE_GTID = no"
+        )
+    } else {
+        format!(
+            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {port}, SOURCE_USER = '{ADMIN}', \
+             SOURCE_LOG_FILE = '{log}', SOURCE_LOG_POS = 4, GET_SOURCE_PUBLIC_KEY = 1"
+        )
+    });
+    replica.sql("START REPLICA");
+    let both = format!("@127.0.0.1:{port},127.0.0.1:{}/", replica.port());
+    let url = source.url_with("").replace(&format!("@127.0.0.1:{port}/"), &both);
+    let (first, second) = (open(&url), open(&url));
+    first.prepare().await.unwrap();
+    source.age("leaderrun");
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&first, &one).await;
+    assert_eq!(first.release(&one, term).await, Ok(Release::Released));
+    let row = "SELECT released FROM leaderrun WHERE shard = 'db/main'";
+    eventually("the replica has the row", || replica.ask(row).is_ok_and(|row| row == "1")).await;
+
+    // It falls behind; the lease that is granted next, it does not have.
+    replica.sql("STOP REPLICA");
+    let term = lead(&first, &one).await;
+    source.kill();
+    let error = second.claim(&two).await.unwrap_err();
+    assert!(error.kind == ErrorKind::NotApplied && error.message.contains("does not accept writes"), "{error}");
+    replica.sql("SET GLOBAL read_only = 0");
+    let grant = granted(second.claim(&two).await.unwrap());
+    assert!(grant.start_after.is_some() && wait_of(&grant) > LEASE / 2, "{grant:?}");
+    assert!(matches!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
+    // The wait is over once for all.
+    assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
+    replica.age("leaderrun");
+    assert!(lead(&first, &one).await > grant.term);
+}

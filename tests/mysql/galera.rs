@@ -1,0 +1,146 @@
+//! A Galera cluster: nodes that all accept writes, with a clock each. Skipped where its library is missing.
+
+use super::*;
+use crate::support::ports::free_port;
+use crate::support::server::Server as _;
+use leaderrun::internals::lease::Candidate;
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Claim, ErrorKind, Release, Renewal};
+use std::path::Path;
+
+const LIBRARY: &str = "/usr/lib/galera/libgalera_smm.so";
+
+/// Two nodes of one cluster. None where there is no Galera.
+async fn cluster() -> Option<(Server, Server)> {
+    if !is_mariadb() || !Path::new(LIBRARY).exists() || !Path::new("/usr/bin/rsync").exists() {
+        println!("skipped: install the packages galera-4 and rsync");
+        return None;
+    }
+    let start = || {
+        let group = free_port();
+        let first = node(group, "");
+        let second = node(free_port(), &format!("127.0.0.1:{group}"));
+        (first, second)
+    };
+    let nodes = tokio::task::spawn_blocking(start).await.unwrap();
+    eventually("both are members", || {
+        let asked = nodes.1.ask("SHOW STATUS LIKE 'wsrep_local_state_comment'");
+        asked.is_ok_and(|state| state.ends_with("Synced"))
+    })
+    .await;
+    open(&nodes.0.url_with("")).prepare().await.unwrap();
+    nodes.0.age("leaderrun");
+    Some(nodes)
+}
+
+/// A node that joins those at `others`, or begins a cluster.
+fn node(group: u16, others: &str) -> Server {
+    let (base, transfer, catch_up) = (free_port(), free_port(), free_port());
+    let options = [
+        "--binlog-format=ROW".to_owned(),
+        "--innodb-autoinc-lock-mode=2".to_owned(),
+        "--wsrep-on=1".to_owned(),
+        format!("--wsrep-provider={LIBRARY}"),
+        "--wsrep-cluster-name=leases".to_owned(),
+        format!("--wsrep-cluster-address=gcomm://{others}"),
+        format!("--wsrep-node-address=127.0.0.1:{base}"),
+        format!("--wsrep-sst-receive-address=127.0.0.1:{transfer}"),
+        "--wsrep-sst-method=rsync".to_owned(),
+        format!(
+            "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:{group};base_port={base};\
+             ist.recv_addr=127.0.0.1:{catch_up};gcache.size=8M;evs.keepalive_period=PT0.4S;evs.suspect_timeout=PT2S;\
+             evs.inactive_timeout=PT5S;evs.install_timeout=PT4S"
+        ),
+    ];
+    Server::start_with(&options.each_ref().map(String::as_str))
+}
+
+fn of(shard: &str, owner: &str) -> Candidate {
+    Candidate { shard: shard.parse().unwrap(), ..candidate(owner) }
+}
+
+#[tokio::test]
+async fn a_cluster_never_lets_two_lead() {
+    let Some((here, mut there)) = cluster().await else { return };
+    let (first, second) = (open(&here.url_with("")), open(&there.url_with("")));
+    let (one, two) = (candidate("one"), candidate("two"));
+
+    // What a clock that is an hour ahead makes of a lease that is held.
+    let term = lead(&first, &one).await;
+    here.sql("UPDATE leaderrun SET expires = expires - INTERVAL 1 HOUR WHERE shard = 'db/main'");
+    let grant = granted(second.claim(&two).await.unwrap());
+    assert!(grant.term > term && grant.start_after.is_some() && wait_of(&grant) > LEASE / 2, "{grant:?}");
+    assert!(matches!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
+    assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
+    // The other node's clock is not believed either.
+    let grant = granted(first.claim(&one).await.unwrap());
+    assert!(grant.start_after.is_some(), "{grant:?}");
+    // The marker is new, and init makes sure of the trigger again.
+    open(&here.url_with("")).prepare().await.unwrap();
+    here.age("leaderrun");
+    // A leader whose node is gone renews at the other one, and the first one's clock does not count from then on.
+    let both = format!("@127.0.0.1:{},127.0.0.1:{}/", here.port(), there.port());
+    let proxy = crate::support::proxy::Proxy::to(([127, 0, 0, 1], here.port()).into());
+    let roaming = here.url_with("").replace(&format!("@127.0.0.1:{}/", here.port()), &both);
+    let roaming = open_for(&roaming.replace(&here.port().to_string(), &proxy.address.port().to_string()), LEASE / 5);
+    let three = of("db/three", "three");
+    let term = lead(&roaming, &three).await;
+    proxy.set(crate::support::proxy::NetworkFault::Reset);
+    eventually_renewed(&roaming, &three, term).await;
+    let elsewhere = granted(first.claim(&of("db/four", "one")).await.unwrap());
+    assert!(elsewhere.start_after.is_some(), "{elsewhere:?}");
+
+    // At once, at both nodes: one of two writes fails when it is committed.
+    for round in 0..30 {
+        let shard = format!("race/{round}");
+        let (one, two) = (of(&shard, "one"), of(&shard, "two"));
+        let claims = tokio::join!(first.claim(&one), second.claim(&two));
+        let is_granted = |claim: &Result<Claim, _>| matches!(claim, Ok(Claim::Granted(_)));
+        assert!(!(is_granted(&claims.0) && is_granted(&claims.1)), "{claims:?}");
+        let terms = (granted_in_time_to(&first, &one).await, granted_in_time_to(&second, &two).await);
+        assert!(terms.0.is_some() != terms.1.is_some(), "{terms:?}");
+    }
+
+    let get_lock = open(&here.url_with("get_lock=job"));
+    let error = get_lock.claim(&of("db/five", "one")).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("Galera"), "{error}");
+
+    // One of two is no majority.
+    there.kill();
+    let begun = std::time::Instant::now();
+    let error = loop {
+        match first.claim(&of("db/six", "one")).await {
+            Err(error) => break error,
+            Ok(_) => assert!(begun.elapsed() < crate::support::fleet::PATIENCE),
+        }
+    };
+    assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
+    eventually("it knows", || here.ask("SELECT 1 FROM leaderrun").is_err()).await;
+    let error = first.claim(&of("db/six", "one")).await.unwrap_err();
+    assert!(error.kind == ErrorKind::NotApplied && error.message.contains("WSREP has not yet prepared"), "{error}");
+}
+
+async fn eventually_renewed(store: &Mysql, candidate: &Candidate, term: leaderrun::internals::lease::Term) {
+    let begun = std::time::Instant::now();
+    let mut sequence = 0;
+    loop {
+        sequence += 1;
+        match store.renew(candidate, term, sequence).await {
+            Ok(Renewal::Renewed | Renewal::Overtaken) => return,
+            Ok(Renewal::Lost(holder)) => panic!("lost to {holder:?}"),
+            Err(error) => assert!(begun.elapsed() < crate::support::fleet::PATIENCE, "{error}"),
+        }
+    }
+}
+
+/// The term, if this candidate leads. A claim of a lease that it holds is granted again.
+async fn granted_in_time_to(store: &Mysql, candidate: &Candidate) -> Option<u64> {
+    let begun = std::time::Instant::now();
+    loop {
+        match store.claim(candidate).await {
+            Ok(Claim::Granted(grant)) => return Some(grant.term.0),
+            Ok(Claim::Refused(_)) => return None,
+            Err(error) => assert!(begun.elapsed() < crate::support::fleet::PATIENCE, "{error}"),
+        }
+    }
+}
