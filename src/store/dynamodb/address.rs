@@ -1,4 +1,6 @@
-//! The address of a table.
+//! Reads `dynamodb://TABLE`.
+
+use crate::store::url::query_options;
 
 /// Which table, and how to reach it. Fields that are None are found as the AWS SDK finds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,4 +9,37 @@ pub struct Address {
     pub region: Option<String>,
     pub endpoint: Option<String>,
     pub profile: Option<String>,
+}
+
+impl Address {
+    /// Reads what comes after `dynamodb:`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with the URL.
+    pub fn read(rest: &str) -> Result<Self, String> {
+        let Some(rest) = rest.strip_prefix("//") else {
+            return Err("dynamodb: lacks its // after it: write dynamodb://TABLE".to_owned());
+        };
+        let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if table.is_empty() {
+            return Err("dynamodb:// names no table: write dynamodb://TABLE?region=REGION".to_owned());
+        }
+        // AWS, "Naming rules" of the DynamoDB Developer Guide.
+        let well_named = table.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
+        if !(3..=255).contains(&table.len()) || !well_named {
+            return Err("a DynamoDB table has 3 to 255 letters, digits and _ - . in its name: \
+                        write dynamodb://TABLE?region=REGION"
+                .to_owned());
+        }
+        let mut options = query_options(query, "dynamodb", &["region", "endpoint", "profile"])?;
+        let endpoint = options.remove("endpoint");
+        if let Some(endpoint) = &endpoint {
+            let parsed = url::Url::parse(endpoint);
+            if !parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+                return Err("endpoint= is not a URL: write endpoint=http://HOST:PORT or https://HOST".to_owned());
+            }
+        }
+        let (region, profile) = (options.remove("region"), options.remove("profile"));
+        Ok(Self { table: table.to_owned(), region, endpoint, profile })
+    }
 }

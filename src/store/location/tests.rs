@@ -1,0 +1,326 @@
+use super::*;
+use crate::fuzz;
+use proptest::prelude::*;
+
+#[test]
+fn a_directory_may_be_written_in_three_ways() {
+    for url in ["file:/a/b", "file:///a/b"] {
+        assert_eq!(Location::from_url(url), Ok(Location::File { directory: "/a/b".into() }));
+    }
+    assert_eq!(Location::from_url("file:"), Location::by_default());
+}
+
+#[test]
+fn a_path_or_an_address_is_answered_with_the_url_that_was_meant() {
+    for (url, meant) in [
+        ("/tmp/x", "file:/tmp/x"),
+        ("127.0.0.1:6379", "redis://127.0.0.1:6379"),
+        ("db.example:5432", "postgres://db.example:5432/DATABASE"),
+        ("[::1]:2379", "etcd://[::1]:2379/PREFIX"),
+    ] {
+        let error = Location::from_url(url).unwrap_err();
+        assert_eq!(error, format!("the store URL has no scheme: did you mean {meant}?"));
+    }
+    for url in ["127.0.0.1:9999", "app:secret@db:6379", "app:6379/x:6379", "//app:secret@db", "app:secret:6379"] {
+        assert!(!Location::from_url(url).unwrap_err().contains("did you mean"), "{url}");
+    }
+}
+
+#[test]
+fn a_directory_does_not_depend_on_where_the_program_runs() {
+    let error = Location::from_url("file:a/b").unwrap_err();
+    assert!(error.contains("working directory: write file:/") && error.ends_with("/a/b"), "{error}");
+    let error = Location::from_url("file:app:secret@db").unwrap_err();
+    assert!(error.ends_with("write file:/DIR"), "{error}");
+}
+
+#[cfg(feature = "dynamodb")]
+#[test]
+fn a_table_may_have_options() {
+    let url = "dynamodb://locks?region=eu-west-1&endpoint=http%3A%2F%2F127.0.0.1%3A8000&profile=p";
+    let expected = Location::DynamoDb(super::super::dynamodb::Address {
+        table: "locks".into(),
+        region: Some("eu-west-1".into()),
+        endpoint: Some("http://127.0.0.1:8000".into()),
+        profile: Some("p".into()),
+    });
+    assert_eq!(Location::from_url(url), Ok(expected));
+}
+
+#[test]
+fn nonsense_is_refused() {
+    for bad in [
+        "",
+        "locks",
+        ":",
+        "://",
+        "file://host/x",
+        "dynamodb:locks",
+        "dynamodb://",
+        "dynamodb://ab",
+        "dynamodb://a/b/c",
+        "dynamodb://locks?region",
+        "dynamodb://locks?region=",
+        "dynamodb://locks?zone=1",
+        "dynamodb://locks?region=a&region=b",
+        "dynamodb://locks?endpoint=nowhere",
+        "zookeeper://h",
+        "FILE:/x",
+        "dynamodb://user:secret@locks",
+        "file:/a\0b",
+        "file:/a\nb",
+    ] {
+        assert!(Location::from_url(bad).is_err(), "{bad}");
+    }
+}
+
+/// Checks that a location is the same after it was written as a URL and read again.
+fn assert_is_stable(url: &str, location: &Location) {
+    let (scheme, _) = url.split_once(':').expect("it was accepted");
+    let written = match location {
+        Location::File { directory } => {
+            let directory = directory.to_str().expect("it was text");
+            if directory.starts_with('/') { format!("//{directory}") } else { directory.to_owned() }
+        }
+        #[cfg(feature = "dynamodb")]
+        Location::DynamoDb(super::super::dynamodb::Address { table, region, endpoint, profile }) => {
+            let mut options = url::form_urlencoded::Serializer::new(String::new());
+            for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
+                options.extend_pairs(value.as_ref().map(|value| (name, value)));
+            }
+            format!("//{table}?{}", options.finish())
+        }
+        #[cfg(feature = "bucket")]
+        Location::Bucket(address) => {
+            let mut options = url::form_urlencoded::Serializer::new(String::new());
+            let super::super::bucket::Address { profile, endpoint, region, path_style, tls, .. } = address;
+            let ca = tls.ca.as_ref().and_then(|path| path.to_str());
+            options.extend_pairs(ca.map(|ca| ("ca", ca)));
+            for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
+                options.extend_pairs(value.as_ref().map(|value| (name, value)));
+            }
+            options.extend_pairs((!path_style).then_some(("path_style", "false")));
+            let whole = address.to_string();
+            let (_, rest) = whole.split_once(':').expect("it has a scheme");
+            format!("{rest}?{}", options.finish())
+        }
+        #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
+        _ => {
+            const OPTIONS: [&str; 33] = [
+                "prefix",
+                "wait",
+                "lock_key",
+                "info_key",
+                "ca",
+                "cert",
+                "key",
+                "db",
+                "sentinel_user",
+                "sentinel_password",
+                "schema",
+                "table",
+                "advisory_lock",
+                "sslmode",
+                "sslrootcert",
+                "sslcert",
+                "sslkey",
+                "application_name",
+                "host",
+                "port",
+                "creds",
+                "nkey",
+                "domain",
+                "inbox",
+                "replicas",
+                "get_lock",
+                "socket",
+                "ssl-mode",
+                "ssl-ca",
+                "ssl-cert",
+                "ssl-key",
+                "server-public-key-path",
+                "get-server-public-key",
+            ];
+            let rest = &url[scheme.len() + 1..];
+            match super::super::url::StoreUrl::read("any", rest, &OPTIONS) {
+                Ok(read) => read.written(),
+                // A URL may name the directory of a socket in place of a host.
+                Err(message) => {
+                    assert!(scheme.starts_with("postgres") && rest.contains('%'), "{message}");
+                    rest.to_owned()
+                }
+            }
+        }
+    };
+    assert_eq!(Location::from_url(&format!("{scheme}:{written}")).as_ref(), Ok(location), "{written}");
+}
+
+fn bend_urls(what: &str, seeds: &[&str]) {
+    fuzz::bent_text(what, seeds, |url, _| {
+        let read = Location::from_url(url);
+        match &read {
+            Ok(location) => assert_is_stable(url, location),
+            Err(message) => {
+                // The scheme may be as long as the text that a user pasted.
+                let message: String = message.chars().take(1000).collect();
+                fuzz::assert_is_one_line(&message);
+                let named =
+                    ["://", "file:", "scheme", "no store is called", "endpoint=", "DynamoDB", "host=", "ca, cert"];
+                assert!(named.iter().any(|part| message.contains(part)), "{message}");
+            }
+        }
+        (&read).into()
+    });
+}
+
+#[test]
+fn a_million_file_urls_are_read_or_refused() {
+    bend_urls("file: URL", &["file:/a/b", "file:///var/lib/leaderrun", "file:a/b", "file:/a%20b/ä"]);
+}
+
+#[cfg(feature = "dynamodb")]
+#[test]
+fn a_million_dynamodb_urls_are_read_or_refused() {
+    bend_urls(
+        "dynamodb:// URL",
+        &[
+            "dynamodb://locks",
+            "dynamodb://locks?region=eu-west-1&endpoint=http%3A%2F%2F127.0.0.1%3A8000&profile=p",
+            "dynamodb://my_table.1-a?endpoint=https://host.example",
+        ],
+    );
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_million_redis_urls_are_read_or_refused() {
+    bend_urls(
+        "redis:// URL",
+        &[
+            "redis://h",
+            "rediss://me:p%40ss@[::1]:7/3?prefix=a:&wait=2&ca=/ca&cert=/c&key=/k",
+            "redis+unix://:pw@/run/redis.sock?db=4",
+            "redis+sentinel://:pw@one,two:7/mymaster/5?sentinel_user=s&sentinel_password=t",
+            "rediss+sentinel://one/m",
+            "redis://h?lock_key=maplefile:leader:lock&info_key=maplefile:leader:info",
+        ],
+    );
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn a_million_postgres_urls_are_read_or_refused() {
+    bend_urls(
+        "postgres:// URL",
+        &[
+            "postgres://app:p%40ss@one,two:6000/main?schema=s&table=my%20locks&advisory_lock=-7&sslmode=verify-full",
+            "postgresql://h/db?sslrootcert=/ca&sslcert=/c&sslkey=/k&application_name=x",
+            "postgres:///db?host=/tmp&port=7000",
+            "postgres://u@%2Ftmp:7000/db",
+            "postgres://h/db?sslrootcert=system",
+        ],
+    );
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn a_million_mysql_urls_are_read_or_refused() {
+    bend_urls(
+        "mysql:// URL",
+        &[
+            "mysql://app:p%40ss@one,two:6000/main?table=my%20locks&get_lock=old&ssl-mode=VERIFY_IDENTITY",
+            "mariadb://h/db?ssl-ca=/ca&ssl-cert=/c&ssl-key=/k&get-server-public-key=1",
+            "mysql:///db?socket=/run/mysqld/mysqld.sock",
+        ],
+    );
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn a_million_nats_urls_are_read_or_refused() {
+    bend_urls(
+        "nats:// URL",
+        &[
+            "nats://u:p%40x@one,two:4333/locks?domain=hub&replicas=3&inbox=_INBOX_lr",
+            "nats://s3cr3t@h/b",
+            "nats+tls://h/b?creds=/x.creds&ca=/ca",
+            "nats://h/b?nkey=/x&cert=/c&key=/k",
+            "nats://h/b?key=other/leader&lock_key=c/d",
+        ],
+    );
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn a_million_etcd_urls_are_read_or_refused() {
+    bend_urls(
+        "etcd:// URL",
+        &[
+            "etcds://u:p%40@one,two:7,[::1]/some/prefix/?ca=/a&cert=/b&key=/c",
+            "etcd://h",
+            "etcd://h//services/locks",
+            "etcd://u:p@h:1/x",
+        ],
+    );
+}
+
+#[test]
+fn a_million_urls_with_passwords_that_nobody_encoded_do_not_tell_them() {
+    const WORDS: [&str; 3] = ["Kiwi7Qx", "Plum8Zy", "Pear9Wv"];
+    let ends: [&[u8]; 7] = [
+        b"h",
+        b"h:1/0?prefix=a&wait=2",
+        b"one,two:7/m/5?sentinel_user=s",
+        b"h/db?schema=s&sslmode=require&advisory_lock=7",
+        b"h/b?domain=hub&replicas=3",
+        b"[::1]/some/prefix?ca=/a&cert=/b&key=/c",
+        b"/run/redis.sock?db=4",
+    ];
+    let schemes = [&OPTIONAL[..], &["file", "redi", "htps", "dynamo db", ""]].concat();
+    fuzz::run("store URL with a password", |source, input| {
+        let mut password = WORDS[0].to_owned();
+        for word in &WORDS[1..=source.below(3)] {
+            password.push_str(
+                source.of::<&str>(&["@", "/", "?", "#", "&", "=", ":", ",", "%41", "%", " ", "[", "]", "+", "\\"]),
+            );
+            password.push_str(word);
+        }
+        let end = String::from_utf8_lossy(&source.bend(&ends)).into_owned();
+        let (scheme, option) = (*source.of(&schemes), source.one_in(8));
+        let url = match source.below(8) {
+            _ if option => format!("{scheme}://h/m?sentinel_password={password}&{end}"),
+            0 => format!("{scheme}://:{password}@{end}"),
+            1 => format!("{scheme}:u:{password}@{end}"),
+            2 => format!("u:{password}@{end}"),
+            _ => format!("{scheme}://u:{password}@{end}"),
+        };
+        input.show(|| url.clone());
+        let read = Location::from_url(&url);
+        // A directory is not a secret, whatever its name is.
+        let is_directory = matches!(&read, Ok(Location::File { .. }));
+        let shown = match &read {
+            Ok(_) if is_directory => String::new(),
+            Ok(location) => format!("{location:?}"),
+            Err(message) => {
+                fuzz::assert_is_one_line(&message.chars().take(1000).collect::<String>());
+                message.clone()
+            }
+        };
+        assert!(!WORDS.iter().any(|word| shown.contains(word)), "{shown}");
+        (&read).into()
+    });
+}
+
+proptest! {
+    #[test]
+    fn no_url_makes_the_parser_panic_or_tells_its_password(rest in "[ -~]{0,40}") {
+        for url in [rest.clone(), format!("file:{rest}"), format!("dynamodb://{rest}")] {
+            let _ = Location::from_url(&url);
+        }
+        for scheme in ["redi", "file", "dynamodb", "dynamo db", "htps"] {
+            if let Err(message) = Location::from_url(&format!("{scheme}://user:hunter2@host/{rest}")) {
+                prop_assert!(!message.contains("hunter2"), "{}", message);
+            }
+        }
+    }
+}
