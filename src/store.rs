@@ -25,6 +25,8 @@ pub mod dynamodb;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "aws")]
+mod expiry;
 pub mod file;
 mod fnv;
 #[cfg(feature = "tls")]
@@ -46,8 +48,6 @@ mod round_trip;
 mod rows;
 #[cfg(feature = "aws")]
 mod server_clock;
-#[cfg(feature = "aws")]
-mod server_time;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod session_lock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

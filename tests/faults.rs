@@ -583,10 +583,19 @@ every_store!(stories:
 
 /// What a busy host does to the processes is not the store's doing: one store is polled, and one pushes.
 mod busy {
-    #[cfg(feature = "dynamodb")]
-    stories!(dynamodb, crate::support::dynamo::Server::durable(), [every_processor_is_busy, memory_is_scarce]);
-    #[cfg(feature = "redis")]
-    stories!(redis, crate::support::redis::Server::start(), [every_processor_is_busy, memory_is_scarce]);
+    macro_rules! stories_of_load {
+        ($($store:ident, $start:expr, $feature:literal);*) => { $(
+            #[cfg(feature = $feature)]
+            stories!($store, $start, [
+                every_processor_is_busy,
+                memory_is_scarce
+            ]);
+        )* };
+    }
+    stories_of_load!(
+        dynamodb, crate::support::dynamo::Server::durable(), "dynamodb";
+        redis, crate::support::redis::Server::start(), "redis"
+    );
 }
 
 mod half_of_the_lease {

@@ -172,7 +172,12 @@ fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shar
         }
     }
 
-    let why = |words: &[&str]| place.order(&[&["why"], words].concat());
+    // A frozen candidate of another test tells nobody which shard it is for.
+    let of_frozen = "does not answer: it hangs, or is no candidate";
+    let why = |words: &[&str]| {
+        let all = place.order(&[&["why"], words].concat());
+        all.split_inclusive('\n').filter(|line| !line.contains(of_frozen)).collect::<String>()
+    };
     let mut all = String::new();
     wait_until("all five answer", || {
         all = why(&[shard]);

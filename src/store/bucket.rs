@@ -33,8 +33,8 @@ mod record;
 mod term;
 mod trial;
 
+use super::expiry::ServerTime;
 pub use super::server_clock::WallClock;
-use super::server_time::ServerTime;
 pub use address::{Address, Kind};
 pub use price::price;
 

@@ -36,7 +36,7 @@ pub use address::Address;
 pub use super::server_clock::WallClock;
 
 use super::aws::BySchemeClient;
-use super::server_time::ServerTime;
+use super::expiry::ServerTime;
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
 use crate::mutex::Mutex;

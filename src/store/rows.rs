@@ -125,7 +125,7 @@ impl Seen {
         matches!(self, Self::Record(record) if record.released && record.is_of(candidate) && record.sent == sent)
     }
 
-    /// The same of a lease that was revoked.
+    /// Whether the row shows that the lease with this term was revoked.
     pub fn was_revoked(&self, term: Term) -> bool {
         matches!(self, Self::Record(record) if record.is_revoked() && record.term == term)
     }
@@ -169,7 +169,7 @@ pub fn foreign(shard: &Shard, table: &str) -> StoreError {
     ))
 }
 
-/// The same about a note.
+/// The error about a note that leaderrun did not write.
 pub fn foreign_note(table: &str) -> StoreError {
     StoreError::misconfigured(format!("a row of table {table} was written by something else: delete it"))
 }

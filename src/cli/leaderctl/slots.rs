@@ -149,7 +149,7 @@ pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> R
     Ok(announced)
 }
 
-/// The shards whose names begin with `prefix` that were paused before anybody led them. None if that is denied.
+/// The shards whose names begin with `prefix` that were paused before anybody led them. Empty if the store denies that.
 pub async fn paused(store: &dyn Store, prefix: &str, patience: Duration) -> Result<Vec<Shard>, StoreError> {
     match announced(store, prefix, patience).await {
         Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),

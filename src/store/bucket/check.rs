@@ -13,8 +13,8 @@ use super::record::{Found, MARKER, name_of};
 use super::trial::{self, Trial};
 use super::{Bucket, MOST_ATTEMPTS, list, term};
 use crate::lease::{Candidate, Shard, Term};
+use crate::store::expiry::{self, ServerTime};
 use crate::store::server_clock::{Wait, with_drift};
-use crate::store::server_time::{self, ServerTime};
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, parallel, round_trip,
 };
@@ -236,7 +236,7 @@ fn judge_lifecycle(answer: &str) -> Finding {
 async fn check_clock(store: &Bucket, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let objects = &store.objects;
     let (_, time) = round_trip::measure(|| objects.get(MARKER)).await?;
-    findings.extend(server_time::check(objects, time, "the server's", MOST_SIGNATURE_AGE_SECONDS));
+    findings.extend(expiry::check(objects, time, "the server's", MOST_SIGNATURE_AGE_SECONDS));
     Ok(())
 }
 

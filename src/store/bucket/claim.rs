@@ -6,8 +6,8 @@ use super::objects::{Condition, Outcome};
 use super::record::{Found, Lease, Record, shard_key};
 use super::{Bucket, MOST_ATTEMPTS, term};
 use crate::lease::{Candidate, Shard, Term};
+use crate::store::expiry::ServerTime;
 use crate::store::server_clock::{Wait, with_drift};
-use crate::store::server_time::ServerTime;
 use crate::store::{
     Claim, Doubt, ErrorKind, Grant, Holder, Leases, Note, Observation, Release, Renewal, Renewed, StoreError,
 };

@@ -17,8 +17,8 @@ use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
 use crate::store::aws::{self, Account, BySchemeClient};
 use crate::store::error::{causes, innermost};
+use crate::store::expiry;
 use crate::store::server_clock::Clock;
-use crate::store::server_time;
 use crate::store::tls;
 use crate::store::url::TlsFiles;
 use crate::time::BootInstant;
@@ -333,7 +333,7 @@ impl Wire {
         if self.host.as_ref().is_some_and(|host| asked.host() != Some(host)) {
             return;
         }
-        if let Some(date) = answer.get(DATE).and_then(|date| server_time::date(date.to_str().ok()?)) {
+        if let Some(date) = answer.get(DATE).and_then(|date| expiry::date(date.to_str().ok()?)) {
             self.clock.lock().sample(date, sent, received);
         }
     }

@@ -14,7 +14,7 @@ use super::record::{Found, Kept, Record, name_of, shard_of};
 use super::{Bucket, MOST_ATTEMPTS};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::server_time::ServerTime;
+use crate::store::expiry::ServerTime;
 use crate::store::{Note, Notes, Page, StoreError, parallel};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};

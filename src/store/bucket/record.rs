@@ -6,9 +6,9 @@
 
 use super::objects::{Version, unique};
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::expiry::Moment;
 use crate::store::notes::Note;
 use crate::store::server_clock::{Clock, Wait, left_of_lease, with_drift};
-use crate::store::server_time::Moment;
 use crate::store::{Holder, StoreError};
 use crate::time::{BootInstant, millis};
 use serde::{Deserialize, Serialize};

@@ -11,8 +11,8 @@ use super::record::{Item, LOCK, Record, n, number, partition};
 use super::table::{Expression, Key, Outcome, Table, lock_key, marker_key};
 use super::{DynamoDb, MOST_ATTEMPTS, list, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term, show};
+use crate::store::expiry::{self, ServerTime};
 use crate::store::server_clock::FIRST_GUESS;
-use crate::store::server_time::{self, ServerTime};
 use crate::store::{
     Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, Verdict, parallel, round_trip,
 };
@@ -463,7 +463,7 @@ async fn check_clock(table: &Table, findings: &mut Vec<Finding>) -> Result<(), S
              init writes it",
         ),
     });
-    findings.extend(server_time::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS));
+    findings.extend(expiry::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use super::record::{Draft, Item, Record, ttl_of};
 use super::table::{Expression, Outcome, lock_key};
 use super::{DynamoDb, MOST_ATTEMPTS, Seen, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::server_time::ServerTime;
+use crate::store::expiry::ServerTime;
 use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;

@@ -7,8 +7,8 @@ use super::Address;
 use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::aws::{self, Account};
+use crate::store::expiry;
 use crate::store::server_clock::Clock;
-use crate::store::server_time;
 use crate::time::BootInstant;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
@@ -81,7 +81,7 @@ impl Intercept for Watch {
         bag: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let received = BootInstant::now();
-        let date = context.response().headers().get("date").and_then(server_time::date);
+        let date = context.response().headers().get("date").and_then(expiry::date);
         if let (Some(date), Some(Sent(sent))) = (date, bag.load::<Sent>()) {
             let mut clock = self.shared.clock.lock();
             clock.sample(date, *sent, received);

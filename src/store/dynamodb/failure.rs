@@ -7,7 +7,7 @@
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
 use crate::store::error::{causes, in_short, innermost};
-use crate::store::server_time::wrong_wall_clock;
+use crate::store::expiry::wrong_wall_clock;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::error::Error;

@@ -17,7 +17,7 @@ use super::record::{Item, PARTITION, n, number, partition, shard_of, text, ttl_o
 use super::table::{Expression, Key, Outcome, lock_key};
 use crate::lease::{Session, Shard};
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::server_time::ServerTime;
+use crate::store::expiry::ServerTime;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;

@@ -7,8 +7,8 @@
 
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Holder;
+use crate::store::expiry::Moment;
 use crate::store::server_clock::{Clock, left_of_lease, with_drift};
-use crate::store::server_time::Moment;
 use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::HashMap;

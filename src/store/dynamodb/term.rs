@@ -13,8 +13,8 @@
 use super::record::{Item, Ours, n, number, text};
 use super::table::{Expression, Outcome, Table, led_mark_key, marker_key, term_key};
 use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::expiry::ServerTime;
 use crate::store::server_clock::{Wait, with_drift};
-use crate::store::server_time::ServerTime;
 use crate::store::{Doubt, Grant, StoreError};
 use crate::time::BootInstant;
 use crate::time::millis;

@@ -2,8 +2,9 @@
 //!
 //! The hazard: a store has other work to do, and may charge for each request. So one list shows all leases, and a shard's
 //! notes are read when its lease has changed. A leader writes its history a little later than that, or much later if
-//! COMMAND has to wait, so they are read for some seconds more, and until the history tells of the leadership. A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a
-//! reading that took long is followed by a longer rest.
+//! COMMAND has to wait, so they are read for some seconds more, and until the history tells of the leadership. A pause
+//! may leave the lease as it is, so the orders of the other shards are read in turn. And a reading that took long is
+//! followed by a longer rest.
 
 use super::super::slots::{self, Unled, parent_pause, sessions};
 use super::super::status::Shown;
