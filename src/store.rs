@@ -28,7 +28,7 @@ pub mod etcd;
 #[cfg(feature = "aws")]
 mod expiry;
 pub mod file;
-mod fnv;
+pub(crate) mod fnv;
 #[cfg(feature = "tls")]
 mod kept;
 mod location;

@@ -10,8 +10,9 @@
 //! shard, and a store lists these notes without reading the orders of every name.
 
 use crate::lease::{Candidate, Session, Shard};
+use crate::store::fnv::fnv1a;
 use crate::store::{Note, Notes, Page, StoreError};
-use crate::time::wall_clock_millis;
+use crate::time::{millis, wall_clock_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -71,11 +72,12 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
     }
 }
 
-/// When the second announcement follows the first: a random part of the usual time, which the session decides.
+/// The time from the first announcement to the second: a quarter of the usual time to all of it, as the session, which is
+/// random, decides.
 fn second_after(session: &Session) -> Duration {
-    let letters = session.as_str().bytes();
-    let hash = letters.fold(0_u32, |hash, letter| hash.wrapping_mul(31).wrapping_add(u32::from(letter)));
-    EVERY / 4 + EVERY / 1000 * (hash % 750)
+    let most = EVERY * 3 / 4;
+    let part = fnv1a(session.as_str().bytes()) % millis(most);
+    EVERY - Duration::from_millis(part)
 }
 
 /// Withdraws the announcement of `candidate`.
@@ -140,4 +142,18 @@ fn text(candidate: &Candidate) -> String {
         since_millis: wall_clock_millis(),
     };
     serde_json::to_string(&standby).expect("a standby is plain data")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn candidates_that_start_together_soon_announce_themselves_one_after_another() {
+        let pauses: Vec<Duration> = (0..200).map(|_| second_after(&Session::random().unwrap())).collect();
+        assert!(pauses.iter().all(|&pause| pause > EVERY / 4 && pause <= EVERY), "{pauses:?}");
+        let seconds: BTreeSet<u64> = pauses.iter().map(Duration::as_secs).collect();
+        assert!(seconds.len() > 10, "{seconds:?}");
+    }
 }

@@ -156,7 +156,7 @@ impl Server {
         if before.is_some_and(|before| before != connection.server) {
             let noted = timeout_at(deadline, self.remember_over(connection)).await;
             let noted = noted.map_err(|_| self.silent())?.map_err(|trouble| site.unanswered(&trouble, false));
-            // Whoever may not write, or has no table, does not renew.
+            // A user who may not write, or has no table, cannot renew either.
             if let Err(error) = noted
                 && !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)
             {
