@@ -1,4 +1,4 @@
-//! Tells a release build which commit it is made from: `LEADERRUN_COMMIT`, if that is known.
+//! Tells a release build which commit it is made from: `SOURCE_COMMIT`, if that is known.
 //!
 //! Other builds do not ask, or each commit would compile everything again.
 
@@ -8,11 +8,11 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-env-changed=LEADERRUN_COMMIT");
+    println!("cargo::rerun-if-env-changed=SOURCE_COMMIT");
     let released = env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    let commit = env::var("LEADERRUN_COMMIT").ok().or_else(|| released.then(of_the_sources).flatten());
+    let commit = env::var("SOURCE_COMMIT").ok().or_else(|| released.then(of_the_sources).flatten());
     if let Some(commit) = commit {
-        println!("cargo::rustc-env=LEADERRUN_COMMIT={commit}");
+        println!("cargo::rustc-env=SOURCE_COMMIT={commit}");
     }
 }
 

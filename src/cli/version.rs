@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 /// Three lines, and one for each kill method that does not work here.
 pub fn text(program: &str) -> String {
-    let commit = option_env!("LEADERRUN_COMMIT").map(|commit| format!(" (commit {commit})")).unwrap_or_default();
+    let commit = option_env!("SOURCE_COMMIT").map(|commit| format!(" (commit {commit})")).unwrap_or_default();
     let (version, stores) = (env!("CARGO_PKG_VERSION"), BUILT_IN.join(", "));
     let mut text = format!("{program} {version}{commit}\nstores: {stores}\n");
     let methods = [Contain::Tree, Contain::Cgroup, Contain::Pidns].map(|way| (way.name(), Containment::find(way)));

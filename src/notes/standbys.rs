@@ -12,7 +12,7 @@
 use crate::lease::{Candidate, Session, Shard};
 use crate::store::fnv::fnv1a;
 use crate::store::{Note, Notes, Page, StoreError};
-use crate::time::{millis, wall_clock_millis};
+use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
 /// random, decides.
 fn second_after(session: &Session) -> Duration {
     let most = EVERY * 3 / 4;
-    let part = fnv1a(session.as_str().bytes()) % millis(most);
+    let part = fnv1a(session.as_str().bytes()) % whole_millis(most);
     EVERY - Duration::from_millis(part)
 }
 

@@ -117,7 +117,7 @@ impl Series {
 fn build_info() -> IntGaugeVec {
     let what = Opts::new("build_info", "1, with the version and the commit of this leaderrun, if it is known.");
     let info = IntGaugeVec::new(what, &["version", "commit"]).expect(SOUND);
-    let commit = option_env!("LEADERRUN_COMMIT").unwrap_or_default();
+    let commit = option_env!("SOURCE_COMMIT").unwrap_or_default();
     info.with_label_values(&[env!("CARGO_PKG_VERSION"), commit]).set(1);
     info
 }

@@ -68,7 +68,7 @@ impl Metrics<'_> {
 
     fn of_the_reading(&mut self, now: BootInstant) {
         let version = env!("CARGO_PKG_VERSION");
-        let commit = option_env!("LEADERRUN_COMMIT").unwrap_or_default();
+        let commit = option_env!("SOURCE_COMMIT").unwrap_or_default();
         self.family("build_info", "gauge", "1, with the version and the commit of this leaderctl, if it is known.");
         let _ = writeln!(self.text, "leaderrun_build_info{{version=\"{version}\",commit=\"{commit}\"}} 1");
         let picture = self.picture;
