@@ -152,7 +152,7 @@ impl Location {
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => Delivery::Push,
             #[cfg(feature = "mysql")]
-            Self::Mysql(_) => Delivery::Poll,
+            Self::Mysql(_) => Delivery::Push,
             #[cfg(feature = "nats")]
             Self::Nats(_) => Delivery::Push,
             #[cfg(feature = "etcd")]

@@ -36,6 +36,7 @@ mod proof;
 mod server;
 mod statement;
 mod table;
+mod watch;
 mod wire;
 
 pub use super::tls_mode::TlsMode;
@@ -79,13 +80,21 @@ impl Mysql {
     }
 
     async fn look(&self, shard: &Shard) -> Result<Look, StoreError> {
-        let server = &self.server;
+        let answer = self.server.ask(&self.server.site, &self.statements_of_look(shard)).await?;
+        self.look_in(shard, &answer, 0)
+    }
+
+    fn statements_of_look(&self, shard: &Shard) -> String {
         let holder = self.get_lock.as_ref().map(|get_lock| format!("; {}", get_lock.holder())).unwrap_or_default();
-        let answer = server.ask(&server.site, &(server.statements.look(shard) + &holder)).await?;
-        let holder = answer.outcomes.get(1).and_then(|outcome| outcome.rows.first()?.number(0));
+        self.server.statements.look(shard) + &holder
+    }
+
+    /// What the look that begins in this place of the answer showed.
+    fn look_in(&self, shard: &Shard, answer: &Answer, first: usize) -> Result<Look, StoreError> {
+        let holder = answer.outcomes.get(first + 1).and_then(|outcome| outcome.rows.first()?.number(0));
         let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.lock.own().contains(id));
         let stranger = stranger.map(|(get_lock, id)| get_lock.stranger(id));
-        match self.seen(&answer, 0)? {
+        match self.seen(answer, first)? {
             Seen::Garbage => Err(self.garbage(shard)),
             seen => Ok(Look { seen, stranger }),
         }
@@ -99,6 +108,6 @@ impl Store for Mysql {
     }
 
     fn delivery(&self) -> Delivery {
-        Delivery::Poll
+        Delivery::Push
     }
 }

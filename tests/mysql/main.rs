@@ -20,6 +20,7 @@ mod login;
 mod notes;
 mod rows;
 mod settings;
+mod watch;
 
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::mysql::{Address, Mysql};

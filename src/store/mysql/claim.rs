@@ -54,14 +54,20 @@ impl Leases for Mysql {
         if let Some(get_lock) = &self.get_lock {
             get_lock.let_go(server).await;
         }
-        let answer = server.ask(&server.site, &server.statements.release(candidate, term, sent)).await?;
+        let statements =
+            server.statements.release(candidate, term, sent) + "; " + &server.statements.hold_leader_lock(candidate);
+        let answer = server.ask_for(2, &server.site, &statements).await?;
         let before = answer.again && self.seen(&answer, 1)?.was_released(candidate, sent);
         let applied = answer.changed(0) == Some(1);
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
 
-    async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
-        std::future::pending().await
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.wait_for_change(shard).await
+    }
+
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        self.wait_for_any_change(shards).await
     }
 
     async fn doubted(&self, _shard: &Shard) {
@@ -83,8 +89,10 @@ impl Leases for Mysql {
 impl Mysql {
     async fn claim_row(&self, candidate: &Candidate, sent: BootInstant) -> Result<Claim, StoreError> {
         let (server, sent) = (&self.server, integer(sent.as_nanos()));
+        let statements =
+            server.statements.claim(candidate, sent) + "; " + &server.statements.hold_leader_lock(candidate);
         for _ in 0..MOST_ATTEMPTS {
-            let answer = server.ask(&server.site, &server.statements.claim(candidate, sent)).await?;
+            let answer = server.ask_for(4, &server.site, &statements).await?;
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
             match self.seen(&answer, 3)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
@@ -152,9 +160,11 @@ impl Mysql {
         shards: &[Shard],
     ) -> Result<(Renewal, Option<Vec<Option<Note>>>), StoreError> {
         let server = &self.server;
-        let statements = server.statements.renew(candidate, term, sequence) + &self.orders_of(shards);
+        let statements = &server.statements;
+        let (renewal, orders) = (statements.renew(candidate, term, sequence), self.orders_of(shards));
+        let statements = renewal + &orders + "; " + &statements.hold_leader_lock(candidate);
         for _ in 0..MOST_ATTEMPTS {
-            let answer = server.ask_for_some(&server.site, &statements).await?;
+            let answer = server.ask_for(1, &server.site, &statements).await?;
             let is = |renewal| Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
             if answer.changed(0) == Some(1) {
                 return is(Renewal::Renewed);

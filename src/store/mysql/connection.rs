@@ -26,8 +26,9 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-/// A session of the server that nobody uses is closed after this many seconds: our process may be gone without a sign.
-const IDLE: u64 = 3600;
+/// The server ends a session that was silent for so many seconds: our host may be gone without a sign, and the session
+/// would keep the leader lock from the next leader (`watch`). One that renews less often loses the lock in between.
+const IDLE: u64 = 120;
 /// A request has fewer statements, and an answer fewer rows. A server that counts on without an end is not heard to its
 /// end: what is short in a packet takes more memory here.
 const MOST_OUTCOMES: usize = 100;

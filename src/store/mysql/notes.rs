@@ -161,7 +161,7 @@ impl Notes for Mysql {
              ORDER BY n.shard, n.page LIMIT {MOST_SWEPT}",
             begins("n.page", STANDBY)
         );
-        let answer = self.server.ask_for_some(&self.server.notes, &format!("{statement}; {ended}")).await?;
+        let answer = self.server.ask_for(1, &self.server.notes, &format!("{statement}; {ended}")).await?;
         if let Some(ended) = answer.outcomes.get(1) {
             self.sweep(&ended.rows).await;
         }

@@ -184,21 +184,31 @@ impl Server {
     /// Sends statements over any connection. It must be safe to apply them twice. An error, unless every statement has
     /// its answer.
     pub async fn ask(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        let answer = self.ask_for_some(site, statements).await?;
+        self.ask_patiently(Duration::ZERO, site, statements).await
+    }
+
+    /// As [`Server::ask`], but only the first `needed` statements, at least one, must have an answer.
+    pub async fn ask_for(&self, needed: usize, site: &Site, statements: &str) -> Result<Answer, StoreError> {
+        let answer = self.ask_until(self.deadline(), site, statements).await?;
+        let failure = answer.failure.clone().filter(|_| answer.outcomes.len() < needed);
+        failure.map_or(Ok(answer), Err)
+    }
+
+    /// As [`Server::ask`], for statements that take a while.
+    pub async fn ask_patiently(&self, patience: Duration, site: &Site, statements: &str) -> Result<Answer, StoreError> {
+        let answer = self.ask_until(self.deadline() + patience, site, statements).await?;
         answer.failure.clone().map_or(Ok(answer), Err)
     }
 
-    /// As [`Server::ask`], but some statements at the end may have no answer, if the first one has.
-    pub async fn ask_for_some(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        let deadline = self.deadline();
+    async fn ask_until(&self, deadline: Instant, site: &Site, statements: &str) -> Result<Answer, StoreError> {
         let kept = self.idle.lock().pop();
         let Some(connection) = kept else {
-            let connection = self.connect(deadline).await?;
+            let connection = self.connect(self.deadline()).await?;
             return Ok(self.ask_over(site, connection, statements, deadline).await?);
         };
         let has_ended = |failure: &Failure| failure.is_broken;
         let again = Box::pin(async {
-            let connection = self.connect(deadline).await?;
+            let connection = self.connect(deadline.min(self.deadline())).await?;
             let answer = self.ask_over(site, connection, statements, deadline).await?;
             Ok(Answer { again: true, ..answer })
         });

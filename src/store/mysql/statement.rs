@@ -198,6 +198,36 @@ impl Statements {
         )
     }
 
+    /// Has the session take the leader lock of the shard if the candidate holds the lease now, and free it if not. A
+    /// session that takes a lock twice has to free it twice.
+    pub fn hold_leader_lock(&self, candidate: &Candidate) -> String {
+        let (table, lock) = (&self.table, self.name_of_leader_lock(&candidate.shard));
+        let (shard, session) = (text(candidate.shard.as_str()), text(candidate.session.as_str()));
+        format!(
+            "DO IF(EXISTS (SELECT 1 FROM {table} AS l WHERE l.shard = {shard} AND l.session = {session} \
+             AND l.released = 0), IF(IS_USED_LOCK({lock}) <=> CONNECTION_ID(), 1, GET_LOCK({lock}, 0)), \
+             RELEASE_LOCK({lock}))"
+        )
+    }
+
+    /// Returns whether the leader lock of the shard was free within a time, or was this session's own, and nothing.
+    pub fn wait_for_leader_lock(&self, shard: &Shard, at_most: Duration) -> String {
+        // MySQL counts whole seconds.
+        let (lock, seconds) = (self.name_of_leader_lock(shard), at_most.as_secs() + 1);
+        // The comment is for MariaDB, where a session's statements have a limit of their own.
+        format!(
+            "/*M!100000 SET STATEMENT max_statement_time = 0 FOR */ SELECT GET_LOCK({lock}, {seconds}); \
+             DO RELEASE_ALL_LOCKS()"
+        )
+    }
+
+    /// Names of GET_LOCK are those of the whole server, and short. Two shards with the same name wake each other's
+    /// standbys for nothing.
+    fn name_of_leader_lock(&self, shard: &Shard) -> String {
+        let whole = format!("{} {}", self.table, shard.as_str());
+        text(&format!("leaderrun-{:016x}", fnv1a(whole.bytes())))
+    }
+
     /// A page of rows behind the shard `last`, each of which begins with its shard.
     pub fn list(&self, prefix: &str, last: &str) -> String {
         let (table, begins, last) = (&self.table, begins("l.shard", prefix), text(last));
