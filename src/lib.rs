@@ -26,8 +26,8 @@
 //! # Features
 //!
 //! `dynamodb`, `redis`, `postgres`, `mysql`, `nats` and `etcd` are the stores of these names, and `bucket` is `s3://`,
-//! `gs://` and `azblob://`. All of them are on by default.
-//! `file:` is always there. A program that knows its store needs only that one:
+//! `gs://` and `azblob://`. All of them are on by default. `file:` is always there. A program that knows its store needs
+//! only that one:
 //!
 //! ```sh
 //! cargo add leaderrun --no-default-features --features redis

@@ -63,7 +63,7 @@ impl Builder {
         self
     }
 
-    /// How long work may take to end once the lease is being lost (default 5 s). See [`Leadership::ending`].
+    /// How long work may take to end once the lease is being lost (default 3 s). See [`Leadership::ending`].
     pub fn grace(mut self, grace: Duration) -> Self {
         self.timing.stop_grace = grace;
         self
