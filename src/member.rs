@@ -30,42 +30,71 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// What the caller has set; the rest follows from the store and the lease.
+#[derive(Clone, Copy, Debug, Default)]
+struct AskedTiming {
+    lease: Option<Duration>,
+    renew: Option<Duration>,
+    retry: Option<Duration>,
+    grace: Option<Duration>,
+    request_timeout: Option<Duration>,
+    margin: Option<Duration>,
+}
+
+impl AskedTiming {
+    fn on(self, location: &Location) -> Result<Timing, Error> {
+        let usual = TimingRequest::usual(location.is_dear(), self.lease);
+        let asked = TimingRequest {
+            renew_interval: self.renew.unwrap_or(usual.renew_interval),
+            retry_interval: self.retry.unwrap_or(usual.retry_interval),
+            stop_grace: self.grace.unwrap_or(usual.stop_grace),
+            request_timeout: self.request_timeout,
+            margin: self.margin,
+            ..usual
+        };
+        // The messages are written for the command line.
+        Timing::new(asked).map_err(|message| Error::Timing(message.replace("--", "")))
+    }
+}
+
 /// Settings for joining an election. Made by [`Member::builder`].
 #[must_use = "nothing happens before `join`"]
 pub struct Builder {
     url: Secret,
     shard: String,
     owner: Option<String>,
-    timing: TimingRequest,
+    timing: AskedTiming,
     overrun: Overrun,
     on_leading: Option<Box<dyn FnMut(Leadership) + Send>>,
     on_losing: Option<Box<dyn FnMut(u64, Ending) + Send>>,
 }
 
 impl Builder {
-    /// How long a lease lasts without renewal (default 15 s). After a crash, nobody leads for that long.
+    /// How long a lease lasts without renewal (default 15 s, in a bucket a minute). After a crash, nobody leads for that
+    /// long.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.timing.lease = lease;
+        self.timing.lease = Some(lease);
         self
     }
 
-    /// The time from one renewal to the next (default 5 s). Together with a request, the grace and the margin it must
+    /// The time from one renewal to the next (default: 5 s, in a bucket 20 s, or a third of a shorter lease). Together with a request, the grace and the margin it must
     /// fit into the lease. If it does not, [`join`](Self::join) refuses and shows the sum.
     pub fn renew(mut self, interval: Duration) -> Self {
-        self.timing.renew_interval = interval;
+        self.timing.renew = Some(interval);
         self
     }
 
     /// How often a standby checks the lease if the store cannot report changes, and the longest wait between two
-    /// attempts (default 2 s).
+    /// attempts (default 2 s, in a bucket 10 s).
     pub fn retry(mut self, interval: Duration) -> Self {
-        self.timing.retry_interval = interval;
+        self.timing.retry = Some(interval);
         self
     }
 
-    /// How long work may take to end once the lease is being lost (default 3 s). See [`Leadership::ending`].
+    /// How long work may take to end once the lease is being lost (default: 3 s, or a fifth of a
+    /// shorter lease). See [`Leadership::ending`].
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.timing.stop_grace = grace;
+        self.timing.grace = Some(grace);
         self
     }
 
@@ -119,8 +148,7 @@ impl Builder {
     /// The URL, a name or a duration is wrong, or the operating system refused. The member has not joined then.
     pub async fn join(self) -> Result<Member, Error> {
         let location = Location::from_url(self.url.expose()).map_err(Error::Url)?;
-        // The messages are written for the command line.
-        let timing = Timing::new(self.timing).map_err(|message| Error::Timing(message.replace("--", "")))?;
+        let timing = self.timing.on(&location)?;
         let candidate = candidate(&self.shard, self.owner, timing.lease)?;
         let (told, endings) = threads::channel();
         let told = self.on_losing.is_some().then_some(told);
@@ -234,7 +262,7 @@ impl Member {
             url: Secret::from(url.into()),
             shard: shard.into(),
             owner: None,
-            timing: TimingRequest::default(),
+            timing: AskedTiming::default(),
             overrun: Overrun::default(),
             on_leading: None,
             on_losing: None,
@@ -357,5 +385,28 @@ impl fmt::Debug for Member {
             .field("owner", &self.owner())
             .field("role", &self.watch().current())
             .finish()
+    }
+}
+
+#[cfg(all(test, feature = "bucket"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_has_the_timing_that_the_program_has_on_the_same_store() {
+        let on = |asked: AskedTiming, url: &str| asked.on(&Location::from_url(url).expect("a URL")).expect("it fits");
+        let seconds = Duration::from_secs;
+        let bucket = on(AskedTiming::default(), "s3://bucket/leases");
+        assert_eq!(
+            (bucket.lease, bucket.renew_interval, bucket.retry_interval),
+            (seconds(60), seconds(20), seconds(10))
+        );
+        let local = on(AskedTiming::default(), "file:/leases");
+        assert_eq!((local.lease, local.renew_interval, local.stop_grace), (seconds(15), seconds(5), seconds(3)));
+        let short = on(AskedTiming { lease: Some(seconds(6)), ..AskedTiming::default() }, "file:/leases");
+        assert_eq!((short.lease, short.renew_interval), (seconds(6), seconds(2)));
+        let asked = AskedTiming { renew: Some(seconds(7)), grace: Some(seconds(1)), ..AskedTiming::default() };
+        let asked = on(asked, "s3://bucket/leases");
+        assert_eq!((asked.lease, asked.renew_interval, asked.stop_grace), (seconds(60), seconds(7), seconds(1)));
     }
 }

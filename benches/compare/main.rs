@@ -454,18 +454,22 @@ mod dynamodb {
         let (asked, polled) = (counted(&before_leader.actions()), counted(&before_standby.actions()));
         memory_rows("DynamoDB", STANDBY_ON_DYNAMODB, &fleet, None, table);
         fleet.conclude();
-        for (who, actions, only, interval) in
-            [("the leader", asked, "UpdateItem", RENEW), ("a standby", polled, "GetItem", RETRY)]
-        {
+        // A leader also reads the orders once a minute.
+        for (who, actions, usual, interval, seldom) in [
+            ("the leader", asked, "UpdateItem", RENEW, "one GetItem a minute"),
+            ("a standby", polled, "GetItem", RETRY, "nothing else"),
+        ] {
             let expected = extent.requests.as_secs_f64() / interval;
-            let number = actions.get(only).copied().unwrap_or_default();
+            let number = actions.get(usual).copied().unwrap_or_default();
+            let others: u32 = actions.values().sum::<u32>() - number;
+            let allowed = if seldom.contains("GetItem") { 2 } else { 0 };
             // One more where both ends of the window meet one; a standby's polls are jittered.
-            let met = actions.len() == 1 && (f64::from(number) - expected).abs() <= 1.0 + 0.1 * expected;
+            let met = others <= allowed && (f64::from(number) - expected).abs() <= 1.0 + 0.1 * expected;
             table.add(
                 &format!("requests of {who} in {} s, DynamoDB", extent.requests.as_secs()),
                 &listed(&actions),
                 "",
-                Some((format!("one {only} each {interval} s, nothing else"), met)),
+                Some((format!("one {usual} each {interval} s, {seldom}"), met)),
             );
         }
         let [leader, standby] = beginnings.map(|actions| listed(&actions));
@@ -510,6 +514,7 @@ mod remote {
     pub fn measure(extent: &Extent, on_file: Duration, table: &mut Table) {
         of("Redis", Box::new(super::support::redis::Server::start()), extent, on_file, table);
         of("PostgreSQL", Box::new(super::support::postgres::Server::start()), extent, on_file, table);
+        of("MySQL", Box::new(super::support::mysql::Server::start()), extent, on_file, table);
         of("NATS", Box::new(super::support::nats::Server::start()), extent, on_file, table);
         of("etcd", Box::new(super::support::etcd::Server::start()), extent, on_file, table);
     }

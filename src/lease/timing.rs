@@ -115,27 +115,22 @@ pub struct Timing {
 }
 
 impl TimingRequest {
-    /// The defaults for a lease of this duration: in a short one, the time between renewals is a third of it and the
-    /// grace a fifth.
+    /// The defaults on a store, with this lease if there is one: in a short one, the time between renewals is a third of
+    /// it and the grace a fifth. Where each write has a price that shows (`is_dear`), they make a quarter of the requests.
     #[must_use]
-    pub fn of_lease(lease: Duration) -> Self {
-        Self::default().with_lease(lease)
-    }
-
-    /// The defaults where each write has a price that shows: a quarter of the requests of the usual ones.
-    #[must_use]
-    pub fn frugal() -> Self {
-        Self { lease: FRUGAL_LEASE, renew_interval: FRUGAL_RENEW, retry_interval: FRUGAL_RETRY, ..Self::default() }
-    }
-
-    /// The same for a lease of this duration, as [`TimingRequest::of_lease`] does it.
-    #[must_use]
-    pub fn with_lease(self, lease: Duration) -> Self {
+    pub fn usual(is_dear: bool, lease: Option<Duration>) -> Self {
+        let (usual, renew_interval, retry_interval) = if is_dear {
+            (FRUGAL_LEASE, FRUGAL_RENEW, FRUGAL_RETRY)
+        } else {
+            (DEFAULT_LEASE, DEFAULT_RENEW, DEFAULT_RETRY)
+        };
+        let lease = lease.unwrap_or(usual);
         Self {
             lease,
-            renew_interval: self.renew_interval.min(lease / 3),
-            stop_grace: self.stop_grace.min(lease / 5),
-            ..self
+            renew_interval: renew_interval.min(lease / 3),
+            retry_interval,
+            stop_grace: DEFAULT_GRACE.min(lease / 5),
+            ..Self::default()
         }
     }
 
@@ -309,7 +304,7 @@ mod tests {
     #[test]
     fn a_leader_outlives_a_store_that_is_away_for_a_third_of_the_lease() {
         for lease in [seconds(6), seconds(15), seconds(60)] {
-            let timing = Timing::new(TimingRequest::of_lease(lease)).expect("it fits");
+            let timing = Timing::new(TimingRequest::usual(false, Some(lease))).expect("it fits");
             let sent = BootInstant::from_nanos(0);
             let back = sent.plus(timing.renew_interval + lease / 3);
             assert!(timing.deadline(sent.plus(lease)).term_at > back.plus(Duration::from_millis(100)), "{timing:?}");
@@ -319,13 +314,13 @@ mod tests {
     #[test]
     fn what_was_not_given_fits_into_a_short_lease() {
         for lease in [seconds(3), seconds(5), seconds(10), seconds(15), seconds(300)] {
-            let timing = Timing::new(TimingRequest::of_lease(lease)).expect("it fits");
+            let timing = Timing::new(TimingRequest::usual(false, Some(lease))).expect("it fits");
             assert_eq!(
                 (timing.renew_interval, timing.stop_grace),
                 (seconds(5).min(lease / 3), seconds(3).min(lease / 5))
             );
         }
-        assert!(Timing::new(TimingRequest::of_lease(seconds(1))).unwrap_err().contains("raise --lease"));
+        assert!(Timing::new(TimingRequest::usual(false, Some(seconds(1)))).unwrap_err().contains("raise --lease"));
     }
 
     #[test]

@@ -430,13 +430,12 @@ impl Flags {
         }
         self.health.refuse_zeros()?;
         let is_dear = store.as_ref().is_ok_and(|store| store.location.is_dear());
-        let usual = if is_dear { TimingRequest::frugal() } else { TimingRequest::default() };
-        let fitting = usual.with_lease(self.timing.lease.unwrap_or(usual.lease));
+        let usual = TimingRequest::usual(is_dear, self.timing.lease);
         let timing = Timing::new(TimingRequest {
-            lease: fitting.lease,
-            renew_interval: self.timing.renew.unwrap_or(fitting.renew_interval),
-            retry_interval: self.timing.retry.unwrap_or(fitting.retry_interval),
-            stop_grace: self.stopping.grace.unwrap_or(fitting.stop_grace),
+            lease: usual.lease,
+            renew_interval: self.timing.renew.unwrap_or(usual.renew_interval),
+            retry_interval: self.timing.retry.unwrap_or(usual.retry_interval),
+            stop_grace: self.stopping.grace.unwrap_or(usual.stop_grace),
             request_timeout: self.advanced.request_timeout,
             margin: self.advanced.margin,
             hooks: self.hooks().times(),
