@@ -14,7 +14,7 @@ pub use leadership::Leadership;
 pub use roles::Roles;
 pub use words::{Ending, Error, Leader, Overrun, Role};
 
-use crate::lease::{Candidate, Shard, Term, Timing, TimingRequest};
+use crate::lease::{Candidate, Shard, Term, Timing, TimingOptions};
 use crate::store::Location;
 use crate::store::url::Secret;
 use host::WorkSpec;
@@ -30,40 +30,13 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What the caller has set; the rest follows from the store and the lease.
-#[derive(Clone, Copy, Debug, Default)]
-struct AskedTiming {
-    lease: Option<Duration>,
-    renew: Option<Duration>,
-    retry: Option<Duration>,
-    grace: Option<Duration>,
-    request_timeout: Option<Duration>,
-    margin: Option<Duration>,
-}
-
-impl AskedTiming {
-    fn on(self, location: &Location) -> Result<Timing, Error> {
-        let usual = TimingRequest::usual(location.is_dear(), self.lease);
-        let asked = TimingRequest {
-            renew_interval: self.renew.unwrap_or(usual.renew_interval),
-            retry_interval: self.retry.unwrap_or(usual.retry_interval),
-            stop_grace: self.grace.unwrap_or(usual.stop_grace),
-            request_timeout: self.request_timeout,
-            margin: self.margin,
-            ..usual
-        };
-        // The messages are written for the command line.
-        Timing::new(asked).map_err(|message| Error::Timing(message.replace("--", "")))
-    }
-}
-
 /// Settings for joining an election. Made by [`Member::builder`].
 #[must_use = "nothing happens before `join`"]
 pub struct Builder {
     url: Secret,
     shard: String,
     owner: Option<String>,
-    timing: AskedTiming,
+    timing: TimingOptions,
     overrun: Overrun,
     on_leading: Option<Box<dyn FnMut(Leadership) + Send>>,
     on_losing: Option<Box<dyn FnMut(u64, Ending) + Send>>,
@@ -77,8 +50,9 @@ impl Builder {
         self
     }
 
-    /// The time from one renewal to the next (default: 5 s, in a bucket 20 s, or a third of a shorter lease). Together with a request, the grace and the margin it must
-    /// fit into the lease. If it does not, [`join`](Self::join) refuses and shows the sum.
+    /// The time from one renewal to the next (default: 5 s, in a bucket 20 s, or a third of a shorter lease). Together
+    /// with a request, the grace and the margin it must fit into the lease. If it does not, [`join`](Self::join) refuses
+    /// and shows the sum.
     pub fn renew(mut self, interval: Duration) -> Self {
         self.timing.renew = Some(interval);
         self
@@ -91,8 +65,8 @@ impl Builder {
         self
     }
 
-    /// How long work may take to end once the lease is being lost (default: 3 s, or a fifth of a
-    /// shorter lease). See [`Leadership::ending`].
+    /// How long work may take to end once the lease is being lost (default: 3 s, or a fifth of a shorter lease). See
+    /// [`Leadership::ending`].
     pub fn grace(mut self, grace: Duration) -> Self {
         self.timing.grace = Some(grace);
         self
@@ -148,7 +122,7 @@ impl Builder {
     /// The URL, a name or a duration is wrong, or the operating system refused. The member has not joined then.
     pub async fn join(self) -> Result<Member, Error> {
         let location = Location::from_url(self.url.expose()).map_err(Error::Url)?;
-        let timing = self.timing.on(&location)?;
+        let timing = timing(self.timing, &location)?;
         let candidate = candidate(&self.shard, self.owner, timing.lease)?;
         let (told, endings) = threads::channel();
         let told = self.on_losing.is_some().then_some(told);
@@ -180,6 +154,11 @@ impl fmt::Debug for Builder {
         shown.field("url", url).field("shard", shard).field("owner", owner).field("timing", timing);
         shown.field("overrun", overrun).finish_non_exhaustive()
     }
+}
+
+fn timing(chosen: TimingOptions, location: &Location) -> Result<Timing, Error> {
+    // The messages are written for the command line.
+    Timing::new(chosen.request(location.is_dear())).map_err(|message| Error::Timing(message.replace("--", "")))
 }
 
 fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candidate, Error> {
@@ -262,7 +241,7 @@ impl Member {
             url: Secret::from(url.into()),
             shard: shard.into(),
             owner: None,
-            timing: AskedTiming::default(),
+            timing: TimingOptions::default(),
             overrun: Overrun::default(),
             on_leading: None,
             on_losing: None,
@@ -394,19 +373,19 @@ mod tests {
 
     #[test]
     fn a_member_has_the_timing_that_the_program_has_on_the_same_store() {
-        let on = |asked: AskedTiming, url: &str| asked.on(&Location::from_url(url).expect("a URL")).expect("it fits");
+        let on = |chosen, url| timing(chosen, &Location::from_url(url).expect("a URL")).expect("it fits");
         let seconds = Duration::from_secs;
-        let bucket = on(AskedTiming::default(), "s3://bucket/leases");
+        let bucket = on(TimingOptions::default(), "s3://bucket/leases");
         assert_eq!(
             (bucket.lease, bucket.renew_interval, bucket.retry_interval),
             (seconds(60), seconds(20), seconds(10))
         );
-        let local = on(AskedTiming::default(), "file:/leases");
+        let local = on(TimingOptions::default(), "file:/leases");
         assert_eq!((local.lease, local.renew_interval, local.stop_grace), (seconds(15), seconds(5), seconds(3)));
-        let short = on(AskedTiming { lease: Some(seconds(6)), ..AskedTiming::default() }, "file:/leases");
+        let short = on(TimingOptions { lease: Some(seconds(6)), ..TimingOptions::default() }, "file:/leases");
         assert_eq!((short.lease, short.renew_interval), (seconds(6), seconds(2)));
-        let asked = AskedTiming { renew: Some(seconds(7)), grace: Some(seconds(1)), ..AskedTiming::default() };
-        let asked = on(asked, "s3://bucket/leases");
+        let chosen = TimingOptions { renew: Some(seconds(7)), grace: Some(seconds(1)), ..TimingOptions::default() };
+        let asked = on(chosen, "s3://bucket/leases");
         assert_eq!((asked.lease, asked.renew_interval, asked.stop_grace), (seconds(60), seconds(7), seconds(1)));
     }
 }

@@ -651,6 +651,37 @@ async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(be
     assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::NotHeld));
 }
 
+/// A standby that hears nothing looks again when the lease that it saw would end, which is long after this.
+async fn a_release_is_heard_by_a_standby_that_waits_and_nothing_else_is(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    if store.delivery() == Delivery::Poll {
+        return;
+    }
+    let long = |shard: &str| Candidate { lease: LEASE * 60, ..candidate(shard, "one") };
+    let (one, another) = (long("heard/one"), long("heard/another"));
+    let (term, other_term) = (granted(&*store, &one).await.term, granted(&*store, &another).await.term);
+    assert!(matches!(other.claim(&candidate("heard/one", "two")).await, Ok(Claim::Refused(_))));
+    let mut news = other.changed(&one.shard);
+    assert!(tokio::time::timeout(LEASE / 6, &mut news).await.is_err(), "nothing happened");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&another, other_term).await, Ok(Release::Released));
+    assert!(tokio::time::timeout(LEASE / 6, &mut news).await.is_err(), "nothing happened to this lease but a renewal");
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    tokio::time::timeout(LEASE * 5, news).await.expect("it is heard long before the lease ends").unwrap();
+}
+
+async fn a_release_before_a_standby_waits_is_not_missed(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    if store.delivery() == Delivery::Poll {
+        return;
+    }
+    let one = Candidate { lease: LEASE * 60, ..candidate("heard/early", "one") };
+    let term = granted(&*store, &one).await.term;
+    assert!(matches!(other.claim(&candidate("heard/early", "two")).await, Ok(Claim::Refused(_))));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    tokio::time::timeout(LEASE * 5, other.changed(&one.shard)).await.expect("it looks").unwrap();
+}
+
 async fn a_wait_for_several_shards_ends_with_the_one_that_is_released(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     if store.delivery() == Delivery::Poll {
@@ -737,6 +768,8 @@ everywhere!(
     a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_terms,
     who_does_not_hold_the_lease_forgets_nothing,
     a_stranger_cannot_release,
+    a_release_is_heard_by_a_standby_that_waits_and_nothing_else_is,
+    a_release_before_a_standby_waits_is_not_missed,
     a_wait_for_several_shards_ends_with_the_one_that_is_released,
     a_lease_that_is_not_renewed_expires_and_not_before,
     a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again,

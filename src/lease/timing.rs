@@ -46,6 +46,17 @@ pub struct TimingRequest {
     pub hooks: HookTimes,
 }
 
+/// The durations that a user has chosen. The store and the lease decide the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TimingOptions {
+    pub lease: Option<Duration>,
+    pub renew: Option<Duration>,
+    pub retry: Option<Duration>,
+    pub grace: Option<Duration>,
+    pub request_timeout: Option<Duration>,
+    pub margin: Option<Duration>,
+}
+
 /// The timeout of each hook; zero if there is no hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HookTimes {
@@ -114,26 +125,30 @@ pub struct Timing {
     pub hooks: HookTimes,
 }
 
-impl TimingRequest {
-    /// The defaults on a store, with this lease if there is one: in a short one, the time between renewals is a third of
-    /// it and the grace a fifth. Where each write has a price that shows (`is_dear`), they make a quarter of the requests.
+impl TimingOptions {
+    /// Fills in the defaults: in a short lease, the time between renewals is a third of it and the grace a fifth. Where
+    /// each write has a price that shows (`is_dear`), the defaults make a quarter of the requests.
     #[must_use]
-    pub fn usual(is_dear: bool, lease: Option<Duration>) -> Self {
-        let (usual, renew_interval, retry_interval) = if is_dear {
+    pub fn request(self, is_dear: bool) -> TimingRequest {
+        let (lease, renew, retry) = if is_dear {
             (FRUGAL_LEASE, FRUGAL_RENEW, FRUGAL_RETRY)
         } else {
             (DEFAULT_LEASE, DEFAULT_RENEW, DEFAULT_RETRY)
         };
-        let lease = lease.unwrap_or(usual);
-        Self {
+        let lease = self.lease.unwrap_or(lease);
+        TimingRequest {
             lease,
-            renew_interval: renew_interval.min(lease / 3),
-            retry_interval,
-            stop_grace: DEFAULT_GRACE.min(lease / 5),
-            ..Self::default()
+            renew_interval: self.renew.unwrap_or(renew.min(lease / 3)),
+            retry_interval: self.retry.unwrap_or(retry),
+            stop_grace: self.grace.unwrap_or(DEFAULT_GRACE.min(lease / 5)),
+            request_timeout: self.request_timeout,
+            margin: self.margin,
+            hooks: HookTimes::default(),
         }
     }
+}
 
+impl TimingRequest {
     /// Advice if there is no room. Names the options to lower. Defaults adapt by themselves.
     fn advice(&self, hooks: HookTimes) -> String {
         let mut lower = vec!["--renew", "--grace"];
@@ -301,10 +316,14 @@ mod tests {
         assert!(timing.request_timeout > seconds(4), "{timing:?}");
     }
 
+    fn of_lease(lease: Duration) -> TimingRequest {
+        TimingOptions { lease: Some(lease), ..TimingOptions::default() }.request(false)
+    }
+
     #[test]
     fn a_leader_outlives_a_store_that_is_away_for_a_third_of_the_lease() {
         for lease in [seconds(6), seconds(15), seconds(60)] {
-            let timing = Timing::new(TimingRequest::usual(false, Some(lease))).expect("it fits");
+            let timing = Timing::new(of_lease(lease)).expect("it fits");
             let sent = BootInstant::from_nanos(0);
             let back = sent.plus(timing.renew_interval + lease / 3);
             assert!(timing.deadline(sent.plus(lease)).term_at > back.plus(Duration::from_millis(100)), "{timing:?}");
@@ -314,13 +333,13 @@ mod tests {
     #[test]
     fn what_was_not_given_fits_into_a_short_lease() {
         for lease in [seconds(3), seconds(5), seconds(10), seconds(15), seconds(300)] {
-            let timing = Timing::new(TimingRequest::usual(false, Some(lease))).expect("it fits");
+            let timing = Timing::new(of_lease(lease)).expect("it fits");
             assert_eq!(
                 (timing.renew_interval, timing.stop_grace),
                 (seconds(5).min(lease / 3), seconds(3).min(lease / 5))
             );
         }
-        assert!(Timing::new(TimingRequest::usual(false, Some(seconds(1)))).unwrap_err().contains("raise --lease"));
+        assert!(Timing::new(of_lease(seconds(1))).unwrap_err().contains("raise --lease"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod watch;
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::postgres::{Address, Postgres};
-use leaderrun::internals::store::{Claim, Grant, Store, StoreError};
+use leaderrun::internals::store::{Claim, Grant, StoreError};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -4,44 +4,11 @@ use super::*;
 use crate::support::server::Server as _;
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Delivery, Observation, Renewal};
-use std::time::Instant;
+use leaderrun::internals::store::Observation;
 use tokio::time::timeout;
 
 /// Whoever listens does not look by itself, so it may take that long on a slow machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
-
-#[tokio::test]
-async fn a_release_reaches_a_standby_at_once_and_not_that_of_another_shard() {
-    let table = Table::new().await;
-    let (leader, standby) = (table.store().await, table.store().await);
-    assert_eq!(standby.delivery(), Delivery::Push);
-    let one = candidate("one");
-    let other = Candidate { shard: "db/other".parse().unwrap(), ..one.clone() };
-    let term = lead(&leader, &one).await;
-    let other_term = lead(&leader, &other).await;
-    let shard = shard();
-    let mut news = standby.changed(&shard);
-    assert!(timeout(Duration::from_millis(500), &mut news).await.is_err(), "nothing happened yet");
-    leader.release(&other, other_term).await.unwrap();
-    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert!(timeout(Duration::from_millis(500), &mut news).await.is_err(), "nothing happened to this shard");
-    leader.release(&one, term).await.unwrap();
-    let begun = Instant::now();
-    timeout(AT_ONCE, news).await.expect("the standby is told").unwrap();
-    println!("told after {:?}", begun.elapsed());
-}
-
-#[tokio::test]
-async fn a_release_before_anybody_listened_is_not_missed() {
-    let table = Table::new().await;
-    let (leader, standby) = (table.store().await, table.store().await);
-    let one = candidate("one");
-    let term = lead(&leader, &one).await;
-    refused(standby.claim(&candidate("two")).await.unwrap());
-    leader.release(&one, term).await.unwrap();
-    timeout(AT_ONCE, standby.changed(&shard())).await.expect("it looks").unwrap();
-}
 
 #[tokio::test]
 async fn a_release_while_nobody_waits_is_not_kept_for_later() {

@@ -124,12 +124,10 @@ impl Server {
         let rows = self.sql(&format!("SHOW GLOBAL STATUS WHERE variable_name IN ({names})"));
         let weighed = rows.lines().map(|row| {
             let (name, count) = row.split_once('\t').expect("two columns");
-            let weight = if name == "Questions" {
-                1
-            } else if name == "Com_update" {
-                -1
-            } else {
-                -2
+            let weight = match name {
+                "Questions" => 1,
+                "Com_update" => -1,
+                _ => -2,
             };
             weight * count.parse::<i64>().expect("a number")
         });

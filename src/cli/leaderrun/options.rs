@@ -13,7 +13,7 @@ use crate::election::{OnLoss, Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::{health, health::Health, hooks, hooks::Hooks};
-use crate::lease::{JobId, Shard, Timing, TimingRequest, show};
+use crate::lease::{JobId, Shard, Timing, TimingOptions, TimingRequest, show};
 use crate::notes::jobs::{Job as LedgerJob, Occasion, Period};
 use crate::observe::http;
 use crate::observe::log::Format;
@@ -430,16 +430,15 @@ impl Flags {
         }
         self.health.refuse_zeros()?;
         let is_dear = store.as_ref().is_ok_and(|store| store.location.is_dear());
-        let usual = TimingRequest::usual(is_dear, self.timing.lease);
-        let timing = Timing::new(TimingRequest {
-            lease: usual.lease,
-            renew_interval: self.timing.renew.unwrap_or(usual.renew_interval),
-            retry_interval: self.timing.retry.unwrap_or(usual.retry_interval),
-            stop_grace: self.stopping.grace.unwrap_or(usual.stop_grace),
+        let chosen = TimingOptions {
+            lease: self.timing.lease,
+            renew: self.timing.renew,
+            retry: self.timing.retry,
+            grace: self.stopping.grace,
             request_timeout: self.advanced.request_timeout,
             margin: self.advanced.margin,
-            hooks: self.hooks().times(),
-        })?;
+        };
+        let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen.request(is_dear) })?;
         Ok(Job { shard, timing, store: store?, words, ledger: self.ledger()? })
     }
 

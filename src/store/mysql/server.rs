@@ -52,6 +52,14 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// An error, unless the first `needed` statements were answered, or all of them.
+    fn with(self, needed: usize) -> Result<Self, StoreError> {
+        match self.failure {
+            Some(failure) if self.outcomes.len() < needed => Err(failure),
+            _ => Ok(self),
+        }
+    }
+
     /// How many rows the statement changed.
     pub fn changed(&self, statement: usize) -> Option<u64> {
         self.outcomes.get(statement).map(|outcome| outcome.changed)
@@ -184,20 +192,17 @@ impl Server {
     /// Sends statements over any connection. It must be safe to apply them twice. An error, unless every statement has
     /// its answer.
     pub async fn ask(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_patiently(Duration::ZERO, site, statements).await
+        self.ask_until(self.deadline(), site, statements).await?.with(usize::MAX)
     }
 
     /// As [`Server::ask`], but only the first `needed` statements, at least one, must have an answer.
     pub async fn ask_for(&self, needed: usize, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        let answer = self.ask_until(self.deadline(), site, statements).await?;
-        let failure = answer.failure.clone().filter(|_| answer.outcomes.len() < needed);
-        failure.map_or(Ok(answer), Err)
+        self.ask_until(self.deadline(), site, statements).await?.with(needed)
     }
 
-    /// As [`Server::ask`], for statements that take a while.
+    /// As [`Server::ask`], for statements that may take `patience` longer.
     pub async fn ask_patiently(&self, patience: Duration, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        let answer = self.ask_until(self.deadline() + patience, site, statements).await?;
-        answer.failure.clone().map_or(Ok(answer), Err)
+        self.ask_until(self.deadline() + patience, site, statements).await?.with(usize::MAX)
     }
 
     async fn ask_until(&self, deadline: Instant, site: &Site, statements: &str) -> Result<Answer, StoreError> {

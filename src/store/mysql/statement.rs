@@ -199,7 +199,8 @@ impl Statements {
     }
 
     /// Has the session take the leader lock of the shard if the candidate holds the lease now, and free it if not. A
-    /// session that takes a lock twice has to free it twice.
+    /// session that takes a lock twice has to free it twice. It goes behind all other statements of a request: a server
+    /// that refuses it has carried out what is before it.
     pub fn hold_leader_lock(&self, candidate: &Candidate) -> String {
         let (table, lock) = (&self.table, self.name_of_leader_lock(&candidate.shard));
         let (shard, session) = (text(candidate.shard.as_str()), text(candidate.session.as_str()));
@@ -210,10 +211,10 @@ impl Statements {
         )
     }
 
-    /// Returns whether the leader lock of the shard was free within a time, or was this session's own, and nothing.
-    pub fn wait_for_leader_lock(&self, shard: &Shard, at_most: Duration) -> String {
-        // MySQL counts whole seconds.
-        let (lock, seconds) = (self.name_of_leader_lock(shard), at_most.as_secs() + 1);
+    /// Returns whether the leader lock of the shard was free within so many seconds, or was this session's own, and
+    /// nothing.
+    pub fn wait_for_leader_lock(&self, shard: &Shard, seconds: u64) -> String {
+        let lock = self.name_of_leader_lock(shard);
         // The comment is for MariaDB, where a session's statements have a limit of their own.
         format!(
             "/*M!100000 SET STATEMENT max_statement_time = 0 FOR */ SELECT GET_LOCK({lock}, {seconds}); \

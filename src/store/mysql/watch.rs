@@ -40,10 +40,12 @@ impl Mysql {
                 Err(_) => (true, self.look(shard).await?),
             };
             let Some(holder) = look.holder() else { return Ok(()) };
-            // Another program does not know the leader lock, and the lock that it holds itself outlives our row.
+            // The lock of `get_lock=` may be held without the leader lock, by another program or by a session of which the
+            // row has ended, and nobody waits for it.
             at_most = match (&self.get_lock, holder.expires_in) {
+                (None, _) => LONGEST,
                 (Some(_), Some(left)) => LONGEST.min(left + POLL / 4),
-                _ => LONGEST,
+                (Some(_), None) => POLL,
             };
             if begun.elapsed() > POLL {
                 pause = FIRST_PAUSE;
@@ -75,12 +77,13 @@ impl Mysql {
         }
     }
 
-    /// Waits until the leader lock is free, and then looks at the shard. Returns whether it was free in time.
+    /// Waits until the leader lock is free, and then looks at the shard. Returns whether it was free in time, which
+    /// MySQL counts in whole seconds.
     async fn wait_for_leader_lock(&self, shard: &Shard, at_most: Duration) -> Result<(bool, Look), StoreError> {
-        let server = &self.server;
-        let statements =
-            format!("{}; {}", server.statements.wait_for_leader_lock(shard, at_most), self.statements_of_look(shard));
-        let answer = server.ask_patiently(at_most, &server.site, &statements).await?;
+        let (server, seconds) = (&self.server, at_most.as_secs().max(1));
+        let wait = server.statements.wait_for_leader_lock(shard, seconds);
+        let statements = wait + "; " + &self.statements_of_look(shard);
+        let answer = server.ask_patiently(Duration::from_secs(seconds), &server.site, &statements).await?;
         let freed = answer.outcomes.first().and_then(|outcome| outcome.rows.first()?.flag(0));
         Ok((freed != Some(false), self.look_in(shard, &answer, 2)?))
     }
