@@ -370,7 +370,9 @@ fn a_shard_that_was_paused_before_anybody_led_it_is_listed_and_found_by_its_pref
     assert!(said.contains("never/led/a: already paused by "), "{said}");
     let said = place.order(&["resume", "--prefix", "never/"]);
     assert!(said.contains("never/led/a: resumed; it was paused by "), "{said}");
-    assert_eq!(listed().lines().count(), 1, "{}", listed());
+    // A store without a clock of its own is judged by bounds, a second wide, that are another program's each time: the
+    // pause that was over may be listed once more.
+    wait_until("no pause is left", || listed().lines().count() == 1);
     // Where somebody leads meanwhile, it is listed once.
     place.order(&["pause", "never/led/c", "--keep"]);
     place.order(&["resume", "never/led/c"]);
