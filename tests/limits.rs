@@ -15,11 +15,12 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use support::fleet::{copy_program, example_program, leaderctl, leaderrun, wait_until};
 use support::place::Place;
 use tempfile::TempDir;
 
-/// A user of whom nothing else runs, so that a limit on processes counts ours alone.
+/// A user who is not us.
 const STRANGER: u32 = 64_917;
 
 /// A pipe that takes nothing more: its reader, and its writer.
@@ -371,6 +372,9 @@ fn little_memory_is_refused_in_one_line_or_suffices(place: &Place) {
 }
 
 fn few_processes_are_refused_in_one_line_or_suffice(place: &Place) {
+    // A user of whom nothing else runs: the limit counts all processes of one.
+    static NEXT: AtomicU32 = AtomicU32::new(STRANGER + 1);
+    let user = NEXT.fetch_add(1, Ordering::Relaxed);
     let scratch = open_to_all();
     let program = scratch.path().join("program");
     copy_program(env!("CARGO_BIN_EXE_leaderrun"), &program);
@@ -378,9 +382,9 @@ fn few_processes_are_refused_in_one_line_or_suffice(place: &Place) {
         let directory = place.path("store");
         fs::create_dir_all(&directory).unwrap();
         fs::set_permissions(place.fleet.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        chown(&directory, Some(STRANGER.into()), Some(STRANGER.into())).unwrap();
+        chown(&directory, Some(user.into()), Some(user.into())).unwrap();
     }
-    let (user, group) = (format!("--reuid={STRANGER}"), format!("--regid={STRANGER}"));
+    let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));
     let prefix = ["setpriv", &user, &group, "--clear-groups"];
     let mut worked = 0;
     for count in 1..=9 {
