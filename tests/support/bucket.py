@@ -15,7 +15,9 @@ import os
 import signal
 import sys
 import threading
+import time
 
+from moto.s3.models import S3Backend
 from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -99,8 +101,9 @@ def serve(port, journal, address, dishonest):
         kept_in = open(journal, "a")
         in_use = lambda environment, start: journaled(environment, start, kept_in)
     if dishonest:
-        # As on many processors: a thread may be stopped anywhere, and not only every 5 ms.
-        sys.setswitchinterval(1e-6)
+        # It has compared by then, and writes in a second step.
+        write = S3Backend.put_object
+        S3Backend.put_object = lambda *rest, **named: time.sleep(0.005) or write(*rest, **named)
     make_server(address, port, in_use, threaded=True, request_handler=Quiet).serve_forever()
 
 
