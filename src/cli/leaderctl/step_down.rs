@@ -1,8 +1,9 @@
 //! `leaderctl step-down`: the leader stops COMMAND and lets another candidate lead.
 //!
 //! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So the order
-//! is refused if standbys announce themselves and none has, or none by the name in `--to`. And the leader may have read
-//! an order before it was taken back. The store does not show that, so the leader may still step down.
+//! is refused if no standby has announced itself, or none by the name in `--to`; where they do so only if told, a warning
+//! says so. And the leader may have read an order before it was taken back. The store does not show that, so the leader
+//! may still step down.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -142,14 +143,6 @@ impl StepDownFlags {
     /// Whether a standby can follow.
     async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Followers, StoreError> {
         let called = self.to.as_ref().map(|to| format!(" is called \"{}\"", on_one_line(to.clone())));
-        if operator.store.is_metered() {
-            let called = called.filter(|_| !self.force);
-            return Ok(called.map_or(Followers::Known, |called| {
-                Followers::Unknown(format!(
-                    "standbys of this store do not announce themselves by default, so nobody knows whether one{called}"
-                ))
-            }));
-        }
         let waiting = match operator.standbys(holder).await {
             // Force is for those, too, who may not look.
             Err(_) if self.force || self.to.is_none() => return Ok(Followers::Known),
@@ -160,6 +153,11 @@ impl StepDownFlags {
             return Ok(Followers::Known);
         }
         let no_standby = format!("no standby{}", called.as_deref().unwrap_or(" has announced itself"));
+        if operator.store.is_metered() {
+            return Ok(Followers::Unknown(format!(
+                "{no_standby} (on this store they announce themselves only with --announce)"
+            )));
+        }
         if self.force {
             return Ok(Followers::Unknown(no_standby));
         }
