@@ -13,6 +13,7 @@ use super::{
     Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
     Stop, StopReason, TreeEvent,
 };
+use crate::lease::Term;
 use crate::store::{Grant, Renewal, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -339,82 +340,85 @@ impl Core {
         if self.restarts(now, leadership, actions) {
             return None;
         }
+        let ours = !leadership.is_lost_for_certain();
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
-        let (term, asked, mut end) = (leadership.term, leadership.asked, leadership.end);
-        let entered = leadership.entry.begun;
+        let (term, entered) = (leadership.term, leadership.entry.begun);
         // An entry without a run is removed.
         let has_run = entered && !leadership.unready;
-        if has_run && end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ending::ByItself(_)) {
+        if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ending::ByItself(_)) {
             // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
-            end = Some(asked.map_or(STOPPED, CommandEnd::Signalled));
+            leadership.end = Some(leadership.asked.map_or(STOPPED, CommandEnd::Signalled));
         }
-        let unready = leadership.unready;
         if !matches!(ending, Ending::Unhealthy(_)) {
             self.unhealthy = 0;
         }
-        let left_on = |signal| match end {
-            Some(end) => Outcome::Ended(end),
-            None if unready => Outcome::Interrupted(signal),
-            None => Outcome::Ended(CommandEnd::Signalled(signal)),
-        };
-        let when_asked = asked.map(left_on);
         self.end_leadership(actions);
         let how = ending.told();
         actions.push(Action::Ended { term, how: how.clone() });
-        let (then, ours) = match ending {
-            Ending::ByItself(end) => (Then::End(Outcome::Ended(end)), true),
-            Ending::NotStarted(error) => (Then::End(Outcome::NotStarted(error)), true),
-            Ending::Asked(signal) => (Then::End(left_on(signal)), true),
-            Ending::Overran => (Then::End(Outcome::Overran), true),
-            Ending::Unready(failed) => {
-                self.begin_waiting(now);
-                (when_asked.map_or_else(|| Then::Held(self.after_unready(term, failed)), Then::End), true)
-            }
-            Ending::GaveUp { end, .. } if self.settings.patience == Patience::Once => {
-                (Then::End(Outcome::Ended(end)), true)
-            }
-            Ending::GaveUp { restarts, .. } => {
-                self.begin_waiting(now);
-                (Then::Held(self.after_restarts(term, restarts)), true)
-            }
-            // A candidate that does not wait has led, and leaves with COMMAND's status.
-            Ending::Relinquished if self.settings.patience == Patience::Once => {
-                (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true)
-            }
-            Ending::Relinquished => {
-                self.begin_waiting(now);
-                (when_asked.map_or_else(|| Then::Held(self.after_rotation(term)), Then::End), true)
-            }
-            // A job has had its run.
-            Ending::Unhealthy(_) if has_run || self.settings.patience == Patience::Once => {
-                (Then::End(health::left_unhealthy(end)), true)
-            }
-            Ending::Unhealthy(_) => {
-                self.begin_waiting(now);
-                (when_asked.map_or_else(|| Then::Held(self.after_unhealthy(term)), Then::End), true)
-            }
-            Ending::Ordered(_) if has_run => (Then::End(Outcome::Ended(end.unwrap_or(STOPPED))), true),
+        let then = match self.outcome_after(&ending, leadership, has_run) {
+            Some(outcome) => Then::End(outcome),
+            None => self.wait_again(now, ending, term),
+        };
+        Some(if ours || entered {
+            self.release(now, leadership, then, has_run.then_some(Ran { how, end: leadership.end }), ours)
+        } else {
+            self.go_on(now, then, actions)
+        })
+    }
+
+    /// How the candidate leaves after a leadership that ended like this; None: it waits for the shard again.
+    fn outcome_after(&self, ending: &Ending, leadership: &Leadership, has_run: bool) -> Option<Outcome> {
+        let once = self.settings.patience == Patience::Once;
+        let end = leadership.end;
+        let stopped = || Some(Outcome::Ended(end.unwrap_or(STOPPED)));
+        let left_on = |signal| match end {
+            Some(end) => Outcome::Ended(end),
+            None if leadership.unready => Outcome::Interrupted(signal),
+            None => Outcome::Ended(CommandEnd::Signalled(signal)),
+        };
+        let when_asked = leadership.asked.map(left_on);
+        match ending {
+            Ending::ByItself(end) => Some(Outcome::Ended(*end)),
+            Ending::NotStarted(error) => Some(Outcome::NotStarted(*error)),
+            Ending::Asked(signal) => Some(left_on(*signal)),
+            Ending::Overran => Some(Outcome::Overran),
+            // A candidate that does not wait has led, and leaves with COMMAND's status. A job has had its run.
+            Ending::GaveUp { end, .. } if once => Some(Outcome::Ended(*end)),
+            Ending::Relinquished if once => stopped(),
+            Ending::Unhealthy(_) if once || has_run => Some(health::left_unhealthy(end)),
+            Ending::Ordered(_) if has_run => stopped(),
+            // The job's run is over, even if another candidate tries again.
+            Ending::Lost(loss) if has_run => when_asked.or_else(|| Some(Outcome::Lost(loss.clone()))),
+            Ending::GaveUp { .. }
+            | Ending::Unready(_)
+            | Ending::Relinquished
+            | Ending::Unhealthy(_)
+            | Ending::Ordered(_)
+            | Ending::Lost(_) => when_asked,
+        }
+    }
+
+    /// How a candidate goes on that waits for the shard again.
+    fn wait_again(&mut self, now: BootInstant, ending: Ending, term: Term) -> Then {
+        let hold = match ending {
+            Ending::Lost(loss) => return self.after_loss(loss),
+            Ending::GaveUp { restarts, .. } => self.after_restarts(term, restarts),
+            Ending::Unready(failed) => self.after_unready(term, failed),
+            Ending::Relinquished => self.after_rotation(term),
+            Ending::Unhealthy(_) => self.after_unhealthy(term),
             Ending::Ordered(hold) => {
                 if let Hold::HandedOver { term, left, .. } = hold {
                     // Other candidates have this long from now, however long COMMAND took to end.
                     self.yielding = Some((term, now.plus(left)));
                 }
-                self.begin_waiting(now);
-                (when_asked.map_or(Then::Held(hold), Then::End), true)
+                hold
             }
-            Ending::Lost(loss) => {
-                let ours = matches!(loss, Loss::DeadlinePassed | Loss::GuardFailed);
-                let then = when_asked.map(Then::End);
-                // The job's run is over, even if another candidate tries again.
-                let then = then.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
-                (then.unwrap_or_else(|| self.after_loss(loss)), ours)
+            Ending::ByItself(_) | Ending::NotStarted(_) | Ending::Asked(_) | Ending::Overran => {
+                unreachable!("the candidate leaves after these")
             }
         };
-        Some(if ours || entered {
-            self.release(now, leadership, then, has_run.then_some(Ran { how, end }), ours)
-        } else {
-            self.go_on(now, then, actions)
-        })
+        self.begin_waiting(now);
+        Then::Held(hold)
     }
 
     fn after_loss(&mut self, loss: Loss) -> Then {
