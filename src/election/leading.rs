@@ -13,7 +13,6 @@ use super::{
     Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
     Stop, StopReason, TreeEvent,
 };
-use crate::lease::Term;
 use crate::store::{Grant, Renewal, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -355,10 +354,7 @@ impl Core {
         self.end_leadership(actions);
         let how = ending.told();
         actions.push(Action::Ended { term, how: how.clone() });
-        let then = match self.outcome_after(&ending, leadership, has_run) {
-            Some(outcome) => Then::End(outcome),
-            None => self.wait_again(now, ending, term),
-        };
+        let then = self.after_end(now, ending, leadership, has_run);
         Some(if ours || entered {
             self.release(now, leadership, then, has_run.then_some(Ran { how, end: leadership.end }), ours)
         } else {
@@ -366,59 +362,53 @@ impl Core {
         })
     }
 
-    /// How the candidate leaves after a leadership that ended like this; None: it waits for the shard again.
-    fn outcome_after(&self, ending: &Ending, leadership: &Leadership, has_run: bool) -> Option<Outcome> {
-        let once = self.settings.patience == Patience::Once;
-        let end = leadership.end;
-        let stopped = || Some(Outcome::Ended(end.unwrap_or(STOPPED)));
-        let left_on = |signal| match end {
-            Some(end) => Outcome::Ended(end),
-            None if leadership.unready => Outcome::Interrupted(signal),
-            None => Outcome::Ended(CommandEnd::Signalled(signal)),
+    /// What the candidate does after a leadership that ended like this.
+    fn after_end(&mut self, now: BootInstant, ending: Ending, leadership: &Leadership, has_run: bool) -> Then {
+        let (term, end, once) = (leadership.term, leadership.end, self.settings.patience == Patience::Once);
+        let stopped = Then::End(Outcome::Ended(end.unwrap_or(STOPPED)));
+        let left_on = |signal| {
+            Then::End(match end {
+                Some(end) => Outcome::Ended(end),
+                None if leadership.unready => Outcome::Interrupted(signal),
+                None => Outcome::Ended(CommandEnd::Signalled(signal)),
+            })
         };
-        let when_asked = leadership.asked.map(left_on);
+        let asked = leadership.asked.map(left_on);
         match ending {
-            Ending::ByItself(end) => Some(Outcome::Ended(*end)),
-            Ending::NotStarted(error) => Some(Outcome::NotStarted(*error)),
-            Ending::Asked(signal) => Some(left_on(*signal)),
-            Ending::Overran => Some(Outcome::Overran),
+            Ending::ByItself(end) => Then::End(Outcome::Ended(end)),
+            Ending::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
+            Ending::Asked(signal) => left_on(signal),
+            Ending::Overran => Then::End(Outcome::Overran),
             // A candidate that does not wait has led, and leaves with COMMAND's status. A job has had its run.
-            Ending::GaveUp { end, .. } if once => Some(Outcome::Ended(*end)),
-            Ending::Relinquished if once => stopped(),
-            Ending::Unhealthy(_) if once || has_run => Some(health::left_unhealthy(end)),
-            Ending::Ordered(_) if has_run => stopped(),
-            // The job's run is over, even if another candidate tries again.
-            Ending::Lost(loss) if has_run => when_asked.or_else(|| Some(Outcome::Lost(loss.clone()))),
-            Ending::GaveUp { .. }
-            | Ending::Unready(_)
-            | Ending::Relinquished
-            | Ending::Unhealthy(_)
-            | Ending::Ordered(_)
-            | Ending::Lost(_) => when_asked,
-        }
-    }
-
-    /// How a candidate goes on that waits for the shard again.
-    fn wait_again(&mut self, now: BootInstant, ending: Ending, term: Term) -> Then {
-        let hold = match ending {
-            Ending::Lost(loss) => return self.after_loss(loss),
-            Ending::GaveUp { restarts, .. } => self.after_restarts(term, restarts),
-            Ending::Unready(failed) => self.after_unready(term, failed),
-            Ending::Relinquished => self.after_rotation(term),
-            Ending::Unhealthy(_) => self.after_unhealthy(term),
+            Ending::GaveUp { end, .. } if once => Then::End(Outcome::Ended(end)),
+            Ending::Relinquished if once => stopped,
+            Ending::Unhealthy(_) if once || has_run => Then::End(health::left_unhealthy(end)),
+            Ending::Ordered(_) if has_run => stopped,
+            Ending::GaveUp { restarts, .. } => self.wait_again(now, asked, |core| core.after_restarts(term, restarts)),
+            Ending::Unready(failed) => self.wait_again(now, asked, |core| core.after_unready(term, failed)),
+            Ending::Relinquished => self.wait_again(now, asked, |core| core.after_rotation(term)),
+            Ending::Unhealthy(_) => self.wait_again(now, asked, |core| core.after_unhealthy(term)),
             Ending::Ordered(hold) => {
                 if let Hold::HandedOver { term, left, .. } = hold {
                     // Other candidates have this long from now, however long COMMAND took to end.
                     self.yielding = Some((term, now.plus(left)));
                 }
-                hold
+                self.wait_again(now, asked, |_| hold)
             }
-            Ending::ByItself(_) | Ending::NotStarted(_) | Ending::Asked(_) | Ending::Overran => {
-                unreachable!("the candidate leaves after these")
+            Ending::Lost(loss) => {
+                // The job's run is over, even if another candidate tries again.
+                let left = asked.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
+                left.unwrap_or_else(|| self.after_loss(loss))
             }
-        };
-        self.begin_waiting(now);
-        Then::Held(hold)
+        }
+    }
+
+    /// The candidate waits for the shard again, held back like this, unless it was asked to leave meanwhile.
+    fn wait_again(&mut self, now: BootInstant, asked: Option<Then>, hold: impl FnOnce(&mut Self) -> Hold) -> Then {
+        asked.unwrap_or_else(|| {
+            self.begin_waiting(now);
+            Then::Held(hold(self))
+        })
     }
 
     fn after_loss(&mut self, loss: Loss) -> Then {
