@@ -792,7 +792,7 @@ fn a_leaderrun_inside_a_leadership_does_not_fall_back_to_local_files() {
 }
 
 #[test]
-fn operators_change_only_a_store_that_they_named_and_are_told_which_one_they_looked_at() {
+fn operators_change_only_a_store_that_they_named_and_see_which_one_they_looked_at() {
     let home = TempDir::new().unwrap();
     let ctl = |words: &[&str]| {
         let output = leaderctl().args(words).env("XDG_STATE_HOME", home.path()).env_remove("HOME").output().unwrap();
@@ -838,7 +838,7 @@ fn credentials_that_cannot_be_read_are_no_missing_credentials() {
 }
 
 #[test]
-fn a_variable_that_is_not_known_is_told_with_the_one_that_was_meant() {
+fn an_unknown_variable_is_reported_with_the_one_that_was_meant() {
     let scratch = TempDir::new().unwrap();
     let store = local(&scratch);
     let ran = run_with(&["-q", "--store", &store], "x", |command| {
@@ -853,7 +853,7 @@ fn a_variable_that_is_not_known_is_told_with_the_one_that_was_meant() {
 }
 
 #[test]
-fn what_command_and_its_hooks_are_told_is_known_to_programs_that_they_start() {
+fn variables_of_command_and_its_hooks_reach_programs_that_they_start() {
     let scratch = TempDir::new().unwrap();
     let store = local(&scratch);
     let ctl = format!("'{}' --store '{store}' status x", env!("CARGO_BIN_EXE_leaderctl"));
@@ -1079,7 +1079,7 @@ fn list_of_a_store_that_is_down_or_silent_says_so_within_the_time_of_a_request()
 }
 
 #[test]
-fn an_operator_who_mistypes_is_told_what_there_is() {
+fn an_operator_who_mistypes_gets_the_known_names() {
     for (words, told) in [
         (&["statsu", "x"][..], "unknown verb 'statsu': did you mean status?"),
         (&["frobnicate"], "unknown verb 'frobnicate': use one of status, list, watch,"),

@@ -102,7 +102,7 @@ async fn a_renewal_keeps_the_lease_beyond_its_first_end(bench: &Bench) {
     }
 }
 
-async fn who_looks_is_told_when_the_lease_was_last_renewed(bench: &Bench) {
+async fn a_look_shows_when_the_lease_was_last_renewed(bench: &Bench) {
     // Some stores tell the time to a second; DynamoDB's first claim guesses it, up to a second and a half too late.
     const EXACT_TO: Duration = Duration::from_secs(2);
     let (store, other) = (bench.store(), bench.store());
@@ -761,7 +761,7 @@ everywhere!(
     the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970,
     a_claim_of_what_is_held_is_refused_with_its_holder,
     a_renewal_keeps_the_lease_beyond_its_first_end,
-    who_looks_is_told_when_the_lease_was_last_renewed,
+    a_look_shows_when_the_lease_was_last_renewed,
     a_stranger_cannot_renew,
     a_renewal_of_what_nobody_holds_is_a_loss,
     a_release_frees_the_lease_at_once,

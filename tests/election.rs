@@ -828,7 +828,7 @@ fn a_leader_that_steps_down_may_follow_another_that_led_meanwhile() {
 }
 
 #[test]
-fn a_handover_to_somebody_else_goes_back_once_and_bars_for_a_bounded_time() {
+fn a_handover_to_another_goes_back_once_and_bars_for_a_bounded_time() {
     let mut play = Play::new(|_| {});
     play.orders = Some(Ok(handed_over(Term(6), false)));
     let _ = play.tell(Event::Tick);
@@ -944,7 +944,7 @@ fn a_loss_during_a_pause_hurries() {
 }
 
 #[test]
-fn how_a_leadership_ended_is_told_once() {
+fn how_a_leadership_ended_is_reported_once() {
     let told = |play: &mut Play| -> Vec<Ended> {
         let actions = play.tell(Event::Tree(TreeEvent::Dead));
         actions
@@ -1210,7 +1210,7 @@ fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
 }
 
 #[test]
-fn a_host_whose_hook_failed_waits_like_any_other_once_somebody_leads() {
+fn a_host_whose_hook_failed_waits_like_any_other_once_another_leads() {
     let mut play = Play::leading(|settings| settings.delivery = Delivery::Push);
     unready(&mut play);
     play.now = play.election.wake_at().since(BootInstant::from_nanos(0));

@@ -282,14 +282,14 @@ fn somebody_leads_after(world: World, leader: &Life) {
     world.conclude();
 }
 
-fn the_store_is_wiped_while_somebody_leads(story: Story) {
+fn the_store_is_wiped_under_a_leader(story: Story) {
     let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     world.server.wipe();
     somebody_leads_after(world, &leader);
 }
 
-fn the_lock_is_deleted_by_hand_while_somebody_leads(story: Story) {
+fn the_lock_is_deleted_by_hand_under_a_leader(story: Story) {
     let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     world.server.remove_lock("shard");
@@ -297,7 +297,7 @@ fn the_lock_is_deleted_by_hand_while_somebody_leads(story: Story) {
 }
 
 /// And somebody comes who never saw them.
-fn all_records_are_deleted_by_hand_while_somebody_leads(story: Story) {
+fn all_records_are_deleted_by_hand_under_a_leader(story: Story) {
     let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     world.server.remove_records("shard");
@@ -564,9 +564,9 @@ every_store!(stories:
     answers_that_take_a_quarter_of_the_lease_disturb_nothing,
     connections_are_reset_for_half_a_lease,
     wall_clocks_are_an_hour_off_both_ways,
-    the_store_is_wiped_while_somebody_leads,
-    the_lock_is_deleted_by_hand_while_somebody_leads,
-    all_records_are_deleted_by_hand_while_somebody_leads,
+    the_store_is_wiped_under_a_leader,
+    the_lock_is_deleted_by_hand_under_a_leader,
+    all_records_are_deleted_by_hand_under_a_leader,
     the_whole_tree_is_killed,
     the_backstop_is_killed,
     the_guard_is_killed,

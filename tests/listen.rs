@@ -424,7 +424,7 @@ mod redis {
     }
 
     #[test]
-    fn nothing_that_is_secret_is_told() {
+    fn nothing_that_is_secret_is_shown() {
         let mut fleet = Fleet::new();
         let store = format!("redis://me:hunter2@127.0.0.1:{}", free_port());
         let address = start(&mut fleet, &store, "one");

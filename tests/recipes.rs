@@ -161,7 +161,7 @@ fn the_crontab_of_the_manual_does() {
 }
 
 #[test]
-fn a_job_of_the_crontab_that_fails_is_told_by_its_own_words_alone() {
+fn a_job_of_the_crontab_that_fails_prints_its_own_words_alone() {
     let (settings, entries) = crontab(&text("examples/crontab"));
     let machine = Machine::with(&["make-report"], "echo no paper >&2; exit 3");
     let output = as_cron(&machine, &settings, &entries[0].command).output().unwrap();

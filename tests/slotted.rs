@@ -139,7 +139,7 @@ fn refused_by(place: &Place, words: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-fn who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shard(mut place: Place) {
+fn a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard(mut place: Place) {
     let here = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let name = place.shard();
     let (shard, slots) = (name.as_str(), SLOTS.map(|slot| format!("{name}/{slot}")));
@@ -267,7 +267,7 @@ fn printed(place: &Place, slots: &str, script: &str) -> String {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as every story")]
-fn a_command_is_told_of_its_slot_and_can_verify_it(place: Place) {
+fn a_command_gets_its_slot_and_can_verify_it(place: Place) {
     let script =
         "\"$CTL\" verify && LEADERRUN_SOCKET= \"$CTL\" --store $URL verify && echo $LEADERRUN_SHARD:$LEADERRUN_SLOT";
     let script = script.replace("$URL", &format!("'{}'", place.url));
@@ -280,9 +280,9 @@ fn a_command_is_told_of_its_slot_and_can_verify_it(place: Place) {
 everywhere!(
     of_five_candidates_two_lead_and_those_that_are_gone_are_followed_in_their_slots,
     orders_of_the_shard_are_for_all_slots_and_those_of_a_slot_for_one,
-    who_asks_for_a_shard_is_told_of_its_slots_and_who_asks_for_a_slot_of_its_shard,
+    a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard,
     a_single_candidate_that_steps_down_takes_the_other_slot,
-    a_command_is_told_of_its_slot_and_can_verify_it,
+    a_command_gets_its_slot_and_can_verify_it,
 );
 
 /// Where each candidate has its own way to the server.

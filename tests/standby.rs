@@ -282,7 +282,7 @@ fn teller(place: &Place) -> String {
     format!("echo \"{told} ${{LEADERRUN_STORE-none}}\" >> {}.$LEADERRUN_OWNER", place.path("told").display())
 }
 
-fn standbys_are_told_of_each_leader(mut place: Place) {
+fn standbys_hear_of_each_leader(mut place: Place) {
     place.start("one", &[]);
     let first = place.fleet.leader();
     let teller = teller(&place);
@@ -368,13 +368,13 @@ on_two_stores!(
     a_killed_candidate_takes_it_along,
     a_standby_that_was_frozen_starts_command_after_it_is_dead,
     no_harm_to_guards_lets_it_meet_command,
-    standbys_are_told_of_each_leader,
+    standbys_hear_of_each_leader,
     a_hook_that_hangs_is_killed_and_keeps_no_command_waiting,
     the_hooks_tree_and_the_other_are_not_mixed_up,
 );
 
 #[test]
-fn it_reads_nothing_and_is_told_who_it_is_and_gets_the_signals() {
+fn it_reads_nothing_knows_its_names_and_gets_the_signals() {
     let mut place = Place::local();
     place.start("one", &[]);
     place.fleet.leader();
@@ -402,7 +402,7 @@ fn path_with(path: &Path, suffix: &str) -> PathBuf {
 }
 
 #[test]
-fn a_pause_is_told_as_nobody_leading() {
+fn a_pause_is_reported_as_no_leader() {
     let mut place = Place::local();
     let teller = teller(&place);
     place.start("one", &["--on-leader-change", &teller, "--hook-timeout", "30s"]);

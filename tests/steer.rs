@@ -424,7 +424,7 @@ remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_
 /// Whoever may read items alone, as the table in examples/infrastructure has it, and nobody has paid for more.
 #[cfg(feature = "dynamodb")]
 #[test]
-fn dynamodb_is_asked_for_no_standbys_unless_somebody_says_so() {
+fn dynamodb_is_asked_for_no_standbys_by_default() {
     use support::dynamo::{Proxy, Server};
     let server = Server::durable();
     let proxy = Proxy::before(&server);

@@ -315,7 +315,7 @@ fn the_variable_stands_for_the_flag() {
 }
 
 #[test]
-fn without_a_service_manager_nobody_is_told_and_nothing_is_said() {
+fn without_a_service_manager_nothing_is_sent_and_nothing_is_said() {
     for name in [None, Some("")] {
         let scene = Scene::file();
         let mut command = leaderrun();
@@ -362,7 +362,7 @@ fn a_watchdog_is_fed_as_often_as_it_needs_and_no_oftener() {
 }
 
 #[test]
-fn a_watchdog_that_means_somebody_else_is_not_fed() {
+fn a_watchdog_of_another_process_is_not_fed() {
     let scene = Scene::file();
     let watched = scene.service("watched").start(Some(Duration::from_millis(20)), &scene.arguments("a", &[], &WAIT));
     let mut other = scene.service("other");

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_mistake_is_told_first() {
+    fn the_first_mistake_is_reported_first() {
         let text = "wait = 'a'\nb = 1\nannounce = 'c'";
         let wrong = read(text).unwrap_err();
         assert!(wrong.why.starts_with("wait: "), "{}", wrong.why);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_variable_is_told_with_the_nearest_one() {
+    fn a_mistyped_variable_is_reported_with_the_nearest_one() {
         let known = known();
         for (name, meant) in [("STOER", "STORE"), ("REQUEST_TIMOUT", "REQUEST_TIMEOUT"), ("LEASES", "LEASE")] {
             assert!(!known.contains(name));

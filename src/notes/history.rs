@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_an_end_is_told_by_the_words_that_are_recorded() {
+    fn the_kind_of_an_end_is_known_from_the_recorded_words() {
         let exited = CommandEnd::Exited;
         for (ended, end) in [
             (Ended::ByItself(exited(0)), End::Succeeded),

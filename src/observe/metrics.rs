@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_has_come_counts_before_anybody_told_of_it() {
+    fn a_deadline_that_has_come_counts_before_it_is_reported() {
         let metrics = leading(until(10));
         assert!(metrics.leads(at(9)).leader && !metrics.leads(at(10)).leader);
         metrics.did(&Action::Extend(until(20)));

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_manager_that_does_not_read_is_told_later() {
+    fn a_service_manager_that_does_not_read_is_notified_later() {
         let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         while notifier.wake.is_none() {
             notifier.known = Known::default();

@@ -208,7 +208,7 @@ mod tests {
     use crate::store::{Doubt, Grant};
 
     #[test]
-    fn an_answer_is_told_with_the_time_that_it_took_and_instants_as_the_time_until_then() {
+    fn an_answer_is_logged_with_its_duration_and_instants_as_the_time_until_then() {
         let at = |millis: u64| BootInstant::from_nanos(millis * 1_000_000);
         let grant = Grant { term: Term(7), start_after: Some(at(13_000)), doubt: Doubt::Forgotten };
         let claimed = Event::Claimed { sent: at(900), answer: Ok(Claim::Granted(grant)) };

@@ -383,7 +383,7 @@ async fn a_candidate_that_may_not_scan_hands_over_without_counting_and_says_what
 }
 
 #[tokio::test]
-async fn an_operator_is_told_what_was_ordered_before_the_store_went_away() {
+async fn an_operator_learns_what_was_ordered_before_the_store_went_away() {
     let (server, table, proxy, _store) = behind_a_proxy().await;
     let url = url_through(&proxy, &table);
     let ctl = |url: &str, words: &[&str]| {

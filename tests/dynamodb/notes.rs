@@ -185,7 +185,7 @@ async fn hundreds_of_standbys_are_found_once_each_and_those_that_ended_are_delet
 }
 
 #[tokio::test]
-async fn a_standby_who_came_back_while_somebody_looked_is_not_deleted() {
+async fn a_standby_that_came_back_during_a_look_is_not_deleted() {
     let server = Server::start();
     let table = server.table("locks").await;
     let proxy = Proxy::before(&server);

@@ -66,7 +66,7 @@ async fn a_standby_whose_wall_clock_is_an_hour_off_takes_over_in_time_and_not_be
 }
 
 #[tokio::test]
-async fn a_claim_whose_expiry_was_mended_is_refused_when_somebody_was_quicker() {
+async fn a_claim_whose_expiry_was_mended_is_refused_when_another_was_quicker() {
     let server = Server::start();
     let (client, table) = (server.client(), server.table("locks").await);
     let proxy = Proxy::before(&server);

@@ -230,7 +230,7 @@ fn it_is_not_started_with_too_little_of_the_lease_left() {
 }
 
 #[test]
-fn orders_are_read_anew_before_each_run() {
+fn orders_are_read_again_before_each_run() {
     let mut play = restarting(|_| {});
     let due = fails(&mut play, 1).as_secs_f64();
     play.orders = None;

@@ -50,7 +50,7 @@ fn sees(play: &mut Play, holder: Holder) {
 }
 
 #[test]
-fn once_somebody_else_has_led_it_claims_as_everybody_does() {
+fn once_another_has_led_it_claims_like_any_candidate() {
     let mut play = standing_back();
     sees(&mut play, Holder { term: Some(Term(TERM.0 + 1)), ..other() });
     let actions = play.until(play.now.as_secs_f64() + 3.0);
@@ -59,7 +59,7 @@ fn once_somebody_else_has_led_it_claims_as_everybody_does() {
 }
 
 #[test]
-fn its_own_record_is_no_sign_of_somebody_else() {
+fn its_own_record_is_no_sign_of_another() {
     let mut play = standing_back();
     sees(&mut play, Holder { term: Some(TERM), ..other() });
     let actions = play.until(play.now.as_secs_f64() + 3.0);

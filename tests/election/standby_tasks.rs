@@ -192,7 +192,7 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
 }
 
 #[test]
-fn a_standby_whose_lease_the_kernel_keeps_looks_for_new_leaders_only_where_somebody_is_told() {
+fn a_standby_whose_lease_the_kernel_keeps_looks_for_new_leaders_only_with_a_hook() {
     let kernel = |settings: &mut Settings| (settings.delivery, settings.expires) = (Delivery::Kernel, false);
     assert_eq!(attended(kernel).until(3.0), [Action::Observe]);
     let mut alone = Play::new(kernel);

@@ -137,7 +137,7 @@ async fn a_frozen_server_is_only_slow() {
 }
 
 #[tokio::test]
-async fn a_full_etcd_is_told_from_a_denial() {
+async fn a_full_etcd_is_distinguished_from_a_denial() {
     let server = Server::start_with(&["--quota-backend-bytes", "1024"]);
     let store = open(&server.store_url()).await;
     let one = candidate("one");
@@ -151,7 +151,7 @@ async fn a_full_etcd_is_told_from_a_denial() {
 }
 
 #[tokio::test]
-async fn what_is_no_etcd_is_told_in_one_line() {
+async fn a_server_that_is_no_etcd_is_reported_in_one_line() {
     use std::io::{Read, Write};
     // An HTTP/1 server.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

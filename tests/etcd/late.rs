@@ -22,7 +22,7 @@ async fn arrive(server: &Server, valve: &Valve) {
 }
 
 #[tokio::test]
-async fn a_claim_that_arrives_after_somebody_else_has_led_changes_nothing() {
+async fn a_claim_that_arrives_after_another_leadership_changes_nothing() {
     let (mut server, valve, store) = behind_a_valve().await;
     let other = open(&server.store_url()).await;
     valve.once(CLAIM, Fate::Hold);
@@ -39,7 +39,7 @@ async fn a_claim_that_arrives_after_somebody_else_has_led_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_claim_that_arrives_after_the_prefix_was_made_anew_changes_nothing() {
+async fn a_claim_that_arrives_after_the_prefix_was_recreated_changes_nothing() {
     let (server, valve, store) = behind_a_valve().await;
     valve.once(CLAIM, Fate::Hold);
     store.claim(&candidate("one")).await.unwrap_err();

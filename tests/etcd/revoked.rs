@@ -30,7 +30,7 @@ async fn the_successor_of_a_revoked_leader_waits_for_a_whole_lease_of_that_one()
 }
 
 #[tokio::test]
-async fn a_standby_and_the_holder_are_told_of_a_revocation_at_once() {
+async fn a_standby_and_the_holder_hear_of_a_revocation_at_once() {
     let server = old_server().await;
     let (leader, standby) = (open(&server.store_url()).await, open(&server.store_url()).await);
     let (one, shard) = (candidate("one"), shard());

@@ -31,7 +31,7 @@ async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_known_is_not_reached_and_the_reason_is_told() {
+async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
     let server = Server::start_with_tls();
     let (tls, stranger) = (server.tls(), Tls::make());
     let file = |tls: &Tls, name: &str| tls.file(name).display().to_string();
@@ -69,7 +69,7 @@ async fn who_cannot_be_known_is_not_reached_and_the_reason_is_told() {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_are_told_before_anything_is_asked() {
+async fn files_that_cannot_be_used_are_refused_before_any_request() {
     let tls = Tls::make();
     let file = |name: &str| tls.file(name).display().to_string();
     std::fs::write(tls.file("empty.pem"), "").unwrap();

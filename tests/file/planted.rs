@@ -128,7 +128,7 @@ fn in_place_of_the_lock_of_a_leader_it_ends_the_leadership() {
 }
 
 #[test]
-fn what_is_forgotten_is_drafts_as_well_and_no_directory_of_somebody_else() {
+fn forgetting_removes_drafts_as_well_and_no_directory_of_another() {
     let place = Place::new();
     run(&place, &["--once", "job"]).succeeded();
     for name in ["shard.json.new", "shard.lock.new", "shard.lock.old"] {

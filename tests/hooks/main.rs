@@ -268,7 +268,7 @@ fn the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then(pl
     fleet.conclude();
 }
 
-fn stubborn_hooks_are_dead_before_somebody_else_leads(place: &Place) {
+fn stubborn_hooks_are_dead_before_another_leads(place: &Place) {
     let mut fleet = Fleet::new();
     let stubborn = stubborn_hook(&fleet);
     let flags = [&TIMING[..], &["--store", &place.url, "--on-losing", &stubborn, "--on-lost", &stubborn]].concat();
@@ -369,7 +369,7 @@ fn an_impatient_stop_kills_the_hook_before_the_signal_and_runs_the_last_one() {
 }
 
 #[test]
-fn hooks_are_told_why_and_only_stops_have_a_losing_one() {
+fn hooks_get_the_reason_and_only_stops_have_a_losing_one() {
     let place = Place::local();
     for (flags, script, status, expected) in [
         (&[][..], "exit 7", 7, &["x lead", "x lost ended 7"][..]),
@@ -493,6 +493,6 @@ on_two_stores!(
     &a_host_whose_hook_fails_gives_way_to_others,
     &every_run_of_a_leadership_is_bracketed_by_its_hooks,
     &hooks_happen_also_when_the_candidate_is_killed,
-    &stubborn_hooks_are_dead_before_somebody_else_leads,
+    &stubborn_hooks_are_dead_before_another_leads,
     &whatever_is_killed_while_a_hook_runs_nothing_is_left,
 );

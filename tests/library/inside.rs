@@ -236,7 +236,7 @@ mod network {
     }
 
     #[tokio::test]
-    async fn work_is_dropped_when_the_lease_is_lost_and_done_anew() {
+    async fn work_is_dropped_when_the_lease_is_lost_and_starts_again() {
         let place = Place::redis();
         let losses = Arc::new(Mutex::new(Vec::new()));
         let lost = Arc::clone(&losses);
@@ -268,7 +268,7 @@ mod network {
     }
 
     #[tokio::test]
-    async fn work_that_may_overrun_is_told_that_it_is_not_valid() {
+    async fn work_that_may_overrun_hears_that_it_is_not_valid() {
         // The margin is for a slow test, which has to hear of it before the lease ends.
         const LEASE: Duration = Duration::from_secs(10);
         let place = Place::redis();

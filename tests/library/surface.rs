@@ -28,7 +28,7 @@ fn what_is_shared_may_be_shared() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_before_anything_is_begun_and_without_the_password() {
+async fn mistakes_are_reported_before_anything_begins_and_without_the_password() {
     let place = Place::local();
     let refused = async |builder: leaderrun::Builder| builder.join().await.expect_err("it is wrong");
     let error = refused(Member::builder("redi://me:Kiwi7Qx@host", "shard")).await;

@@ -174,7 +174,7 @@ mod network {
     }
 
     #[test]
-    fn work_that_may_overrun_goes_on_and_is_told_of() {
+    fn work_that_may_overrun_goes_on_and_is_reported() {
         let mut place = Place::redis();
         place.worker("one", &["block", "hold", "warn"]);
         let leader = place.fleet.leader();

@@ -51,7 +51,7 @@ async fn each_missing_grant_is_named() {
 }
 
 #[tokio::test]
-async fn who_may_not_make_the_table_is_told_what_is_missing() {
+async fn a_user_who_may_not_create_the_table_hears_what_is_missing() {
     let table = Table::new().await;
     let user = table.candidate();
     let url = table.url_as(&user).replace(&format!("table={}&", table.name), "table=never&");

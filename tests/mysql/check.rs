@@ -46,7 +46,7 @@ async fn what_is_missing_or_keeps_nothing_is_found() {
 }
 
 #[tokio::test]
-async fn the_state_of_the_lock_is_told() {
+async fn the_state_of_the_lock_is_shown() {
     let table = Table::new().await;
     let store = open(&table.url_with("get_lock=some%20job"));
     let findings = store.check().await.unwrap();

@@ -100,7 +100,7 @@ async fn each_mode_checks_what_it_says() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_told_from_one_with_it() {
+async fn a_server_without_tls_is_distinguished_from_one_with_it() {
     // MySQL makes a certificate for itself, and MariaDB before 11.4 does not.
     let without: &[&str] = if is_mariadb() { &[] } else { &["--tls-version="] };
     let server = tokio::task::spawn_blocking(move || Server::start_with(without)).await.unwrap();

@@ -6,7 +6,7 @@ use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Notes as _, Observation, Renewal};
 
 #[tokio::test]
-async fn a_holder_is_told_in_full() {
+async fn a_holder_is_reported_in_full() {
     let table = Table::new().await;
     let store = table.store();
     let one = Candidate { owner: "Jürgen's \"job\"; DROP TABLE x --".to_owned(), ..candidate("one") };

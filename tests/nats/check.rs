@@ -174,7 +174,7 @@ async fn a_bucket_that_vanished_under_a_leader_is_named_to_it() {
 }
 
 #[tokio::test]
-async fn a_server_without_jetstream_is_told() {
+async fn a_server_without_jetstream_is_reported() {
     let server = Server::configured("", "{}");
     let store = open(&server.own_url()).await;
     let expected = format!("nats at {} runs without JetStream: start nats-server with -js", server.address());
@@ -183,7 +183,7 @@ async fn a_server_without_jetstream_is_told() {
 }
 
 #[tokio::test]
-async fn an_account_without_jetstream_is_told() {
+async fn an_account_without_jetstream_is_reported() {
     let lines = "jetstream: enabled\naccounts { A: { users: [{user: a, password: a}] } }";
     let mut server = Server::configured(lines, r#"{"user":"a","pass":"a"}"#);
     server.login = "a:a@".to_owned();
@@ -214,7 +214,7 @@ async fn a_domain_is_reached_by_its_own_subjects() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told() {
+async fn a_server_that_is_not_there_is_reported() {
     let address = format!("127.0.0.1:{}", crate::support::ports::free_port());
     let store = open(&format!("nats://{address}/{BUCKET}")).await;
     let expected = StoreError::not_applied(format!("cannot reach nats at {address}: connection refused"));

@@ -125,7 +125,7 @@ async fn who_may_not_sweep_lists_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_note_of_another_program_is_told_and_left_alone() {
+async fn a_note_of_another_program_is_reported_and_left_alone() {
     let server = server().await;
     let store = open(&server.own_url()).await;
     for garbage in ["", "7", "hello", "{}", r#"{"text":1}"#, r#"{"text":"x","lasts_ms":-1}"#, "\u{1}"] {

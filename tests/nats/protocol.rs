@@ -172,7 +172,7 @@ async fn a_candidate_that_has_just_come_takes_a_lease_that_expired_long_ago_at_o
 }
 
 #[tokio::test]
-async fn a_holder_is_told_with_what_is_left_by_the_servers_clock() {
+async fn a_holder_is_reported_with_the_time_left_by_the_servers_clock() {
     let server = server().await;
     let (store, other) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_mins(1));

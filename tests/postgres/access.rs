@@ -86,7 +86,7 @@ async fn a_schema_that_may_not_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn who_may_not_make_the_table_is_told_what_is_missing() {
+async fn a_user_who_may_not_create_the_table_hears_what_is_missing() {
     let server = shared();
     server.sql("CREATE ROLE poor LOGIN");
     let url = server.url_with("table=never").replace("//postgres@", "//poor@");
@@ -138,7 +138,7 @@ fn guarded(method: &str) -> Server {
 }
 
 #[tokio::test]
-async fn passwords_work_by_every_method_and_are_never_told() {
+async fn passwords_work_by_every_method_and_are_never_shown() {
     for method in ["scram-sha-256", "md5", "password"] {
         let server = guarded(method);
         let url = |password: &str| format!("postgres://app:{password}@127.0.0.1:{}/postgres", server.port());

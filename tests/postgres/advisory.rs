@@ -57,7 +57,7 @@ impl Lock {
 }
 
 #[tokio::test]
-async fn while_a_stranger_holds_the_lock_nobody_of_us_leads_and_it_is_told_who() {
+async fn while_a_stranger_holds_the_lock_no_candidate_leads_and_the_stranger_is_named() {
     let lock = Lock::new().await;
     let store = lock.store().await;
     let mut psql = Psql::start(lock.table.server);
@@ -172,7 +172,7 @@ async fn of_many_candidates_and_strangers_one_has_it_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_leader_whose_session_was_ended_is_told_and_takes_the_lock_again() {
+async fn a_leader_whose_session_was_ended_hears_it_and_takes_the_lock_again() {
     let lock = Lock::new().await;
     let store = lock.store().await;
     let one = candidate("one");

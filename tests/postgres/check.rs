@@ -42,7 +42,7 @@ async fn a_rule_that_is_missing_or_off_is_named_and_mended() {
 }
 
 #[tokio::test]
-async fn who_does_not_own_the_table_is_told_that_the_rule_is_missing() {
+async fn a_user_who_does_not_own_the_table_hears_that_the_rule_is_missing() {
     let table = Table::new().await;
     table.sql(
         "DROP RULE leaderrun_keep ON $T; CREATE ROLE tenant LOGIN; GRANT SELECT, INSERT, UPDATE ON TABLE $T TO tenant; \

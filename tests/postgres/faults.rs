@@ -178,7 +178,7 @@ async fn a_request_that_was_cut_off_leaves_no_connection_to_wait_on() {
 }
 
 #[tokio::test]
-async fn a_row_or_a_table_that_somebody_locked_is_given_up_by_the_server_as_well() {
+async fn a_row_or_a_table_that_is_locked_is_given_up_by_the_server_as_well() {
     let table = Table::new().await;
     let mut psql = Psql::start(table.server);
     let store = try_open(&table.url_with("application_name=locked"), Duration::from_secs(3)).await.unwrap();

@@ -197,7 +197,7 @@ async fn after_a_failover_that_forgot_a_lease_the_next_leader_waits() {
 }
 
 #[tokio::test]
-async fn a_failover_is_noted_by_whoever_connects_and_not_only_by_the_next_claim() {
+async fn a_failover_is_noted_on_any_connect_and_not_only_by_the_next_claim() {
     let mut primary = Server::start();
     let url = primary.url(primary.address());
     let store = open(&url).await;

@@ -24,7 +24,7 @@ async fn use_all(store: &Postgres) -> Result<(), StoreError> {
 }
 
 #[tokio::test]
-async fn without_a_table_of_notes_an_election_goes_on_and_who_wants_notes_is_told_to_make_it() {
+async fn without_a_table_of_notes_an_election_goes_on_and_notes_ask_to_create_it() {
     let table = Table::new().await;
     table.sql("DROP TABLE $T_notes");
     let store = table.store().await;

@@ -52,7 +52,7 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
 }
 
 #[tokio::test]
-async fn a_standby_behind_a_pooler_in_session_mode_is_told() {
+async fn a_standby_behind_a_pooler_in_session_mode_hears_of_changes() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "session");
     let url = bouncer.url_with(&format!("table={}", table.name));
@@ -69,7 +69,7 @@ async fn a_standby_behind_a_pooler_in_session_mode_is_told() {
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_locked_is_given_up_behind_a_pooler_as_well() {
+async fn a_row_that_is_locked_is_given_up_behind_a_pooler_as_well() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}&application_name=pooled_{}", table.name, table.name));
@@ -90,7 +90,7 @@ async fn a_row_that_somebody_locked_is_given_up_behind_a_pooler_as_well() {
 }
 
 #[tokio::test]
-async fn an_advisory_lock_is_refused_where_it_would_be_somebody_elses() {
+async fn an_advisory_lock_is_refused_where_it_would_be_another_clients() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}&advisory_lock=4711", table.name));

@@ -35,7 +35,7 @@ async fn a_revoked_lease_is_nobodys_until_it_would_have_ended_and_its_term_is_re
 }
 
 #[tokio::test]
-async fn a_standby_is_told_of_a_revocation_at_once() {
+async fn a_standby_hears_of_a_revocation_at_once() {
     let table = Table::new().await;
     let (leader, standby) = (table.store().await, table.store().await);
     let term = lead(&leader, &candidate("one")).await;

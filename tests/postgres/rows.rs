@@ -7,7 +7,7 @@ use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Notes as _, Observation, Renewal};
 
 #[tokio::test]
-async fn a_holder_is_told_in_full() {
+async fn a_holder_is_reported_in_full() {
     let table = Table::new().await;
     let store = table.store().await;
     let one = Candidate { owner: "Jürgen's \"job\"; DROP TABLE x --".to_owned(), ..candidate("one") };
@@ -132,7 +132,7 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
 }
 
 #[tokio::test]
-async fn a_list_shows_rows_that_cannot_be_read_as_somebodys_and_leaves_out_what_is_no_shards() {
+async fn a_list_shows_unreadable_rows_as_held_and_omits_rows_of_no_shard() {
     let table = Table::new().await;
     let store = table.store().await;
     let term = lead(&store, &candidate("one")).await;

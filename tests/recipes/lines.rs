@@ -162,7 +162,7 @@ fn an_address_comes_before_the_command_and_goes_after_it(site: &Site) {
     }
 }
 
-fn a_replica_follows_while_another_leads_and_is_told_where(site: &Site) {
+fn a_replica_follows_while_another_leads_and_learns_where(site: &Site) {
     let line = readme("leaderrun --standby ");
     site.has("primary", "exec sleep 1000");
     site.has("replica", "exec sleep 1000");
@@ -280,7 +280,7 @@ macro_rules! at_sites {
 at_sites!(
     a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then,
     an_address_comes_before_the_command_and_goes_after_it,
-    a_replica_follows_while_another_leads_and_is_told_where,
+    a_replica_follows_while_another_leads_and_learns_where,
     a_server_that_fails_is_started_again,
     of_four_workers_three_run_each_in_a_slot_of_its_own,
     a_dangerous_step_is_taken_only_while_the_lease_lasts,

@@ -117,7 +117,7 @@ async fn missing_keys_and_channels_are_named() {
 }
 
 #[tokio::test]
-async fn passwords_are_asked_for_and_never_told() {
+async fn passwords_are_asked_for_and_never_shown() {
     let server = Server::with(&["--requirepass", "hunter2"]);
     let at = format!("127.0.0.1:{}", server.port());
     let claim = async |url: &str| {
@@ -332,7 +332,7 @@ fn without_scan_a_leader_hands_over_without_counting_and_says_what_is_missing() 
 }
 
 #[tokio::test]
-async fn who_may_not_touch_notes_is_told_so_and_leads_all_the_same() {
+async fn a_user_who_may_not_touch_notes_hears_it_and_still_leads() {
     let server = old_server();
     let keys = ["lock", "last", "leader"].map(|kind| format!("~leaderrun:{{leases}}:{kind}:*")).join(" ");
     allow(&server, &MINIMAL.replace("~leaderrun:*", &format!("{keys} ~leaderrun:{{leases}}:store +scan")));

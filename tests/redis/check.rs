@@ -32,7 +32,7 @@ async fn init_makes_nothing_but_begins_the_time_of_waiting() {
 }
 
 #[tokio::test]
-async fn unsafe_settings_are_told() {
+async fn unsafe_settings_are_reported() {
     let server = Server::forgetful();
     server.age();
     let store = store(&server).await;
@@ -50,7 +50,7 @@ async fn unsafe_settings_are_told() {
 }
 
 #[tokio::test]
-async fn a_key_of_something_else_is_told() {
+async fn a_key_of_another_program_is_reported() {
     let server = Server::start();
     server.cli(&["SET", MARKER, "x"]);
     let findings = store(&server).await.check().await.unwrap();

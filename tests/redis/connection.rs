@@ -167,7 +167,7 @@ fn clients(server: &Server) -> usize {
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_told() {
+async fn a_server_that_is_no_redis_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -246,7 +246,7 @@ async fn a_server_that_is_busy_turns_claims_away() {
 }
 
 #[tokio::test]
-async fn a_name_without_an_address_is_told() {
+async fn a_name_without_an_address_is_reported() {
     let port = free_port();
     let store = open(&format!("redis://no-such-host.invalid:{port}")).await.unwrap();
     let error = store.claim(&candidate("one")).await.unwrap_err();

@@ -41,7 +41,7 @@ async fn bytes_that_are_no_text_are_respected_too() {
 }
 
 #[tokio::test]
-async fn a_lock_without_an_end_is_told_and_left_alone() {
+async fn a_lock_without_an_end_is_reported_and_left_alone() {
     let server = old_server();
     let store = store(&server).await;
     server.cli(&["SET", LOCK, "instance-7"]);
@@ -55,7 +55,7 @@ async fn a_lock_without_an_end_is_told_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_is_told_and_left_alone() {
+async fn a_key_of_another_type_is_reported_and_left_alone() {
     let server = old_server();
     let store = store(&server).await;
     let one = candidate("one");

@@ -100,7 +100,7 @@ fn a_list_without_end_is_cut_off() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told() {
+fn nonsense_is_refused_with_a_reason() {
     let hostile = Hostile::that(|victim| {
         victim.hears(1)?;
         victim.raves()

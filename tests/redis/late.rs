@@ -122,7 +122,7 @@ async fn a_renewal_that_is_overtaken_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_new_leadership_of_the_same_session_counts_its_renewals_anew() {
+async fn a_new_leadership_of_the_same_session_counts_its_renewals_from_the_start() {
     let server = old_server();
     let store = store(&server).await;
     let one = candidate("one");

@@ -131,7 +131,7 @@ async fn a_leader_whose_key_another_program_took_has_lost_and_leaves_it_alone() 
 }
 
 #[tokio::test]
-async fn a_key_that_never_expires_is_told_and_left_alone() {
+async fn a_key_that_never_expires_is_reported_and_left_alone() {
     let server = old_server();
     let store = sharing(&server).await;
     server.cli(&["SET", KEY, "backend-7"]);
@@ -148,7 +148,7 @@ async fn a_key_that_never_expires_is_told_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_is_told_and_left_alone() {
+async fn a_key_of_another_type_is_reported_and_left_alone() {
     let server = old_server();
     let store = sharing(&server).await;
     for key in [KEY, INFO] {

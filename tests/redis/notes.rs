@@ -40,7 +40,7 @@ async fn a_note_is_a_plain_string_that_ends_with_its_time() {
 }
 
 #[tokio::test]
-async fn what_something_else_wrote_is_told_and_left_alone() {
+async fn what_another_program_wrote_is_reported_and_left_alone() {
     let server = old_server();
     let store = store(&server).await;
     let list = ["RPUSH", STANDBY, "one"];

@@ -181,7 +181,7 @@ async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
 }
 
 #[test]
-fn a_failover_while_somebody_leads_disturbs_nothing() {
+fn a_failover_under_a_leader_disturbs_nothing() {
     let world = World::new();
     let mut fleet = Fleet::new();
     let url = world.url();
@@ -202,7 +202,7 @@ fn a_failover_while_somebody_leads_disturbs_nothing() {
 }
 
 #[test]
-fn a_master_that_dies_while_somebody_leads_never_makes_two() {
+fn a_master_that_dies_under_a_leader_never_makes_two_leaders() {
     let mut world = World::new();
     let mut fleet = Fleet::new();
     let url = world.url();
@@ -219,7 +219,7 @@ fn a_master_that_dies_while_somebody_leads_never_makes_two() {
 }
 
 #[tokio::test]
-async fn sentinels_that_do_not_know_the_master_are_told() {
+async fn sentinels_that_do_not_know_the_master_are_reported() {
     let world = World::new();
     let url = world.url().replace("/main", "/other");
     let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();

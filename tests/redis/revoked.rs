@@ -11,7 +11,7 @@ use std::sync::Arc;
 const SHORT: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn a_lease_that_was_revoked_while_the_server_may_have_forgotten_leases_is_not_made_anew() {
+async fn a_lease_that_was_revoked_while_the_server_may_have_forgotten_leases_is_not_recreated() {
     let mut server = old_server();
     let (store, other) = (store(&server).await, store(&server).await);
     let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
@@ -29,7 +29,7 @@ async fn a_lease_that_was_revoked_while_the_server_may_have_forgotten_leases_is_
 }
 
 #[tokio::test]
-async fn a_lease_that_was_revoked_is_not_made_anew_by_a_renewal_after_its_end() {
+async fn a_lease_that_was_revoked_is_not_recreated_by_a_renewal_after_its_end() {
     let server = old_server();
     let store = store(&server).await;
     let one = with_lease("one", Duration::from_secs(3));

@@ -51,7 +51,7 @@ fn each_run_replaces_the_file_and_a_failure_keeps_the_last_success() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_before_anything_is_led() {
+fn a_file_that_cannot_be_written_is_refused_before_anything_is_led() {
     let scratch = TempDir::new().unwrap();
     let missing = scratch.path().join("none/nightly.prom");
     assert_eq!(run(scratch.path(), &["--metrics-file", missing.to_str().unwrap(), "nightly", "true"]), Some(71));

@@ -373,7 +373,7 @@ async fn a_paused_slot_is_passed_over_once_that_is_known_and_taken_again_when_it
 }
 
 #[tokio::test]
-async fn where_all_slots_are_paused_somebody_says_so_and_nothing_is_claimed() {
+async fn where_all_slots_are_paused_that_is_said_and_nothing_is_claimed() {
     let bent = Arc::new(Bent::default());
     let one = One::of(&bent, "c0", 1);
     let (_, term) = one.lead().await;
@@ -387,7 +387,7 @@ async fn where_all_slots_are_paused_somebody_says_so_and_nothing_is_claimed() {
 }
 
 #[tokio::test]
-async fn who_steps_down_from_a_slot_waits_its_time_there_and_then_is_told_of_it_no_more() {
+async fn a_candidate_that_steps_down_from_a_slot_waits_there_and_then_no_longer_mentions_it() {
     const HOLD: Duration = Duration::from_millis(300);
     let bent = Arc::new(Bent::default());
     let one = One::of(&bent, "c0", 1);

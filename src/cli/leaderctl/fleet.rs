@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_wants_to_know_first_is_told_from_lease_standbys_job_and_history() {
+    fn the_first_word_of_a_status_follows_from_lease_standbys_job_and_history() {
         assert_eq!(condition(Some(led(5, 10)), 1, None, None), Condition::Led);
         assert_eq!(condition(Some(led(5, 10)), 0, None, None), Condition::Alone);
         assert_eq!(condition(Some(led(5, 10)), 0, Some(ran(0)), None), Condition::Led);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_a_run_is_not_told() {
+    fn what_is_unknown_of_a_run_is_left_out() {
         let (shard, job) = ("db".parse().unwrap(), "2027".parse().unwrap());
         let text = |state, ledger: Option<Ledger>| as_text(&shard, &job, state, ledger.as_ref());
         assert_eq!(text(State::Never, None), "db: job 2027 has never run");

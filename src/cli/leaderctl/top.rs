@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_arrive_together_are_told_apart() {
+    fn keys_that_arrive_together_are_separated() {
         let mut rest = "a\x1b[5~é\x1b[A\x1bOBq\x1b".as_bytes();
         let mut keys = Vec::new();
         while !rest.is_empty() {

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_nobody_led_is_told_with_the_nearest_one() {
+    fn a_shard_that_was_never_led_is_reported_with_the_nearest_name() {
         let known: Vec<Shard> = ["nc-prod", "db/1", "db/2", "z"].map(|name| name.parse().unwrap()).into();
         let among = |name: &str| Unknown::among(&name.parse().unwrap(), known.iter());
         let near = |name: &str| Some(Unknown { nearest: Some(name.parse().unwrap()) });

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_count_only_in_a_row_and_are_told_once() {
+    fn failures_count_only_in_a_row_and_are_reported_once() {
         let mut checks = checks();
         let mut told = Vec::new();
         for (index, end) in [BAD, BAD, OK, BAD, HookEnd::Signalled(9), HookEnd::NotStarted(11)].into_iter().enumerate()

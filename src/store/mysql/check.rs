@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_versions_are_told_from_new_ones() {
+    fn old_versions_are_distinguished_from_new_ones() {
         for version in ["8.0.36", "8.4.0", "9.1.0-commercial", "10.6.1-MariaDB", "11.4.2-MariaDB-log"] {
             assert!(!is_too_old(version), "{version}");
         }

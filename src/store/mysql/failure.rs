@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_table_a_denial_and_a_foreign_table_are_told_apart() {
+    fn a_missing_table_a_denial_and_a_foreign_table_are_distinguished() {
         let missing = answered(1146, false);
         assert!(missing.kind == ErrorKind::Misconfigured && missing.message.contains("leaderctl store init"));
         assert_eq!(answered(1142, false).kind, ErrorKind::Denied);

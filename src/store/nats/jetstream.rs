@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_of_deletion_are_told_from_records() {
+    fn markers_of_deletion_are_distinguished_from_records() {
         assert!(is_deletion(lines("NATS/1.0\r\nKV-Operation: DEL\r\n\r\n")));
         assert!(is_deletion(lines("NATS/1.0\r\nNats-Rollup: sub\r\nKV-Operation: PURGE\r\n\r\n")));
         assert!(is_deletion(lines("NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\n\r\n")));

@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
-    fn what_no_proxy_can_stand_before_is_told_and_repeats_nothing() {
+    fn a_server_that_no_proxy_can_front_is_reported_without_its_secrets() {
         for (url, why) in [
             ("file:/var/lib/hunter2", "network"),
             ("rediss://:hunter2@h", "TLS"),
