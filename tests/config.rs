@@ -485,7 +485,7 @@ fn the_example_in_the_manual_is_taken() {
     let (example, _) = example.split_once(".Ed\n").unwrap();
     let place = Place::new();
     let path = place.file("example.toml", example);
-    // Whoever runs this has no such store file.
+    // The user who runs this has no such store file.
     let flags = ["--config", &path, "--store", "file:/nowhere", "--explain"];
     let explain = |shard| leaderrun().args(flags).arg(shard).output().unwrap();
     assert_eq!(explained(&explain("a"), "lease"), "30s");

@@ -1230,7 +1230,7 @@ fn who_does_not_wait_leaves_when_its_hook_failed() {
         obstacle.to_string().starts_with("other candidates go first because the --on-lead hook exited with 3 here"),
         "{obstacle}"
     );
-    // Whoever was asked to leave leaves.
+    // A candidate that was asked to leave leaves.
     let mut play = Play::leading(|_| {});
     let _ = play.tell(Event::Asked { signal: 15 });
     assert_eq!(play.tell(Event::Tree(TreeEvent::Unready(HookEnd::Cut))), []);

@@ -70,7 +70,7 @@ fn leader_is_killed(story: Story, stamp_flags: &[&'static str]) {
     let leader = world.leader();
     world.fleet.kill(&leader.owner);
     world.successor(&leader);
-    // Nobody had to wait for the lease to end. Whoever released it says so afterwards.
+    // Nobody had to wait for the lease to end. The one that released it says so afterwards.
     wait_until("the backstop has said that it released", || {
         world.fleet.logs().contains("released after it was killed")
     });
@@ -379,7 +379,7 @@ fn the_guard_is_frozen_for_two_leases(story: Story) {
     one_process_is_frozen_for_two_leases(story, 2);
 }
 
-/// The tree as well. Whoever of its keepers wakes up first kills it before it wakes up.
+/// The tree is frozen as well. The first of guard, backstop and candidate that wakes up kills it before it runs again.
 fn everything_of_the_leader_is_frozen_until_another_leads(story: Story) {
     let world = World::new(story, DAEMON);
     let leader = world.fleet.leader();

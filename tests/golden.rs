@@ -1,7 +1,7 @@
 //! What people and programs depend on and a change of the code's order must leave alone: the stores' records, JSON,
 //! metrics, environments, exit statuses. Each stands as text in tests/golden, and is compared with what is there now.
 //!
-//! Where it is meant to change, `TEST_GOLDEN=write cargo test --test golden` writes the files anew.
+//! Where it is meant to change, `TEST_GOLDEN=write cargo test --test golden` writes the files again.
 #![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "some stories need a server"))]
 
 #[macro_use]

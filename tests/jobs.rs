@@ -185,7 +185,7 @@ fn a_job_with_a_name_runs_once(place: &Place) {
     assert_eq!(place.ask("a", 0, &["--once", "2026.11_add-users"], "").0, 0);
     place.skips("b", &["--once", "2026.11_add-users", "--retry-failed", "9"], "done already by ");
     assert_eq!(place.ask("c", 0, &["--once", "2026.12"], "exit 1").0, 1);
-    // Whoever goes on after this must not take it for done.
+    // The next candidate must not take it for done.
     let (status, said) = place.ask("d", 0, &["--once", "2026.12"], "");
     assert!(status == 1 && said.contains("not run again: failed already on "), "{status} {said}");
     let first = place.start("dies", &["--once", "2027"]);

@@ -461,7 +461,7 @@ fn what_is_not_there_is_not_found_and_nothing_can_be_changed() {
         (format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(9000)), 431),
         (format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(200)), 431),
     ] {
-        // Whoever says too much may be cut off before the answer.
+        // A client that says too much may be cut off before the answer.
         let answer = send(&address, &garbage);
         assert!(answer.as_ref().map_or(true, |answer| answer.status == status || answer.status == 414), "{answer:?}");
     }

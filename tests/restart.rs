@@ -139,7 +139,7 @@ fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
     assert!(runs[3].1 > runs[2].1);
     wait_until("it is written down", || place.history().first().is_some_and(|how| how != "-"));
     assert!(place.history().contains(&"exited with 3, after 2 restarts in a row".to_owned()), "{:?}", place.history());
-    // Whoever stood back waits behind the other, and follows it.
+    // The candidate that stood back waits behind the other, and follows it.
     second.signal(Signal::SIGTERM);
     assert_eq!(second.ends(), 143);
     place.wait_for_runs(5);

@@ -160,7 +160,7 @@ fn a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard(mut place
         "{refusal}"
     );
 
-    // Whoever waits for a shard waits for each of its slots.
+    // A candidate that waits for a shard waits for each of its slots.
     for (slot, leader) in slots.iter().zip(&leaders) {
         let status = place.status(slot);
         assert!(status["standbys"] == 3 && status["led_slots"].is_null(), "{status}");
@@ -389,7 +389,7 @@ mod without_lists {
 
         const MAY: &str = "+time +info +get +pttl +hmget +eval +evalsha +set +del";
 
-        /// Whoever may read and write these keys, and not list.
+        /// A user who may read and write these keys, and not list.
         fn operator(place: &Place, keys: &str) -> impl Fn(&[&str]) -> Command + use<> {
             let rules = format!("ACL SETUSER operator reset on >x {keys} {MAY}");
             let rules: Vec<&str> = rules.split(' ').collect();

@@ -195,7 +195,7 @@ fn a_killed_candidate_takes_it_along(mut place: Place) {
     place.conclude();
 }
 
-/// Whoever is frozen keeps what runs beside it, and gets no COMMAND. When it goes on, the leadership is its own.
+/// A frozen candidate keeps what runs beside it, and gets no COMMAND. When it goes on, the leadership is its own.
 fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
     place.start("one", &[]);
     let first = place.fleet.leader();
@@ -226,7 +226,7 @@ fn a_leader_that_was_frozen_until_another_led_has_it_back_beside_itself() {
     place.conclude();
 }
 
-/// Whoever is frozen while it is dismissed starts no COMMAND on a lease that has ended.
+/// A candidate that is frozen while it is dismissed starts no COMMAND on a lease that has ended.
 #[cfg(feature = "redis")]
 #[test]
 fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_late() {

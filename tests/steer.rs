@@ -421,7 +421,7 @@ everywhere!(
 #[cfg(feature = "redis")]
 remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_that_nobody_could_see_is_not_ended]);
 
-/// Whoever may read items alone, as the table in examples/infrastructure has it, and nobody has paid for more.
+/// A user who may read items alone, as the table in examples/infrastructure has it, and nobody has paid for more.
 #[cfg(feature = "dynamodb")]
 #[test]
 fn dynamodb_is_asked_for_no_standbys_by_default() {

@@ -60,7 +60,7 @@ async fn roles_follow_each_other_and_terms_rise(place: Place) {
 }
 
 async fn nobody_else_leads_while_a_leadership_is_held(place: Place) {
-    // Whoever outstays its lease ends this very program, and with it every other test.
+    // A member that outstays its lease ends this very program, and with it every other test.
     let lease = 2 * LEASE;
     let first = place.builder("first").lease(lease).join().await.unwrap();
     let leadership = first.leadership().await.unwrap();
@@ -198,7 +198,7 @@ mod network {
 
     #[tokio::test]
     async fn a_leader_without_a_store_stops_leading_before_its_lease_has_ended() {
-        // Whoever outstays the grace ends this very program, and with it every other test.
+        // A member that outstays the grace ends this very program, and with it every other test.
         const GRACE: Duration = Duration::from_secs(5);
         const LEASE: Duration = Duration::from_secs(12);
         let place = Place::redis();

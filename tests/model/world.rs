@@ -320,7 +320,7 @@ impl World {
                     });
                     return Claim::Granted(Grant { term, start_after, doubt: Doubt::Forgotten });
                 }
-                // Whoever is there judges anew, and writes anew.
+                // The candidates that are there judge again, and write again.
                 Taken::Changed if message.waiting => {
                     self.meet(Met::ClaimOvertaken);
                     (judged, sent) = (state.store.judge(id, now), now);

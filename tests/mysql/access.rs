@@ -85,7 +85,7 @@ async fn without_a_trigger_the_first_leader_of_a_shard_waits_and_the_next_one_do
     lead(&store, &candidate("two")).await;
     let findings = store.check().await.unwrap();
     assert!(findings.iter().any(|finding| finding.text.contains("can be deleted by hand")), "{findings:?}");
-    // Whoever may make a trigger sets it right.
+    // A user who may create triggers sets it right.
     let url = table.url().replace(&format!("table={}&", table.name), &format!("table={}_plain&", table.name));
     open(&url).prepare().await.unwrap();
     let elsewhere = leaderrun::internals::lease::Candidate { shard: "db/other".parse().unwrap(), ..candidate("one") };

@@ -7,7 +7,7 @@ use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::Observation;
 use tokio::time::timeout;
 
-/// Whoever listens does not look by itself, so it may take that long on a slow machine.
+/// A standby that listens does not look by itself, so it may take that long on a slow machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use std::process::Command;
 
 const SHORT: Duration = Duration::from_secs(4);
 
-/// Whoever led goes on; nobody else is granted anything before a lease has passed since; then the terms rise.
+/// The leader goes on; nobody else is granted anything before a lease has passed since; then the terms rise.
 async fn forgets(server: &mut Server, forget: impl FnOnce(&mut Server)) {
     let (store, other) = (store(server).await, store(server).await);
     let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
@@ -195,7 +195,7 @@ async fn all_keys_of_a_shard_deleted_by_hand_make_the_next_leader_wait_and_terms
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     server.remove_records("db/main");
     let claimed = BootInstant::now();
-    // Whoever comes has seen nothing of it.
+    // A new candidate has seen nothing of it.
     let grant = granted(other.claim(&two).await.unwrap());
     assert!(grant.term > term);
     let wait = grant.start_after.expect("one may live").since(claimed);

@@ -172,7 +172,7 @@ fn pin(kind: Kind, traces: &BTreeMap<u64, Trace>) {
             write("decisions", decisions).and_then(|()| write("said", said)).expect("TEST_TRACES can be written");
         }
     }
-    // Whoever asked for other seeds wants to see those.
+    // A person who asked for other seeds wants to see those.
     if (0..TRACED).all(|seed| traces.contains_key(&seed)) {
         let lines: Vec<String> = traces.iter().map(|(seed, trace)| format!("{seed}: {}", trace.digest())).collect();
         golden(&format!("simulation-{kind}"), &lines.join("\n"));

@@ -103,7 +103,7 @@ impl Table {
         self.items.lock().expect("nobody panicked").insert((pk, sk), vec![(Duration::ZERO, item)]);
     }
 
-    /// Somebody dropped it and made it anew.
+    /// It was dropped and created again.
     pub fn wipe(&self) {
         self.items.lock().expect("nobody panicked").clear();
     }

@@ -72,7 +72,7 @@ fn assert_denied(command: &mut Command, sign: &str) -> Output {
     output
 }
 
-/// Somebody leads, as `owner`. Whoever runs `ctl` changes nothing of that; each refusal has `sign` in it.
+/// A candidate leads, as `owner`. The user of `ctl` changes nothing of that; each refusal has `sign` in it.
 pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sign: &str) -> Leader {
     let mut leader = owner.lead("6s", &["sleep", "1000"]);
     let leader = Leader(leader.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
@@ -122,7 +122,7 @@ pub fn assert_may_only_look(owner: User, looker: User, sign: &str) {
     }
 }
 
-/// Whoever runs `lead` may be granted the lease, and not know what is ordered: COMMAND is not started, and the lease is
+/// The user of `lead` may be granted the lease, and not know what is ordered: COMMAND is not started, and the lease is
 /// left free.
 pub fn assert_leads_nothing(owner: User, lead: impl Fn(&[&str]) -> Command, sign: &str) {
     let scratch = TempDir::new().unwrap();
@@ -144,8 +144,8 @@ pub fn assert_leads_nothing_without_orders(owner: User, user: User, sign: &str) 
     assert_leads_nothing(owner, |words| user.prepared(leaderrun(), words), sign);
 }
 
-/// Whoever runs as `user` may do all that a candidate has to, and not count those who wait: it hands over all the same,
-/// again and again, and says once which permission is missing.
+/// A candidate that runs as `user` may do all that it has to, and not count those who wait: it still hands over, again and
+/// again, and says once which permission is missing.
 pub fn assert_hands_over_uncounted(owner: User, user: User, sign: &str) {
     let scratch = TempDir::new().unwrap();
     let (terms, log) = (scratch.path().join("terms"), scratch.path().join("log"));

@@ -89,7 +89,7 @@ pub fn difference(name: &str, before: &str, now: &str) -> String {
         }
         shown_to = shown_to.max(to);
     }
-    text + "TEST_GOLDEN=write writes the file anew, where the change is wanted"
+    text + "TEST_GOLDEN=write writes the file again, where the change is wanted"
 }
 
 /// Every line of both, with a sign before it: `-` where only the first has it, `+` where only the second.

@@ -41,8 +41,8 @@ pub enum Kit {
 pub enum Ends {
     /// In each term once, soon. [`World::leader`] has that behind it.
     Once,
-    /// Again and again: whatever happens may happen between two runs. Whoever is cut off then starts none, so this shows
-    /// little of deadlines.
+    /// Again and again: whatever happens may happen between two runs. A host that is cut off then starts none, so this
+    /// shows little of deadlines.
     Always,
 }
 
