@@ -8,7 +8,8 @@
 //! let member = leaderrun::Member::builder(format!("file:{directory}"), "nightly/report").join().await?;
 //! let sent = member
 //!     .run(async |leadership| {
-//!         // Runs on this host alone. If the lease is lost, it is dropped at an await, and the next leader starts it again.
+//!         // Only this host runs this. If the lease is lost, the work is dropped at its next await, and the next leader
+//!         // starts it from the beginning.
 //!         format!("report of term {}", leadership.term())
 //!     })
 //!     .await?;
@@ -60,9 +61,9 @@
 //!
 //! # Time
 //!
-//! A holder counts its lease from *before* it sent the request that was granted, on `CLOCK_BOOTTIME`. The work is told
-//! to end, and is ended, so early that none of it is left when the store can give the lease away. Clocks of two hosts
-//! are never compared.
+//! A holder counts its lease from *before* it sent the request that was granted, on `CLOCK_BOOTTIME`. It tells the work
+//! to end, and then ends it, early enough that none is left when the store can grant the lease to another candidate.
+//! The clocks of two hosts are never compared.
 //!
 //! # Logging
 //!

@@ -1,4 +1,7 @@
 //! The options that both programs read in the same way.
+//!
+//! The hazard: a store URL may have a password, and people put it in the wrong place. So the URL is overwritten where
+//! `ps` would show it, and a password in an option that messages or `leaderctl status` would show is refused.
 
 use super::config::Settings;
 use super::exclusions::Overruled;

@@ -66,7 +66,7 @@ const PROGRAM: &str = "leaderctl";
 /// The heading in help of the options that every verb has.
 const COMMON: &str = "Common options";
 
-/// How often to check whether somebody still reads the output.
+/// How often to check whether the output still has a reader.
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
 
 /// Show and control who leads, and prepare the stores of leaderrun
@@ -241,7 +241,7 @@ impl Target {
 
 fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, StoreError>>) -> Result<ExitCode, Failure> {
     let answer = runtime.block_on(work);
-    // The lookup of a name may hang for longer than anybody waits.
+    // A name lookup may hang for a long time, and nobody needs its result.
     runtime.shutdown_background();
     Ok(answer?)
 }

@@ -1,4 +1,7 @@
-//! `leaderrun SHARD COMMAND`.
+//! `leaderrun SHARD COMMAND`: prepares a candidate, and reports how it ended.
+//!
+//! The hazard: a leader that cannot start COMMAND keeps other hosts from leading. So what can fail on this host
+//! (COMMAND's name, the kill method, the address of `--listen`, a file) is tried before the first request to the store.
 
 mod options;
 
@@ -55,8 +58,8 @@ pub fn main() -> ExitCode {
     sys::keep_given_mask();
     // If it is inherited as ignored, the kernel reaps children before we do.
     sys::default_action(Signal::SIGCHLD);
-    // Until we handle these signals they end us at once, and nothing is acquired yet: also while a file or a name
-    // server that a store needs does not answer.
+    // Until we handle these signals, they end us at once, even while a file or a name server does not answer. That does
+    // no harm, because nothing is acquired yet.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
     log::choose(options::log_format_in(std::env::args_os()));
     start::main(PROGRAM, fail, begin)
@@ -84,8 +87,8 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     run(&flags, job, containment)
 }
 
-/// Warns of the default store, also with `--quiet`: on several hosts it excludes nothing. Refuses it where no person
-/// reads the warning, and where the store of an outer leaderrun was meant.
+/// Warns about the default store, even with `--quiet`, because it excludes no other host. Refuses it where no person
+/// would read the warning, and inside another leaderrun, whose store was probably meant.
 fn confirm(store: &NamedStore) -> Result<(), Failure> {
     if flags::is_inside() || !std::io::stderr().is_terminal() {
         store.refuse_default()?;
@@ -119,9 +122,8 @@ fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCod
     let prepared = Prepared::new(flags, job, containment)?;
     let runtime = start::runtime(&prepared.store.location)?;
     let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate)));
-    // Before the store is asked anything, so that a mistake is reported at once.
+    // The address and the file are opened before the first request to the store, so that a mistake is reported at once.
     let listening = runtime.block_on(listen(flags, metrics.clone()))?;
-    // The same.
     let metrics_file = flags.observability.metrics_file.as_deref();
     let once = prepared.ledger.as_ref().and_then(LedgerJob::once);
     let metrics_file = metrics_file.map(|path| MetricsFile::open(path, &prepared.candidate, once)).transpose();
@@ -130,7 +132,7 @@ fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCod
     let (shard, owner) = (prepared.candidate.shard.clone(), prepared.candidate.owner.clone());
     let outcome = runtime.block_on(prepared.take_part(flags, metrics, metrics_file));
     drop(listening);
-    // The lookup of a name may hang for long, and nobody waits for it any more.
+    // A name lookup may hang for a long time, and nobody needs its result.
     runtime.shutdown_background();
     let outcome = outcome?;
     pass_on_interrupt(&outcome, terminal_group);
@@ -138,7 +140,7 @@ fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCod
     report(outcome, &program, flags.waiting.conflict_exit_code)
 }
 
-/// A candidate with all that it needs except its store.
+/// Everything that a candidate needs. Its store is named, but not open yet.
 struct Prepared {
     candidate: Candidate,
     command: Command,
@@ -172,7 +174,7 @@ impl Prepared {
         Ok(Self { candidate, command, store, timing, ledger, duties, seed: u64::from_le_bytes(seed) })
     }
 
-    /// Opens the store, and waits, leads and stands by until that is over.
+    /// Opens the store, and takes part in the election until the candidate leaves it.
     async fn take_part(
         self,
         flags: &Flags,
@@ -220,7 +222,7 @@ impl Prepared {
     }
 }
 
-/// None without `--listen`.
+/// Starts the server of `--listen`. None without that option.
 async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
     let Some((address, metrics)) = flags.observability.listen.as_ref().zip(metrics) else { return Ok(None) };
     let refused = |error| Failure::of_os(format!("cannot listen on {address}: {}", text::in_words(&error)));
@@ -290,8 +292,8 @@ async fn open_store(
     }
 }
 
-/// Passes Ctrl-C on to our process group. The terminal sent it to its foreground group, which was COMMAND's alone.
-/// Without us, a script that runs COMMAND would have got it as well, and would see that COMMAND ended by it.
+/// Passes Ctrl-C on to our process group. The terminal sent it to its foreground group, which was COMMAND's alone. If a
+/// script had run COMMAND itself, it would have been in that group and would have been interrupted, too.
 fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
     use crate::election::CommandEnd::Signalled;
     let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };

@@ -1,9 +1,11 @@
-//! `--slots`: several leaders of one shard.
+//! Checks the value of `--slots`.
 
 use crate::lease::Shard;
 use crate::slots::{self, MOST};
 use crate::store::Location;
 
+/// Parses the value.
+///
 /// # Errors
 /// One fragment that says what to write.
 pub fn number(text: &str) -> Result<u32, String> {
@@ -11,8 +13,10 @@ pub fn number(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("write how many may lead at once, 1 to {MOST}"))
 }
 
+/// Checks that the shard and the store can have this many slots.
+///
 /// # Errors
-/// One line: why the shard or the store cannot have this many slots.
+/// One line that says why they cannot.
 pub fn check(slots: u32, shard: &Shard, location: Option<&Location>) -> Result<(), String> {
     slots::name(shard, slots)?;
     location.map_or(Ok(()), |location| slots::check(location, slots))

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// In leaderrun, a thread that has looked up the name of a host stays for the next one: by then COMMAND may have used up
-/// all threads of our user, and tokio panics if it can start none and has none.
+/// How long a thread that has looked up a host name is kept for the next one. By then COMMAND may have used up all
+/// threads of our user, and tokio panics if it has no such thread and cannot start one.
 const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 
 /// Why a program does not do its work.

@@ -106,7 +106,7 @@ pub enum Condition {
     Failed,
     /// The leader has not renewed for long.
     Late,
-    /// Nobody leads, although somebody should.
+    /// Nobody leads, although the shard should have a leader.
     Leaderless,
 }
 
@@ -141,7 +141,7 @@ impl Seen {
         self.shown.report.holder.as_ref()
     }
 
-    /// Whether the shard or its leader is called by these words, or by a name that contains them.
+    /// Whether the name of the shard, of its leader or of the leader's host contains these words.
     pub fn is_called(&self, shard: &Shard, words: &str) -> bool {
         let words = words.to_lowercase();
         let has = |text: &str| text.to_lowercase().contains(&words);

@@ -165,7 +165,7 @@ impl Table {
 /// What else there is to say comes last.
 ///
 /// A terminal has a `width`: long names are shortened in the middle, and the rest gets a line of its own. Elsewhere
-/// names stay as they are, because somebody looks for them, or hands them on.
+/// names stay as they are, because a program may search for them or pass them on.
 ///
 /// In a list that comes in parts, a column is as wide as its widest word so far.
 pub struct Columns {

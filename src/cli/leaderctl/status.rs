@@ -292,7 +292,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
         add("renewed", holder.renewed_ago.map(|ago| format!("{} ago", show(ago))));
         add("expires in", holder.expires_in.map(show));
     }
-    // That nobody could take over matters if somebody leads.
+    // That no standby waits matters only while the shard has a leader.
     let standbys = shown.standbys.filter(|&count| count > 0 || shown.report.holder.is_some());
     add("standbys", standbys.map(|count| count.to_string()));
     for Standby { owner, host, since_millis, .. } in shown.waiting.iter().flatten() {

@@ -52,7 +52,7 @@ pub struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    /// What it says when somebody points at it.
+    /// The text that the page shows under the mouse pointer.
     pub fn title(&self) -> String {
         let span = coarse(Duration::from_millis(self.to - self.from));
         let from = rfc3339_seconds(self.from);

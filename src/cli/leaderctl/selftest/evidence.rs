@@ -205,7 +205,7 @@ mod tests {
             writeln!(file, "{owner} {term} 7 {}", at * 1_000_000).unwrap();
             stamps.lives().unwrap();
         }
-        // Half a line is one that somebody is writing.
+        // Half a line is one that is still being written.
         write!(file, "a 9 7 1").unwrap();
         stamps.lives().unwrap()
     }

@@ -1,8 +1,8 @@
 //! The picture as Prometheus reads it.
 //!
 //! The hazard: an alert on a metric that is missing never fires. So what could raise one is there for every shard from
-//! the first reading on, and stays there with its last value while the store is away: the age of the reading tells that
-//! it is old. Names of shards are the only labels that grow with the store, and their number is bounded.
+//! the first reading on, and keeps its last value while the store is unreachable: the age of the reading shows that it
+//! is old. Names of shards are the only labels that grow with the store, and their number is bounded.
 //!
 //! The text is written here, straight from the picture. A registry of the prometheus crate would keep each of several
 //! hundred thousand series in memory as well, and would have to forget those of shards that are gone.
