@@ -1,6 +1,9 @@
 //! The election: a pure machine. Events go in, actions come out; it does no I/O, reads no clock and draws its
 //! random numbers from a seed, so the same inputs give the same outputs.
 //!
+//! `state` has the states. `standby`, `leading` and `releasing` say what follows each of them; `orders`, `job_gate`,
+//! `restart`, `hooks`, `health`, `rotation` and `standby_tasks` each add one rule.
+//!
 //! The hazards it is built around:
 //!
 //! - An answer may be lost after its request was applied. So a claim or renewal without an answer is neither a
@@ -61,7 +64,7 @@ use std::time::Duration;
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 /// The time between two log lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
-/// How COMMAND ended, where operators had it stopped and its exit status is not known.
+/// How a COMMAND that was stopped counts as ended if its exit status is not known, or must not count as success.
 const STOPPED: CommandEnd = CommandEnd::Signalled(15);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -175,7 +178,7 @@ impl Election {
                 self.core.settings.delivery != Delivery::Poll
                     && standby.request.is_none()
                     && standby.intent == Request::Look
-                    // While the store is away, looks ask it, with pauses in between.
+                    // While the store is unreachable, the standby asks it now and then instead.
                     && standby.failures == 0
                     && self.core.waiting.holder.is_some()
             }
@@ -319,7 +322,7 @@ impl Core {
             }
             State::Leading(leadership) => self.leader_asked(now, leadership, signal, actions),
             State::Releasing(Releasing { settling: Some(settling), then: Then::End(_), .. }) if !settling.asked => {
-                // Without this entry the job would be repeated. It takes a moment, unless the store is away.
+                // Without this entry the job would be repeated. It takes a moment, unless the store is unreachable.
                 settling.asked = true;
                 None
             }

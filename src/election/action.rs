@@ -1,4 +1,4 @@
-//! What comes out of an election.
+//! The actions of an election: what it wants done.
 
 use super::{CommandEnd, Ended, Notice, Outcome};
 use crate::lease::{Deadline, Term};
@@ -72,7 +72,7 @@ pub enum Action {
     ReleaseOver {
         failed: Option<String>,
     },
-    /// Log a line for people. Nothing decides by it.
+    /// Log a line for people. No decision depends on it.
     Say(Notice),
     End(Outcome),
 }

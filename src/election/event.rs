@@ -1,4 +1,4 @@
-//! What goes into an election.
+//! The events of an election: what has happened.
 
 use super::{HookEnd, StartError, Unhealthy};
 use crate::lease::Term;

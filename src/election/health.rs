@@ -54,7 +54,7 @@ impl Core {
         unhealthy: Unhealthy,
         actions: &mut Vec<Action>,
     ) {
-        // What ends it already comes with a stop of its own.
+        // The leadership is ending already, and COMMAND is being stopped for that.
         if leadership.ending.is_some() || leadership.asked.is_some() || !matches!(leadership.tree, Tree::Alive { .. }) {
             return;
         }

@@ -1,4 +1,4 @@
-//! The ledger of a job that runs once.
+//! The job gate: COMMAND starts only when its run is in the ledger.
 //!
 //! The hazard: the next leader reads the ledger at once, and must not repeat the job. So the run is entered *after* the
 //! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the release.

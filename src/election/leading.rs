@@ -1,8 +1,8 @@
 //! A candidate that holds the lease.
 //!
 //! The hazard: several things may end a leadership, in any order or at once: COMMAND ends, a signal comes, an operator
-//! orders it, the lease is lost, its deadline comes, the guard dies. Then the tree takes time to die. The first cause says
-//! how the leadership ended, a certain loss makes it hurry, and only [`TreeEvent::Dead`] ends it.
+//! orders it, the lease is lost, its deadline comes, the guard dies. Then the tree takes time to die. The first cause
+//! says how the leadership ended, a certain loss makes the stop hurry, and only [`TreeEvent::Dead`] ends the leadership.
 
 use super::health;
 use super::job_gate::Entry;
@@ -41,7 +41,7 @@ impl Core {
             && now < leadership.valid_until
             && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
         {
-            // Orders that two renewals without an answer would have brought. After one, it is early to ask more.
+            // Two renewals have no answer: request the orders that they would have brought. One may just be slow.
             if leadership.in_flight > 1 {
                 leadership.read_orders_soon(now);
             }
@@ -65,7 +65,7 @@ impl Core {
             leadership.count_standbys(actions);
         }
         if now >= leadership.valid_until {
-            // Nothing is left to renew, and waiting for a tree that is hard to kill must not spin.
+            // Nothing is left to renew. Without this, the loop would spin while a tree that is hard to kill dies.
             leadership.next_renewal = BootInstant::NEVER;
         }
         match &mut leadership.tree {
@@ -157,8 +157,8 @@ impl Core {
                 leadership.in_flight = leadership.in_flight.saturating_sub(1);
                 match answer {
                     Ok(Renewal::Renewed) => {
-                        // Leaders that start together, or go on after an outage, renew within a moment, and would do so from
-                        // then on.
+                        // Leaders that start together, or come out of one outage, renew at the same moment. Without a
+                        // random pause they would do so from then on.
                         let pause = if leadership.failures > 0 || leadership.sequence == 1 {
                             self.random.between((timing.renew_interval / 4, timing.renew_interval))
                         } else {
@@ -342,7 +342,7 @@ impl Core {
         let ours = !leadership.is_lost_for_certain();
         let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
         let (term, entered) = (leadership.term, leadership.entry.begun);
-        // An entry without a run is removed.
+        // The entry of a run that never started is removed.
         let has_run = entered && !leadership.unready;
         if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ending::ByItself(_)) {
             // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
@@ -379,7 +379,7 @@ impl Core {
             Ending::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
             Ending::Asked(signal) => left_on(signal),
             Ending::Overran => Then::End(Outcome::Overran),
-            // A candidate that does not wait has led, and leaves with COMMAND's status. A job has had its run.
+            // With `-n`, a candidate that has led leaves with COMMAND's status. So does a job, which has had its run.
             Ending::GaveUp { end, .. } if once => Then::End(Outcome::Ended(end)),
             Ending::Relinquished if once => stopped,
             Ending::Unhealthy(_) if once || has_run => Then::End(health::left_unhealthy(end)),
@@ -403,7 +403,7 @@ impl Core {
         }
     }
 
-    /// The candidate waits for the shard again, held back like this, unless it was asked to leave meanwhile.
+    /// The candidate waits to lead again, and `hold` says what keeps it back, unless it was asked to leave meanwhile.
     fn wait_again(&mut self, now: BootInstant, asked: Option<Then>, hold: impl FnOnce(&mut Self) -> Hold) -> Then {
         asked.unwrap_or_else(|| {
             self.begin_waiting(now);

@@ -1,4 +1,4 @@
-//! Log lines about an election, for people. Nothing decides by them.
+//! Log lines about an election, for people. No decision depends on them.
 
 use super::{CommandEnd, Hold, HookEnd, Loss, Obstacle, Unhealthy};
 use crate::lease::{Term, show};

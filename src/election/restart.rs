@@ -4,10 +4,10 @@
 //!
 //! - Between two runs there is a lease and no tree. Anything that would have stopped COMMAND ends the leadership then too: a
 //!   signal, an order, the loss of the lease. A loss may also come after COMMAND has ended and before its tree is dead.
-//! - Operators may have ordered a pause meanwhile, and rely on it that nothing starts. So the orders are read again before
-//!   each run, as after a grant.
-//! - A COMMAND that cannot work on this host would keep the lease from hosts where it can. So after the restarts that are
-//!   allowed in a row the leader gives the lease up, and other candidates go first.
+//! - An operator may have ordered a pause meanwhile, and rely on it: nothing may start. So the orders are read again
+//!   before each run, as after a grant.
+//! - A COMMAND that cannot work on this host would keep the lease from hosts where it can. So when the allowed
+//!   restarts are used up, the leader gives the lease up, and other candidates go first.
 
 use super::RestartWhen;
 use super::state::{Ending, Leadership, Tree};

@@ -3,8 +3,8 @@
 //! The hazards:
 //!
 //! - If no other candidate waits, a handover is only an outage. So the leader counts the standbys first, if it can. A
-//!   standby may be gone by the time of the handover, so the old leader leads again after a while. A leader without
-//!   permission to count would never hand over, so it hands over without counting.
+//!   standby may be gone by the time of the handover, so the old leader may lead again after a while. Without permission
+//!   to count, a leader would never hand over, so it hands over without counting.
 //! - Each host has its own clock for a schedule, and the clocks differ. The new leader may reach the scheduled time after it
 //!   has taken over, and must not hand over again. So a leadership that has just begun ignores it.
 //! - The record that was given up may still be in the store, under our own name. Only another term shows that another
@@ -21,9 +21,9 @@ use std::time::Duration;
 const COUNT_AGAIN: Duration = Duration::from_mins(1);
 /// The time to the next count when the store could not be asked.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// The clocks of two hosts differ by less than this.
+/// A leadership younger than this ignores the schedule: the clocks of two hosts differ by less.
 const YOUNG: Duration = Duration::from_secs(30);
-/// A standby has claimed a free lease within this time.
+/// The least time to stand back. Within it, a standby has claimed a free lease.
 const LEAST_HOLD: Duration = Duration::from_secs(2);
 
 /// When a leadership is to end by itself.

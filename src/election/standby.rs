@@ -1,8 +1,9 @@
 //! A candidate that waits to lead.
 //!
-//! The hazard: what a standby knows may be out of date. The store may report a change while a look is under way whose answer
-//! is older than the change, and a claim without an answer may have been granted. So a change is kept until the answer has
-//! come, and a candidate that leaves after a claim in doubt releases the lease that it may hold.
+//! The hazard: what a standby knows may be out of date. If the store reports a change while a look is under way, the
+//! answer to the look may be older than the change. And a claim without an answer may have been granted. So the standby
+//! remembers the change until the answer has come, and a candidate that leaves after a claim in doubt releases the lease
+//! that it may hold.
 
 use super::state::{Releasing, Request, Standby, State, Then, Waiting};
 use super::{Action, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};

@@ -2,7 +2,7 @@
 //!
 //! The hazard: the lease is granted while they run, and COMMAND may need what they hold (a port, a directory). So they are
 //! stopped at the grant, the lease is renewed meanwhile, and COMMAND starts only after they are shown to be dead. If the
-//! lease is lost meanwhile, the candidate is a standby while they are still dying; they start again only after that.
+//! lease is lost before that, the candidate is a standby again while they are dying, and starts them only afterwards.
 
 use super::state::State;
 use super::{Action, Dismissal, Event, Hold, Outcome};
@@ -100,7 +100,8 @@ impl Core {
         }
     }
 
-    /// They may have taken long to die: too little of the lease may be left, and the orders may be out of date.
+    /// Prepares the start of COMMAND. The tasks may have taken long to die: too little of the lease may be left, and the
+    /// orders may be out of date.
     fn start_soon(&self, now: BootInstant, state: &mut State) {
         let least = self.settings.timing.least_to_start();
         if let State::Leading(leadership) = state {

@@ -144,8 +144,8 @@ impl Leadership {
     }
 
     /// The time from a renewal that is not answered to the next: half of what is left until the stop signal is due. The
-    /// next one helps only if the first was lost with its connection. If the server is frozen, it has to answer both of
-    /// them once it is back, and those of all leaders in the same moment: so there are not many.
+    /// next one helps only if the first was lost with its connection. A server that was frozen has to answer both, and
+    /// those of all other leaders at the same moment, so there are few.
     pub(super) fn patience(&self, timing: Timing, now: BootInstant) -> Duration {
         let left = timing.deadline(self.valid_until).term_at.since(now);
         if left.is_zero() { self.pause(timing, now, 2) } else { timing.renew_interval.min((left / 2).max(LEAST_PAUSE)) }
