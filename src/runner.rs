@@ -1,4 +1,5 @@
-//! What carries an election out: the event loop, and the machine that it runs on.
+//! What carries an election out: the event loop (`driver`), and the host that it runs on (`processes`), with its
+//! signals, its guards and its standby tasks.
 
 pub mod driver;
 pub mod guard_handle;

@@ -1,4 +1,4 @@
-//! The candidate's event loop. It carries out the machine's actions and feeds the answers back, and decides nothing.
+//! The candidate's event loop. It carries out the election's actions, feeds the answers back, and decides nothing.
 //!
 //! The hazard: a store that hangs must not keep the loop from hearing a signal or the guard. So every request is a task
 //! of its own with a bound on its time, and the loop only waits for the next event.
@@ -31,8 +31,7 @@ const LAST_NOTES: Duration = Duration::from_secs(1);
 /// How long after COMMAND's start the history gets an entry. A COMMAND that ends sooner is written once, not twice.
 const BEGINS_AFTER: Duration = Duration::from_secs(1);
 
-/// What an election needs from the machine that a candidate runs on: something that wakes it, people who ask it to
-/// stop, and its tree.
+/// What an election needs from its host: a timer that wakes it, the signals that ask it to stop, and its tree.
 pub trait Host {
     /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`], [`Event::Tree`] or
     /// [`Event::Dismissed`]. Cancelling it loses no event.
@@ -89,7 +88,7 @@ pub trait Host {
         false
     }
 
-    /// Shows people an event before the machine handles it.
+    /// Shows people an event before the election handles it.
     fn saw(&mut self, event: &Event) {
         let _ = event;
     }
@@ -165,7 +164,7 @@ pub async fn run(
             return Ok(outcome);
         }
         let wake_at = driver.election.wake_at();
-        // In this order, so that a simulation can be replayed. The answers to the machine's own requests come first:
+        // In this order, so that a simulation can be replayed. The answers to the election's own requests come first:
         // their number is bounded, and people may send signals without end.
         tokio::select! {
             biased;
@@ -231,7 +230,7 @@ enum Leading {
 }
 
 impl Driver {
-    /// Feeds the machine until no event is left.
+    /// Feeds the election until no event is left, and starts or ends what runs beside it.
     fn settle(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
             words::trace_heard(&event);
@@ -521,8 +520,8 @@ fn cancel<T: 'static>(tasks: &mut JoinSet<T>) {
     tasks.detach_all();
 }
 
-/// The event of a task that ended, or None if it was aborted. A panic goes on: the machine would wait forever for the
-/// answer of a request that panicked.
+/// The event of a task that ended, or None if it was aborted. A panic goes on, because the election would wait forever
+/// for the answer to that request.
 fn heard(event: Result<Event, JoinError>) -> Option<Event> {
     match event {
         Ok(event) => Some(event),

@@ -1,4 +1,4 @@
-//! The real machine that a candidate runs on: `CLOCK_BOOTTIME`, signals, and a tree of processes.
+//! The real host of a candidate: `CLOCK_BOOTTIME`, signals, and a tree of processes.
 //!
 //! The hazard: two kinds of signals arrive on the same path. The candidate obeys some itself, because it alone decides
 //! when COMMAND ends. The others are for COMMAND, which must receive each one as if no process stood in between.
@@ -47,14 +47,14 @@ pub struct Processes {
     metrics: Option<Arc<Metrics>>,
     /// Some if the results of runs are written to a file.
     metrics_file: Option<MetricsFile>,
-    /// What it waits for, where people see it.
+    /// Shows what the candidate waits for.
     line: Option<StatusLine>,
     /// True for a standby that knows what it waits for.
     waits: bool,
 }
 
 impl Processes {
-    /// Prepares the machine; starts no process.
+    /// Prepares the host; starts no process.
     ///
     /// # Errors
     /// The kernel gave no timer or no signals.
@@ -83,13 +83,13 @@ impl Processes {
         })
     }
 
-    /// Shows what it waits for.
+    /// Adds a status line.
     #[must_use]
     pub(crate) fn with_line(self, line: Option<StatusLine>) -> Self {
         Self { line, ..self }
     }
 
-    /// Writes the results of runs.
+    /// Adds the file of `--metrics-file`.
     #[must_use]
     pub(crate) fn with_metrics_file(self, metrics_file: Option<MetricsFile>) -> Self {
         Self { metrics_file, ..self }
@@ -114,7 +114,7 @@ impl Processes {
         Event::Asked { signal: signal as i32 }
     }
 
-    /// The event that a signal means. None if the election does not care about it.
+    /// The event that a signal means. None if the signal is not for the election.
     fn signalled(&mut self, signal: Signal) -> Option<Event> {
         match signal {
             Signal::SIGCHLD => self.reap(),
@@ -291,7 +291,7 @@ impl Host for Processes {
     }
 }
 
-/// Drops the code that only the start needed from memory, because the wait uses a small part of it. Not at once,
+/// Frees the memory of code that only the start needed: a standby uses a small part of the program. It waits a moment,
 /// because the rest of the start is still to come.
 async fn settle_down() {
     tokio::time::sleep(Duration::from_secs(1)).await;

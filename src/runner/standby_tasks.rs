@@ -1,10 +1,11 @@
 //! The standby tasks: the standby command, which starts again whenever it ends, and the hook that runs when the leader
 //! changes.
 //!
-//! The hazard: COMMAND must not start while any process of them is alive. So each has a guard of its own, as COMMAND
-//! has: the processes that they fork belong to that guard, die with the candidate, and are shown to be dead. The two
-//! may run at once. If a guard was killed, its tree falls to the candidate, which cannot tell whose it was; then the
-//! task that started first takes the other one's processes with it. COMMAND's tree is never among them.
+//! The hazard: COMMAND must not start while any of their processes is alive. So each task has a guard of its own, as
+//! COMMAND has: the processes that it forks belong to that guard, die with the candidate, and are shown to be dead.
+//! Both tasks may run at once. If the guard of one is killed, its processes become the candidate's, which cannot tell
+//! to which task they belong. So killing the task that started first also kills the other one. COMMAND's tree is never
+//! among them.
 
 use crate::election::{CommandEnd, Dismissal, GUARD_PATIENCE, TreeEvent};
 use crate::guard::contain::Containment;
@@ -177,7 +178,7 @@ impl StandbyTasks {
         }
     }
 
-    /// Handles an event. True if no task is left.
+    /// Handles an event. True when the tasks were dismissed and none is left.
     #[must_use]
     pub fn take(&mut self, happening: Happening) -> bool {
         match happening {

@@ -1,4 +1,4 @@
-//! What an election hears and does, in words for `-vv`.
+//! The words of `-vv`: what an election hears and does.
 //!
 //! JSON has the values as well, which text leaves out (`observe::log`).
 
