@@ -65,7 +65,7 @@ pub(crate) use round_trip::within;
 
 /// The leases of a store, as an election needs them, on behalf of one [`Candidate`].
 ///
-/// To cancel any of these methods (to drop its future) may leave the request applied, just as a lost answer does.
+/// A method is cancelled by dropping its future. As after a lost answer, its request may have been applied.
 #[async_trait::async_trait]
 pub trait Leases: Send + Sync {
     /// Takes the lease if it is free, or if the candidate's own session holds it.
@@ -130,7 +130,7 @@ pub type EachPage<'a> = dyn FnMut(Vec<(Shard, Report)>) + Send + 'a;
 
 /// What operators need from a store.
 ///
-/// To cancel any of these methods (to drop its future) may leave the request applied, just as a lost answer does.
+/// A method is cancelled by dropping its future. As after a lost answer, its request may have been applied.
 #[async_trait::async_trait]
 pub trait Administration: Send + Sync {
     /// The state of a shard, for people; strongly consistent.
@@ -172,8 +172,8 @@ pub trait Administration: Send + Sync {
     async fn prepare(&self) -> Result<Vec<String>, StoreError>;
 
     /// Records that no candidate has used the prepared store, so that its first leader need not wait for a lease that
-    /// it may have lost. Only for an operator who knows, and a store without a record of any shard: beside a leader
-    /// that the store has forgotten, a second one would start.
+    /// it may have lost. Call this only if an operator says so and the store has no record of any shard: beside a
+    /// leader that the store has forgotten, a second one would start.
     async fn vouch(&self) -> Result<(), StoreError> {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Errors of stores: what the caller may conclude from a failed request. And the words of servers and libraries in the
-//! form of our messages: lowercase fragments, short, on one line.
+//! Errors of stores: what the caller may conclude from a failed request, and how the messages of servers and libraries
+//! become messages of ours: lowercase fragments, short, on one line.
 
 #![cfg_attr(
     not(any(feature = "dynamodb", feature = "tls")),

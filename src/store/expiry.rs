@@ -19,7 +19,7 @@ pub struct Moment {
     pub wall_millis: u64,
 }
 
-/// Where the time is known from.
+/// A source of the server's time.
 pub trait ServerTime {
     /// The server's clock, as far as the answers up to now show it.
     fn clock(&self) -> Clock;

@@ -14,7 +14,8 @@
 //!   names.
 //! - *Other users of the machine* lock files that they may read, and put other things in the place of files: see
 //!   `files` and `lock`. No call here waits for another process, except the thread that sleeps until a lock is ours.
-//! - *A network file system* may grant one lock to two machines, or lose it while its server is away. So it is refused.
+//! - *A network file system* may grant one lock to two machines, or lose it while its server is unreachable. So it
+//!   is refused.
 //! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start wait
 //!   for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 

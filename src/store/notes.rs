@@ -51,7 +51,7 @@ impl Note {
     }
 }
 
-/// Operations on notes. As with leases, to drop a future may leave its request applied.
+/// Operations on notes. As with leases, the request of a future that was dropped may have been applied.
 #[async_trait::async_trait]
 pub trait Notes: Send + Sync {
     /// Reads a note; strongly consistent. None if there is no such note, or it has ended. A text that another program

@@ -1,8 +1,8 @@
 //! A table of leases with one row for each shard, as PostgreSQL and MySQL keep it: what a row means.
 //!
-//! The hazard: a row's values may be anything, because another program may have written them, or a user by hand. And
-//! what a statement shows of a row may be older or newer than what it wrote. So whether a write was applied is never
-//! concluded from the row alone, except where the row can only have come from that very write.
+//! The hazard: a row's values may be anything, because another program may have written them, or a user by hand. And a
+//! statement may show the row as it was before or after the statement's own write. So the row alone does not prove that
+//! a write was applied, unless only that write can have made it.
 
 use super::notes::Page;
 use super::tls_mode::TlsMode;
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const REVOKED: &str = "revoked";
 /// The most rows in one answer.
 pub const LIST_PAGE: usize = 500;
-/// How often a claim or renewal that was contradicted asks again: another process wrote in between.
+/// The most attempts of a claim or renewal. Each fails if another process writes in between.
 pub const MOST_ATTEMPTS: usize = 5;
 /// The most ended notes that one write removes. A write usually adds one.
 pub const MOST_SWEPT: u32 = 100;
@@ -102,8 +102,8 @@ impl Seen {
         }
     }
 
-    /// What a renewal that changed no row found in its place. `again`: the statement was sent twice. None if it has to
-    /// be asked again, because the row changed while the statement waited for it.
+    /// What a renewal that changed no row found in its place. `again`: the statement was sent twice. None if the
+    /// renewal must be sent again, because the row changed while the statement waited for it.
     pub fn instead_of_renewal(&self, candidate: &Candidate, term: Term, sequence: u64, again: bool) -> Option<Renewal> {
         match self {
             Self::Absent => Some(Renewal::Lost(None)),

@@ -2,9 +2,10 @@
 //!
 //! The hazard: a client that cannot check a server's certificate must not continue without the check. Nothing here
 //! turns a check off, and of the stores only PostgreSQL has a weaker [`Check`]; a missing file or an empty set of
-//! authorities is an error that names it. A server's self-signed
-//! certificate says of itself that it is an authority, and rustls takes that for no server's. libpq takes it if the user
-//! named that very certificate, and so does this.
+//! authorities is an error that names it.
+//!
+//! A self-signed certificate says of itself that it is an authority, and rustls accepts no authority as a server. libpq
+//! accepts it if the user named that very certificate, and so does this module.
 
 use super::StoreError;
 use super::url::TlsFiles;

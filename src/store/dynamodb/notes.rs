@@ -83,7 +83,8 @@ impl Known {
 }
 
 impl Heard {
-    /// The orders with what is left of their time. None once that has passed: whether they have ended shows a look.
+    /// The orders with what is left of their time. None once that has passed: then only a read shows whether they have
+    /// ended.
     fn note_at(&self, now: BootInstant) -> Option<[Option<Note>; 1]> {
         let Some(note) = &self.note else { return Some([None]) };
         let Some(lasts) = note.lasts else { return Some([Some(note.clone())]) };

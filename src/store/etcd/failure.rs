@@ -1,4 +1,4 @@
-//! The meaning of a failed request, in our words.
+//! What a failed request means, in one line.
 //!
 //! The hazard: etcd distinguishes many failures by their words alone. A failure with unknown words is an unknown
 //! outcome. And etcd's words may name anything, but never the password, which travels in one request only.

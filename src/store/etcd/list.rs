@@ -3,7 +3,7 @@
 //! The hazard: one answer of etcd has room for some megabytes, and one request has limited time. So keys are read in
 //! pages, and each page is as of its own revision: one revision for all might be compacted away before the last page.
 //! And a renewal does not change a lock: only its etcd lease knows when that was, and one request shows one etcd lease.
-//! So a long list does not tell it.
+//! So a long list does not say when leases were renewed.
 
 use super::Etcd;
 use super::proto::{KeyValue, RANGE, RangeRequest, RangeResponse};

@@ -1,4 +1,4 @@
-//! `leaderctl store init` and `leaderctl store check`, and the other operations on a directory of leases.
+//! What operators do with a directory of leases: list, forget, `leaderctl store init` and `leaderctl store check`.
 //!
 //! The hazard: locks on a network file system may be granted to two machines, or get lost. The store refuses such a
 //! directory.

@@ -1,4 +1,4 @@
-//! Finds a leader whose lock is on a file that its path no longer leads to.
+//! Finds a leader whose path has come to lead to another file than the one that it locked.
 //!
 //! A lock is on a file, and a path may come to lead to another file: the directory is deleted, it or one above it is
 //! moved away and made again, something is mounted over it, or a symbolic link is changed. The next candidate finds a
