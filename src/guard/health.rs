@@ -2,8 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - What makes COMMAND hang, such as a disk that does not answer, may keep a check from becoming a program. So the guard
-//!   does not wait until it has: it must be awake for the next order and for the deadline.
+//! - What makes COMMAND hang, such as a disk that does not answer, may also make exec(2) of a check hang. So the guard
+//!   does not wait for it: the guard must be awake for the next order and for the deadline.
 //! - A process that a check started outlives it as a child of the guard, and is found below the check only while the
 //!   check lives. So the check is stopped before what is below it is killed.
 

@@ -53,7 +53,7 @@ pub enum Report {
     Dead,
 }
 
-/// One end of the connection between two of them.
+/// One end of a connection between two of these processes.
 #[derive(Debug)]
 pub struct Line(OwnedFd);
 

@@ -19,7 +19,7 @@ pub struct CheckTimes {
     pub interval: Duration,
     /// The longest time that a check may take.
     pub timeout: Duration,
-    /// So many failures in a row make COMMAND unhealthy.
+    /// This many failures in a row make COMMAND unhealthy.
     pub failures: u32,
 }
 
@@ -59,7 +59,7 @@ pub enum Due {
 /// A check failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// It is not the last one that may.
+    /// COMMAND may fail more checks before it counts as unhealthy.
     Again(Unhealthy),
     /// Tell the candidate. This comes once.
     Unhealthy(Unhealthy),
