@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The name that is led: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, without `.` or `..` between slashes.
+/// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, without `.` or `..` between slashes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(String);
 
@@ -146,8 +146,8 @@ impl Session {
         Self(text.to_owned())
     }
 
-    /// The name for people of a candidate that has none: short, and another one in each process. Nothing is decided by
-    /// it; the session distinguishes candidates.
+    /// The owner name if the user chose none: short, and different in each process. No decision depends on it; the
+    /// session distinguishes candidates.
     fn default_owner(&self, host: &str, pid: u32) -> String {
         format!("{host}-{pid}-{}", self.0.get(..6).unwrap_or(&self.0))
     }

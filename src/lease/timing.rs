@@ -7,11 +7,11 @@ use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The timing without options.
+/// The timing if no option changes it.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
-/// Together with the two above, a leader outlives a store that is away for a third of the lease, whenever that begins.
+/// With this and the two above, a leader survives an outage of the store for a third of the lease, whenever it begins.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
 /// The same in a bucket, where a write costs five dollars a million: a leader and two standbys for less than a dollar a

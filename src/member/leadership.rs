@@ -416,8 +416,8 @@ impl Shared {
 /// Proof of a leadership: while it [`is_valid`](Leadership::is_valid), no other member leads.
 ///
 /// The lease is not given back before every `Leadership` of it has been dropped, so all code that relies on it should
-/// own one: give each task and thread a clone. **Nothing waits for work that holds none.** And do not keep one that no
-/// longer works: the process is aborted for it at the deadline (see [`Overrun`]).
+/// own one: give each task and thread a clone. **Nothing waits for work that holds none.** And drop it when the work is
+/// done: a process that still holds one at the deadline is aborted (see [`Overrun`]).
 pub struct Leadership {
     shared: Arc<Shared>,
     term: Term,

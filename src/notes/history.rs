@@ -91,7 +91,7 @@ impl Ordered {
     }
 }
 
-/// How a leadership ended that its candidate could not tell of: the release after its death did.
+/// How a leadership ended whose candidate was killed. The orphan release writes this.
 pub const CRASHED: &str = "leaderrun was killed";
 
 /// The kind of an end. An entry has it in words, which [`Ended`] writes.
@@ -99,7 +99,8 @@ pub const CRASHED: &str = "leaderrun was killed";
 pub enum End {
     /// COMMAND exited with 0.
     Succeeded,
-    /// COMMAND failed, was not started, or did not pass its health check. So are words that this version does not know.
+    /// COMMAND failed, was not started, or did not pass its health check. Words that this version does not know count
+    /// as this, too.
     Failed,
     /// A signal ended COMMAND, or it ran for too long.
     Killed,

@@ -38,7 +38,7 @@ pub struct Job {
     pub retry_failed: u32,
 }
 
-/// What one successful run is enough for.
+/// The period or the name for which one successful run is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Occasion {
     Period(Period),

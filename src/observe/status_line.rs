@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// So rare that it fills no log, and so frequent that today's log has one.
+/// Rare enough not to fill a log, and frequent enough that today's log has one.
 const EVERY_IN_LOG: Duration = Duration::from_hours(1);
 
 /// The line. Dropping it erases it.
@@ -109,7 +109,7 @@ impl Observer for StatusLine {
             (Role::Standby(_), Some((shown, _))) => shown.clone_from(view),
             (Role::Standby(_), None) => {
                 self.waits = Some((view.clone(), BootInstant::now()));
-                // Somebody who does not have to wait should not see it flash.
+                // A candidate that leads at once does not need the line, which would only flash.
                 self.next = Instant::now() + self.every();
             }
             (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),

@@ -246,7 +246,7 @@ impl ResumeFlags {
         Ok(if status == ExitCode::SUCCESS { told } else { status })
     }
 
-    /// Whether it was paused, and how that was told.
+    /// Ends the pause. Returns whether there was one, and the exit status.
     async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), StoreError> {
         let Operator { store, patience, shard, .. } = *operator;
         let mut ended: Option<PauseOrder> = None;
