@@ -16,7 +16,7 @@
 //! - *The guard is frozen.* At `backstop_at` the backstop and the candidate each kill the guard (SIGKILL also ends a
 //!   stopped process) and inherit the tree. The guard's own kill timer does the same.
 //! - *Two of the three* are killed or frozen. The third is enough: each of them knows the deadline and inherits what
-//!   the others leave.
+//!   the others leave. So none of them kills another one that may still work before it has killed the tree.
 //! - *All three* are killed or frozen at the same instant. COMMAND itself still dies. Its descendants die only if the
 //!   tree has a PID namespace (`init`) or a service manager kills the cgroup.
 //! - *A descendant hides* in its own session or process group, or double-forks. The guard is a subreaper, so every

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
 use tempfile::TempDir;
 
@@ -121,6 +122,39 @@ fn a_candidate_killed_while_its_guard_is_frozen_leaves_nobody() {
         kill(guard, Signal::SIGSTOP).unwrap();
         slay(fleet.pid(leader));
     });
+}
+
+/// The candidate kills what a killed backstop leaves, and is killed before it can have killed all of it. The rest still has
+/// the guard.
+#[test]
+fn a_candidate_killed_while_it_stands_in_for_the_backstop_leaves_nobody() {
+    const CROWD: usize = 100;
+    // Otherwise this thread waits while the crowd dies, or while the candidate kills it.
+    let hurry = |hurry: bool| {
+        let (policy, priority) = if hurry { ("--fifo", "9") } else { ("--other", "0") };
+        let thread = nix::unistd::gettid().to_string();
+        let _ = std::process::Command::new("chrt").args([policy, "-p", priority, &thread]).status();
+    };
+    for _ in 0..3 {
+        // Each opens a pipe that nobody writes to.
+        let one = r#"setsid sh -c 'read _ < "$0.fifo"' "$FILE""#;
+        let script = format!("trap '' TERM; mkfifo $FILE.fifo; for i in $(seq {CROWD}); do {one} & done; wait");
+        let mut leader = Script::start(GRACE, &script);
+        let mark = leader.scratch.path().join("file");
+        let candidate = Pid::from_raw(i32::try_from(leader.child.id()).unwrap());
+        wait_until("the crowd is there", || processes_naming(&mark).len() >= CROWD);
+        let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
+        let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+        hurry(true);
+        slay(backstop);
+        while fs::read_to_string(format!("/proc/{guard}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        slay(candidate);
+        hurry(false);
+        leader.child.wait().unwrap();
+        wait_until("nothing is left", || processes_naming(&mark).is_empty());
+    }
 }
 
 #[test]

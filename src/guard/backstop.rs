@@ -60,8 +60,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         Ok((backstops, None, single_thread)) => {
             drop((line, backstops));
             // `lease_files` stay open until this process ends.
-            let ended = bind_to_backstop(walks)
-                .and_then(|()| own_tree(walks, guards_leaf))
+            let ended = own_tree(walks, guards_leaf)
                 .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
                 .map(|tree| {
                     prepare_to_kill(rise);
@@ -71,6 +70,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         }
         Ok((tree, Some(guard), _)) => {
             drop((guards_line, guards_leaf));
+            line.report(&Report::Guarded { pid: guard.as_raw() });
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
             prepare_to_kill(rise);
             let backstop = Backstop { guard: Some(guard), tree, line: Some(line), limit, stop_time };
@@ -94,15 +94,6 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
 fn own_tree(walks: bool, leaf: Option<(CString, File)>) -> io::Result<Tree> {
     let leaf = leaf.map(|(name, directory)| Leaf::of(name, directory)).transpose()?;
     Ok(Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf))
-}
-
-/// Has the kernel kill the guard when the backstop dies, if there is no walk. A candidate that seizes the tree kills
-/// the backstop, and with a walk it finds the guard itself.
-fn bind_to_backstop(walks: bool) -> io::Result<()> {
-    if !walks {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    }
-    Ok(())
 }
 
 fn prepare_to_kill((raises, usual): (bool, Scheduling)) {

@@ -142,8 +142,13 @@ impl Tree {
     /// Sends SIGKILL to every process of the tree that can be found now. Returns when to look again, for processes that
     /// were forked meanwhile.
     pub fn kill(&mut self) -> BootInstant {
+        self.kill_except(&[])
+    }
+
+    /// As [`Tree::kill`], but spares these processes. What descends from them is not spared.
+    pub fn kill_except(&mut self, spared: &[Pid]) -> BootInstant {
         let begun = BootInstant::now();
-        let is_new = self.kill_what_is_found(begun);
+        let is_new = self.kill_what_is_found(begun, spared);
         let rest = priority::rest_after(begun);
         // Many guards that look again and again would keep their trees from dying.
         self.rest = if is_new { Duration::ZERO } else { (self.rest * 2).clamp(rest, rest.max(LONGEST_REST)) };
@@ -151,7 +156,7 @@ impl Tree {
     }
 
     /// Returns false if all that it found was found before.
-    fn kill_what_is_found(&mut self, now: BootInstant) -> bool {
+    fn kill_what_is_found(&mut self, now: BootInstant, spared: &[Pid]) -> bool {
         let first = *self.killed_at.get_or_insert(now);
         if let Some(init) = self.init {
             let _ = kill(init, Signal::SIGKILL);
@@ -167,7 +172,11 @@ impl Tree {
             leaf.signal_each(Signal::SIGKILL, |_| true);
         }
         let Some(walk) = &mut self.walk else { return true };
-        let signal = |process: &mut Process<'_>| process.signal(Signal::SIGKILL);
+        let signal = |process: &mut Process<'_>| {
+            if !spared.contains(&process.pid) {
+                process.signal(Signal::SIGKILL);
+            }
+        };
         let found = walk.down(Pid::this(), &self.strangers, signal);
         if found == Found::Part || now >= first.plus(WALKS_DOWN) {
             walk.below(Pid::this(), &self.strangers, signal);

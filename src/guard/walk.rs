@@ -272,9 +272,13 @@ fn entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn hidden_child(pid: i32) -> Option<Seen> {
+    is_child(Pid::from_raw(pid)).then(|| own_child(pid))
+}
+
+/// True if the kernel says that this is a child of ours. Until we reap it, no other process gets its number.
+pub fn is_child(pid: Pid) -> bool {
     let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
-    waitid(Id::Pid(Pid::from_raw(pid)), flags).ok()?;
-    Some(own_child(pid))
+    waitid(Id::Pid(pid), flags).is_ok()
 }
 
 fn own_child(pid: i32) -> Seen {

@@ -47,6 +47,10 @@ pub enum Report {
     CheckFailed(Unhealthy),
     /// The health check failed as many times in a row as it may. Sent once.
     Unhealthy(Unhealthy),
+    /// From the backstop: it has forked the guard.
+    Guarded {
+        pid: i32,
+    },
     /// From the backstop: the guard failed.
     GuardFailed,
     /// From the backstop: it has no descendant left.
@@ -189,6 +193,7 @@ fn encode_report(report: &Report) -> Packet {
         Report::Ended(CommandEnd::Signalled(signal)) => packet(3, [1, number(*signal), 0]),
         Report::Paused { signal } => packet(4, [number(*signal), 0, 0]),
         Report::DeadlineReached => packet(5, [0; 3]),
+        Report::Guarded { pid } => packet(13, [number(*pid), 0, 0]),
         Report::GuardFailed => packet(6, [0; 3]),
         Report::Dead => packet(7, [0; 3]),
         Report::Killed { woken, signalled, empty } => packet(10, [*woken, *signalled, *empty].map(nanos)),
@@ -242,6 +247,7 @@ fn decode_report(packet: &Packet) -> Option<Report> {
         3 => Report::Ended(CommandEnd::Signalled(number(1)?)),
         4 => Report::Paused { signal: number(0)? },
         5 => Report::DeadlineReached,
+        13 => Report::Guarded { pid: number(0)? },
         6 => Report::GuardFailed,
         7 => Report::Dead,
         8 => Report::Unready(decode_end(numbers[0], number(1)?)?),
@@ -326,6 +332,7 @@ mod tests {
             (Report::Paused { signal: 20 }, "04 1400000000000000"),
             (Report::DeadlineReached, "05"),
             (Report::GuardFailed, "06"),
+            (Report::Guarded { pid: 258 }, "0d 0201000000000000"),
             (Report::Dead, "07"),
             (Report::Unready(HookEnd::Exited(3)), "08 0000000000000000 0300000000000000"),
             (Report::Unready(HookEnd::Signalled(9)), "08 0100000000000000 0900000000000000"),

@@ -4,6 +4,10 @@
 //! The hazard: the guard's last report and the kernel's news of the guard's end arrive on different paths, in any
 //! order. The tree counts as dead on one of two grounds only. Either the backstop reported it: it has no descendant
 //! left, and the guard was one. Or the candidate itself, a subreaper above both, has no descendant left.
+//!
+//! The candidate may be killed while it kills the tree, and what it has not killed yet must then still have a guard. So
+//! it kills the tree beside its guard and backstop, and these last, if they have not ended by themselves: a frozen one
+//! never does, and keeps its children from becoming ours.
 
 use crate::election::{Dismissal, HookEnd, Stop, StopReason, TreeEvent, Unhealthy};
 use crate::guard::cgroup::Leaf;
@@ -13,6 +17,7 @@ use crate::guard::hooks::{Hook, Hooks, Reason};
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
 use crate::guard::tree::Tree;
+use crate::guard::walk::is_child;
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{GUARD_NAME, GuardSpec, in_memory};
 use crate::lease::{Candidate, Deadline, Term};
@@ -33,6 +38,9 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
+/// How long a guard and a backstop that work need at most to see a killed tree end. A frozen one delays the proof by this.
+const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
+
 /// One end of a line, with readiness events.
 type Ear = AsyncFd<Owned<Line>>;
 
@@ -44,10 +52,12 @@ pub struct GuardHandle {
     backstop: Ear,
     /// Some until the backstop has been reaped.
     backstop_pid: Option<Pid>,
+    /// Some once the backstop has named it, until we have reaped it.
+    guard_pid: Option<Pid>,
     /// All processes below this one that did not exist before.
     tree: Tree,
-    /// True if we are killing the tree ourselves.
-    seized: bool,
+    /// Some if we are killing the tree ourselves: since when.
+    seized: Option<BootInstant>,
     /// When to kill again what is left of the tree.
     look_at: Instant,
     guard_closed: bool,
@@ -118,8 +128,9 @@ impl GuardHandle {
                 guard,
                 backstop,
                 backstop_pid: Some(backstop_pid),
+                guard_pid: None,
                 tree,
-                seized: false,
+                seized: None,
                 look_at: Instant::now(),
                 guard_closed: false,
                 backstop_closed: false,
@@ -203,12 +214,31 @@ impl GuardHandle {
         self.order(Order::Continue);
     }
 
-    /// Kills backstop, guard and tree ourselves, from now on until nothing is left.
+    /// Kills the tree ourselves, and then what is left of guard and backstop, from now on until nothing is left.
     pub fn seize(&mut self) {
+        if self.seized.is_none() {
+            self.seized = Some(BootInstant::now());
+            // A guard that works kills with us, and goes on if we are killed.
+            self.order(Order::Kill);
+        }
+    }
+
+    /// Kills what can be found now. Returns when to look again.
+    fn kill(&mut self, seized: BootInstant) -> BootInstant {
+        let begun = BootInstant::now();
+        if begun < seized.plus(HELPERS_PATIENCE) {
+            let helpers = [self.backstop_pid, self.guard_pid].map(|helper| helper.unwrap_or(Pid::this()));
+            return self.tree.kill_except(&helpers).min(seized.plus(HELPERS_PATIENCE));
+        }
+        let next = self.tree.kill();
         if let Some(backstop) = self.backstop_pid {
             let _ = kill(backstop, Signal::SIGKILL);
         }
-        self.seized = true;
+        // The walk does not find it where /proc does not show it. The backstop may have reaped it.
+        if let Some(guard) = self.guard_pid.filter(|&guard| is_child(guard)) {
+            let _ = kill(guard, Signal::SIGKILL);
+        }
+        next
     }
 
     /// Waits for the next event. Cancelling it loses none.
@@ -217,11 +247,11 @@ impl GuardHandle {
             if let Some(event) = self.events.pop_front() {
                 return event;
             }
-            if self.seized && !self.dead {
+            if let Some(seized) = self.seized.filter(|_| !self.dead) {
                 // Each process that ends cancels this wait. That must not postpone the next kill, so the instant is
                 // kept.
                 tokio::time::sleep_until(self.look_at).await;
-                let next = self.tree.kill();
+                let next = self.kill(seized);
                 self.look_at = Instant::now() + next.since(BootInstant::now());
                 return GuardEvent::Seizing;
             }
@@ -237,9 +267,8 @@ impl GuardHandle {
 
     fn reaped(&mut self, pid: Pid) {
         self.tree.forget(pid);
-        if Some(pid) == self.backstop_pid {
-            self.backstop_pid = None;
-        }
+        self.backstop_pid.take_if(|backstop| *backstop == pid);
+        self.guard_pid.take_if(|guard| *guard == pid);
     }
 
     /// Decides whether the tree is dead, as far as we can know now.
@@ -249,8 +278,8 @@ impl GuardHandle {
         }
         // The last reports may still be unread.
         self.listen();
-        if !self.proven && !self.seized {
-            self.seized = true;
+        if !self.proven && self.seized.is_none() {
+            self.seize();
             self.tell(TreeEvent::GuardFailed);
         }
         if self.proven || self.tree.look() {
@@ -291,13 +320,14 @@ impl GuardHandle {
             Report::HookFailed(hook, end) => self.events.push_back(GuardEvent::HookFailed(hook, end)),
             Report::CheckFailed(failed) => self.events.push_back(GuardEvent::CheckFailed(failed)),
             Report::Unhealthy(unhealthy) => self.tell(TreeEvent::Unhealthy(unhealthy)),
+            Report::Guarded { pid } => self.guard_pid = Some(Pid::from_raw(pid)),
             Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
             Report::Killed { woken, signalled, empty } => tracing::debug!(
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
                  {signalled:.1?}, and none was left after {empty:.1?}"
             ),
             // While we kill the tree ourselves, we also check ourselves that it is dead.
-            Report::Dead if self.seized => {}
+            Report::Dead if self.seized.is_some() => {}
             // Reported once the backstop itself has been reaped: until then it is one of our processes.
             Report::Dead => self.proven = true,
         }
