@@ -91,9 +91,8 @@ impl Mysql {
 
     /// What the look that begins in this place of the answer showed.
     fn look_in(&self, shard: &Shard, answer: &Answer, first: usize) -> Result<Look, StoreError> {
-        let holder = answer.outcomes.get(first + 1).and_then(|outcome| outcome.rows.first()?.number(0));
-        let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.lock.own().contains(id));
-        let stranger = stranger.map(|(get_lock, id)| get_lock.stranger(id));
+        let holder = answer.outcomes.get(first + 1).and_then(|outcome| outcome.rows.first());
+        let stranger = self.get_lock.as_ref().zip(holder).and_then(|(get_lock, holder)| get_lock.stranger_in(holder));
         match self.seen(answer, first)? {
             Seen::Garbage => Err(self.garbage(shard)),
             seen => Ok(Look { seen, stranger }),
