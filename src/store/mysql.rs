@@ -8,7 +8,7 @@
 //! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. A renewal names
 //!   session, term and sequence, and applies only over a lower sequence. Claims and releases carry the instant at which
 //!   they were sent, on the `CLOCK_BOOTTIME` that all processes of a session share. A claim or release that was sent
-//!   before the last one that was applied does nothing.
+//!   before the last one that was applied, or was applied before, does nothing.
 //! - A write is not committed: the session is without autocommit, by a setting of the server or by a proxy. Each answer
 //!   says whether a transaction is open, and then it proves nothing (`connection`).
 //! - The table forgets: it was dropped, truncated, restored from a dump, or the server failed over to a replica that had

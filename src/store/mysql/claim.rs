@@ -96,7 +96,11 @@ impl Mysql {
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
             match self.seen(&answer, 3)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
-                Seen::Record(record) if record.is_of(candidate) && (updated || inserted) => {
+                // A row with the instant of this very claim is from the first of two attempts, which may have found none.
+                Seen::Record(record)
+                    if record.is_of(candidate) && (updated || inserted || !record.free && record.sent == sent) =>
+                {
+                    let inserted = inserted || !updated;
                     return Ok(Claim::Granted(Grant {
                         term: record.term,
                         start_after: self.start_after(candidate, &answer, inserted).await?,

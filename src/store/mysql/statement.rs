@@ -148,7 +148,7 @@ impl Statements {
              UPDATE {table} SET term = GREATEST(term + 1, {CLOCK}), session = {session}, owner = {owner}, \
              host = {host}, pid = {pid}, beat = 0, sent = {sent}, lease_ms = {lease}, since = {NOW}, \
              expires = {expires}, released = 0 \
-             WHERE shard = {name} AND ((session = {session} AND sent <= {sent}) \
+             WHERE shard = {name} AND ((session = {session} AND sent < {sent}) \
              OR (session <> {session} AND (released <> 0 OR expires <= {NOW}))); \
              INSERT INTO {table} ({NAMES}) VALUES ({name}, {CLOCK}, {session}, {owner}, {host}, {pid}, 0, {sent}, \
              {lease}, {NOW}, {expires}, 0) ON DUPLICATE KEY UPDATE term = {table}.term; {look}"
