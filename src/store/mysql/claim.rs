@@ -56,7 +56,7 @@ impl Leases for Mysql {
         }
         let statements =
             server.statements.release(candidate, term, sent) + "; " + &server.statements.hold_leader_lock(candidate);
-        let answer = server.ask_for(2, &server.site, &statements).await?;
+        let answer = server.ask_to_release(2, &statements).await?;
         let before = answer.again && self.seen(&answer, 1)?.was_released(candidate, sent);
         let applied = answer.changed(0) == Some(1);
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
