@@ -20,7 +20,7 @@
 //! - The server's clock is set. Leases end by it, so they end early or late by that much. Nothing here can detect that;
 //!   a server whose clock is slewed, not set, does not have the problem. Nodes of a cluster that all accept writes have
 //!   a clock each. So each counts as a server of its own, as after a failover: a candidate that is granted a lease by
-//!   another node than the marker names must wait, and nobody renews at another node before the marker names it.
+//!   another node than the marker names must wait, and no renewal at another node counts before the marker names it.
 //! - An operator ends another candidate's lease (`revoke`). Its row then belongs to nobody until the lease would have
 //!   ended (`statement`), and only then the next lease is granted.
 
