@@ -8,7 +8,7 @@
 //! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. A renewal names
 //!   session, term and sequence, and applies only over a lower sequence. Claims and releases carry the instant at which
 //!   they were sent, on the `CLOCK_BOOTTIME` that all processes of a session share. A claim or release that was sent
-//!   before the last one that was applied does nothing.
+//!   before the last one that was applied, or was applied before, does nothing.
 //! - A write is not committed: the session is without autocommit, by a setting of the server or by a proxy. Each answer
 //!   says whether a transaction is open, and then it proves nothing (`connection`).
 //! - The table forgets: it was dropped, truncated, restored from a dump, or the server failed over to a replica that had
@@ -20,7 +20,7 @@
 //! - The server's clock is set. Leases end by it, so they end early or late by that much. Nothing here can detect that;
 //!   a server whose clock is slewed, not set, does not have the problem. Nodes of a cluster that all accept writes have
 //!   a clock each. So each counts as a server of its own, as after a failover: a candidate that is granted a lease by
-//!   another node than the marker names must wait, and nobody renews at another node before the marker names it.
+//!   another node than the marker names must wait, and no renewal at another node counts before the marker names it.
 //! - An operator ends another candidate's lease (`revoke`). Its row then belongs to nobody until the lease would have
 //!   ended (`statement`), and only then the next lease is granted.
 
@@ -91,9 +91,8 @@ impl Mysql {
 
     /// What the look that begins in this place of the answer showed.
     fn look_in(&self, shard: &Shard, answer: &Answer, first: usize) -> Result<Look, StoreError> {
-        let holder = answer.outcomes.get(first + 1).and_then(|outcome| outcome.rows.first()?.number(0));
-        let stranger = self.get_lock.as_ref().zip(holder).filter(|(get_lock, id)| !get_lock.lock.own().contains(id));
-        let stranger = stranger.map(|(get_lock, id)| get_lock.stranger(id));
+        let holder = answer.outcomes.get(first + 1).and_then(|outcome| outcome.rows.first());
+        let stranger = self.get_lock.as_ref().zip(holder).and_then(|(get_lock, holder)| get_lock.stranger_in(holder));
         match self.seen(answer, first)? {
             Seen::Garbage => Err(self.garbage(shard)),
             seen => Ok(Look { seen, stranger }),

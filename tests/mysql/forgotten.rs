@@ -144,3 +144,36 @@ async fn a_lease_that_is_held_is_not_deleted_by_hand_and_neither_is_the_marker()
     table.sql("DELETE FROM $T WHERE shard = 'db/main'");
     assert!(lead(&store, &one).await > term);
 }
+
+/// As by a standby that lost its connection for a moment, and now asks another node of a cluster.
+#[tokio::test]
+async fn a_leader_that_renews_where_the_marker_does_not_point_points_it_there() {
+    let table = Table::new().await;
+    let store = table.store();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let marker = "SELECT host, since > UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM $T WHERE shard = ''";
+    let before = table.sql(marker);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(table.sql(marker), before);
+    table.sql("UPDATE $T SET host = 'another node', since = since - INTERVAL 1 SECOND WHERE shard = ''");
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    // So a claim at the other node waits for a lease, whatever its clock says.
+    assert_eq!(table.sql(marker), before.replace("\t0", "\t1"));
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    assert_eq!(table.sql("SELECT beat FROM $T WHERE shard = 'db/main'"), "3");
+}
+
+/// The leader had the lease extended by a clock that the other node does not have, and did not know yet.
+#[tokio::test]
+async fn a_leader_that_was_replaced_at_another_node_does_not_renew() {
+    let table = Table::new().await;
+    let store = table.store();
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&store, &one).await;
+    table.sql("UPDATE $T SET host = 'another node' WHERE shard = ''");
+    table.sql("UPDATE $T SET expires = UTC_TIMESTAMP(6) WHERE shard = 'db/main'");
+    granted(table.store().claim(&two).await.unwrap());
+    table.sql("UPDATE $T SET host = 'another node' WHERE shard = ''");
+    assert!(matches!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
+}

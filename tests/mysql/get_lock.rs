@@ -4,6 +4,7 @@ use super::*;
 use crate::support::fleet::{Fleet, PATIENCE, processes_naming};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Observation, Release, Renewal};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
@@ -172,4 +173,43 @@ async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
         assert!(begun.elapsed() < PATIENCE, "the lock is never free");
     }
     assert!(watched > 0, "the tree lived on for a while");
+}
+
+/// A server numbers its sessions from the beginning after each start.
+#[tokio::test]
+async fn a_stranger_that_has_our_number_after_a_restart_keeps_the_lock_and_its_session() {
+    let start = || {
+        let server = Server::start();
+        // Nothing but the test connects as often before the number comes again.
+        for _ in 0..60 {
+            server.sql("DO 0");
+        }
+        server
+    };
+    let mut server = tokio::task::spawn_blocking(start).await.unwrap();
+    let store = open(&server.url_with("get_lock=job"));
+    store.prepare().await.unwrap();
+    server.age("leaderrun");
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let ours: u64 = server.sql("SELECT IS_USED_LOCK('job')").parse().expect("we hold it");
+    let server = tokio::task::spawn_blocking(move || {
+        server.restart();
+        while server.sql("SELECT CONNECTION_ID()").parse::<u64>().expect("a number") < ours - 1 {}
+        server
+    });
+    let server = server.await.unwrap();
+    let mut command = server.client();
+    command.args(["--unbuffered", "-e", "SELECT GET_LOCK('job', 0) * CONNECTION_ID(); SELECT SLEEP(600)"]);
+    let mut stranger = Stranger(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("mariadb starts"));
+    let mut number = String::new();
+    BufReader::new(stranger.0.stdout.take().expect("a pipe")).read_line(&mut number).expect("it says so");
+    assert_eq!(number.trim(), ours.to_string(), "the stranger has the lock, and our number");
+    let holder = || server.sql("SELECT COALESCE(IS_USED_LOCK('job'), 0)");
+    let renewed = store.renew(&one, term, 1).await;
+    assert!(matches!(&renewed, Ok(Renewal::Lost(Some(holder))) if holder.session.is_none()), "{renewed:?}");
+    assert_eq!(holder(), ours.to_string(), "the stranger was not disturbed");
+    store.release(&one, term).await.unwrap();
+    let seen = store.observe(&shard()).await;
+    assert!(matches!(&seen, Ok(Observation::Held(holder)) if holder.session.is_none()), "{seen:?}");
 }

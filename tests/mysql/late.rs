@@ -134,3 +134,29 @@ async fn a_release_of_another_term_frees_nothing() {
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
 }
+
+/// As an attempt does that waited in the server for the row, when its connection broke, and the repeat was faster.
+#[tokio::test]
+async fn a_claim_that_is_applied_behind_its_own_repeat_changes_nothing() {
+    let server = tokio::task::spawn_blocking(Server::start).await.unwrap();
+    let store = open(&server.url_with(""));
+    store.prepare().await.unwrap();
+    server.age("leaderrun");
+    let one = candidate("one");
+    server.sql("SET GLOBAL log_output = 'TABLE', general_log = 1");
+    lead(&store, &one).await;
+    let term = lead(&store, &one).await;
+    server.sql("SET GLOBAL general_log = 0");
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    let logged = server.sql(
+        "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log \
+         WHERE argument LIKE '%SET term = %' ORDER BY event_time",
+    );
+    assert!(logged.lines().count() >= 2, "{logged}");
+    let row = "SELECT term, beat FROM leaderrun WHERE shard = 'db/main'";
+    for claim in logged.lines() {
+        server.sql(claim);
+        assert_eq!(server.sql(row), format!("{term}\t3"));
+    }
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
+}

@@ -1,11 +1,14 @@
 //! How standbys hear of a release: the leader lock.
 
 use super::*;
+use crate::support::fleet::{Fleet, leaderctl, wait_until};
 use crate::support::server::Server as _;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Observation, Renewal, StoreError};
+use leaderrun::internals::store::Notes as _;
+use leaderrun::internals::store::{Note, Observation, Page, Release, Renewal, StoreError};
 use std::pin::Pin;
+use std::process::{Child, Stdio};
 use tokio::time::timeout;
 
 /// A standby that waits does not look by itself for a minute, so it may take that long on a slow machine.
@@ -148,4 +151,104 @@ async fn a_server_that_is_gone_ends_the_wait_with_an_error() {
     until_it_waits(&server, &mut news).await;
     server.kill();
     assert!(timeout(AT_ONCE, news).await.expect("it says so").is_err());
+}
+
+/// A transaction that locks rows, until this is dropped.
+struct Lockup(Child);
+
+impl Lockup {
+    async fn of(server: &Server, rows: &str) -> Self {
+        let mut command = server.client();
+        command.args(["-e", &format!("BEGIN; SELECT * FROM {rows} FOR UPDATE; SELECT SLEEP(600)")]);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mariadb starts");
+        let lockup = Self(child);
+        let attempt = format!("SELECT * FROM {rows} FOR UPDATE NOWAIT");
+        eventually("the rows are locked", || server.ask(&attempt).is_err()).await;
+        lockup
+    }
+
+    /// Its transaction ends at once, and not when the server notices that the client is gone.
+    fn end(mut self, server: &Server, rows: &str) {
+        self.stop();
+        let sessions = "SELECT id FROM information_schema.processlist WHERE info = 'SELECT SLEEP(600)' ORDER BY id";
+        let sessions = server.sql(sessions);
+        let attempt = format!("SELECT * FROM {rows} FOR UPDATE NOWAIT");
+        for id in sessions.lines().take_while(|_| server.ask(&attempt).is_err()) {
+            let _ = server.ask(&format!("KILL {id}"));
+        }
+    }
+
+    fn stop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Lockup {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The note takes the connection that holds the leader lock, so the release needs another one.
+#[tokio::test]
+async fn a_release_beside_a_note_is_heard_at_once() {
+    const NOTES: &str = "leaderrun_notes WHERE page = 'history'";
+    const ROW: &str = "leaderrun WHERE shard = 'db/main'";
+    let server = alone().await;
+    let (store, standby) = (open(&server.url_with("")), open(&server.url_with("")));
+    let (one, shard) = (leader(), shard());
+    let [before, after] = ["before", "after"].map(|text| Note::lasting(text.to_owned(), None));
+    assert_eq!(standby.replace(&shard, &Page::History, None, Some(&before)).await, Ok(true));
+    let term = lead(&store, &one).await;
+    let mut news = standby.changed(&shard);
+    until_it_waits(&server, &mut news).await;
+    let (note_lockup, row_lockup) = (Lockup::of(&server, NOTES).await, Lockup::of(&server, ROW).await);
+    let updates = || {
+        server
+            .sql("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'UPDATE%' AND command = 'Query'")
+    };
+    let note = async {
+        let written = store.replace(&shard, &Page::History, Some("before"), Some(&after)).await;
+        assert_eq!(written, Ok(true));
+        // Its connection is idle, and the release still waits.
+        row_lockup.end(&server, ROW);
+    };
+    let release = async {
+        eventually("the note waits", || updates() == "1").await;
+        store.release(&one, term).await
+    };
+    let free = async {
+        eventually("both wait", || updates() == "2").await;
+        note_lockup.end(&server, NOTES);
+    };
+    let ((), released, ()) = tokio::join!(note, release, free);
+    assert_eq!(released, Ok(Release::Released));
+    timeout(AT_ONCE, news).await.expect("the standby hears of it").unwrap();
+}
+
+/// With the default timing, a standby looks at a lease that it does not hear of when that would end.
+#[tokio::test]
+async fn after_a_step_down_the_other_candidate_leads_long_before_the_lease_would_end() {
+    let table = Table::new().await;
+    let story = move || {
+        let mut fleet = Fleet::new();
+        let url = table.url();
+        for owner in ["one", "two"] {
+            fleet.start(owner, &["--store", &url], &[], &[]);
+        }
+        let mut last = fleet.leader();
+        for _ in 0..4 {
+            let mut order = leaderctl();
+            order.args(["step-down", "shard", "--wait=1m", "--store", &url]);
+            wait_until("a standby has announced itself", || order.output().expect("it runs").status.success());
+            let next = fleet.leader_where(|life| life.term > last.term);
+            let ended = fleet.lives().into_iter().find(|life| life.term == last.term).expect("it led").last;
+            let pause = Duration::from_nanos(next.first - ended);
+            assert!(next.owner != last.owner && pause < LEASE / 3, "{pause:?}: {}", fleet.logs());
+            last = next;
+        }
+        fleet.conclude();
+    };
+    tokio::task::spawn_blocking(story).await.unwrap();
 }

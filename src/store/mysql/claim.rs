@@ -5,7 +5,7 @@
 use super::Mysql;
 use super::check::refuse_engine;
 use super::server::Answer;
-use super::statement::{integer, micros};
+use super::statement::{integer, micros, place_of_renewal};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
 use crate::store::rows::{MOST_ATTEMPTS, Seen};
@@ -56,7 +56,7 @@ impl Leases for Mysql {
         }
         let statements =
             server.statements.release(candidate, term, sent) + "; " + &server.statements.hold_leader_lock(candidate);
-        let answer = server.ask_for(2, &server.site, &statements).await?;
+        let answer = server.ask_to_release(2, &statements).await?;
         let before = answer.again && self.seen(&answer, 1)?.was_released(candidate, sent);
         let applied = answer.changed(0) == Some(1);
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
@@ -96,7 +96,11 @@ impl Mysql {
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
             match self.seen(&answer, 3)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
-                Seen::Record(record) if record.is_of(candidate) && (updated || inserted) => {
+                // A row with the instant of this very claim is from the first of two attempts, which may have found none.
+                Seen::Record(record)
+                    if record.is_of(candidate) && (updated || inserted || !record.free && record.sent == sent) =>
+                {
+                    let inserted = inserted || !updated;
                     return Ok(Claim::Granted(Grant {
                         term: record.term,
                         start_after: self.start_after(candidate, &answer, inserted).await?,
@@ -152,6 +156,11 @@ impl Mysql {
 
     /// Renews, and reads the orders of `shards` behind it. That the notes cannot be read, or not in time, does no harm
     /// to the lease.
+    ///
+    /// The lease then ends by the clock of the server that answers, and a claim at another node of a cluster must not go
+    /// by its own clock. It does not if the marker names the server that answers, because it waits for a lease after the
+    /// marker names another one. So what is applied elsewhere does not count until the marker names the server, and the
+    /// row is still ours.
     async fn renew_row(
         &self,
         candidate: &Candidate,
@@ -163,20 +172,24 @@ impl Mysql {
         let statements = &server.statements;
         let (renewal, orders) = (statements.renew(candidate, term, sequence), self.orders_of(shards));
         let statements = renewal + &orders + "; " + &statements.hold_leader_lock(candidate);
+        let mut repeated = false;
         for _ in 0..MOST_ATTEMPTS {
-            let answer = server.ask_for(1, &server.site, &statements).await?;
-            let is = |renewal| Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
-            if answer.changed(0) == Some(1) {
-                return is(Renewal::Renewed);
+            let answer = server.ask_for(2, &server.site, &statements).await?;
+            let renewal = if answer.changed(0) == Some(1) {
+                Some(Renewal::Renewed)
+            } else {
+                let again = repeated || answer.again;
+                self.seen(&answer, 1)?.instead_of_renewal(candidate, term, sequence, again)
+            };
+            let Some(renewal) = renewal else { continue };
+            let place = place_of_renewal(answer.outcomes.get(1));
+            if renewal != Renewal::Renewed || matches!(place, Some((_, true))) {
+                return Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
             }
-            if answer.outcomes.len() < 2
-                && let Some(failure) = answer.failure
-            {
-                return Err(failure);
-            }
-            let instead = self.seen(&answer, 1)?.instead_of_renewal(candidate, term, sequence, answer.again);
-            if let Some(renewal) = instead {
-                return is(renewal);
+            repeated = true;
+            if let Some((identity, _)) = place {
+                let noted = server.ask(&server.site, &server.statements.remember(&identity)).await;
+                noted.map_err(|error| StoreError { kind: ErrorKind::Unknown, ..error })?;
             }
         }
         Err(contradicted(&candidate.shard))

@@ -65,6 +65,37 @@ fn is_read_only(code: u16) -> bool {
     matches!(code, 1290 | 1792 | 1836)
 }
 
+/// The table has other columns, or takes other values, than ours: its columns, keys, checks, triggers, or a view in its
+/// place.
+fn is_of_another_table(code: u16) -> bool {
+    matches!(
+        code,
+        1048 | 1054 | 1062 | 1109 | 1110 | 1136 | 1138 | 1169 | 1216 | 1217 | 1264
+            ..=1267
+                | 1271
+                | 1288
+                | 1292
+                | 1347
+                | 1348
+                | 1356
+                | 1364
+                | 1366
+                | 1369
+                | 1393
+                | 1394
+                | 1406
+                | 1442
+                | 1451
+                | 1452
+                | 1471
+                | 1644
+                | 1690
+                | 3105
+                | 3819
+                | 4025
+    )
+}
+
 const TLS: Names = Names { any_name: "ssl-mode=VERIFY_CA", ca: "ssl-ca", cert: "ssl-cert", key: "ssl-key" };
 
 impl Site {
@@ -139,13 +170,16 @@ impl Site {
                 "{server} gave up: an open transaction holds a lock on table {table} or on a row of it ({message})"
             )),
             // Out of room or memory, not ready in its cluster, overtaken by another transaction: it may work later.
-            1020 | 1021 | 1030 | 1037 | 1041 | 1047 | 1114 | 1135 | 1206 | 1213 | 3100 | 3101 => {
-                StoreError::not_applied(format!("{server} failed: {message}"))
-            }
-            _ => StoreError::misconfigured(format!(
+            // So it is with a limit on connections, on transactions, or on what a user asks in an hour.
+            1020 | 1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1213 | 1226 | 1637 | 3100
+            | 3101 => StoreError::not_applied(format!("{server} failed: {message}")),
+            code if is_of_another_table(code) => StoreError::misconfigured(format!(
                 "table {table} in {server} cannot be used ({message}): it was made by something else; use another with \
                  table=NAME, and leaderctl store init"
             )),
+            // A proxy has codes of its own, and what it did with the statement before is not known. Nor is what a
+            // later version of the server means.
+            code => StoreError::unknown(format!("{server} failed with error {code}: {message}")),
         }
     }
 }
@@ -191,6 +225,23 @@ mod tests {
         for code in [1054, 1136, 1264, 1366, 1406] {
             let error = answered(code, false);
             assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("`leaderrun`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_the_server_was_not_applied_and_is_no_foreign_table() {
+        for code in [1040, 1203, 1226, 1637] {
+            let error = answered(code, false);
+            assert!(error.kind == ErrorKind::NotApplied && !error.message.contains("leaderrun"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_proxy_or_one_that_nobody_knows_blames_no_table() {
+        for code in [2013, 2027, 9001, 9006, 1105, 1815, 3999, 5000, 65535] {
+            let error = answered(code, false);
+            assert!(error.kind == ErrorKind::Unknown && !error.message.contains("leaderrun"), "{code}: {error}");
+            assert!(error.message.contains("some words"), "{error}");
         }
     }
 }

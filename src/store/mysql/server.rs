@@ -5,6 +5,9 @@
 //! - A connection that hangs must not hold up the next request. The server answers the requests on one connection one
 //!   after another. So while a request is under way, the next one takes a connection of its own.
 //! - A connection may have ended unnoticed, as after `wait_timeout`. Then the request is sent once more: see `kept`.
+//! - The connection over which the leader renewed holds the leader lock (`watch`). If it is in use when the lease is
+//!   released, the release goes over another one, which cannot free that lock. So the connections that were in use then
+//!   are closed as soon as they are no longer.
 //! - A host may be a replica, or become one, or be silent. The next attempt then begins with another host.
 
 use super::address::Address;
@@ -39,8 +42,19 @@ pub struct Server {
     last: Mutex<Option<String>>,
     /// The place that worked last.
     preferred: AtomicUsize,
-    idle: Mutex<Vec<Connection>>,
+    pool: Mutex<Pool>,
 }
+
+/// The connections that no request uses.
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Connection>,
+    /// How many releases there were. A connection that was taken before the last one is not kept.
+    releases: u64,
+}
+
+/// A connection from the pool, if there was one, and how many releases there were then.
+type Taken = (Option<Connection>, u64);
 
 /// The answers to the statements of a request.
 pub struct Answer {
@@ -96,7 +110,7 @@ impl Server {
             bound: kept::bound(request_timeout),
             last: Mutex::default(),
             preferred: AtomicUsize::new(0),
-            idle: Mutex::default(),
+            pool: Mutex::default(),
             address: address.clone(),
             site,
             notes,
@@ -111,10 +125,22 @@ impl Server {
         StoreError::unknown(format!("{} did not answer in time", self.site.server))
     }
 
-    fn give_back(&self, connection: Connection) {
-        let mut idle = self.idle.lock();
-        if idle.len() < MOST_IDLE {
-            idle.push(connection);
+    fn take(&self) -> Taken {
+        let mut pool = self.pool.lock();
+        (pool.idle.pop(), pool.releases)
+    }
+
+    /// As [`Server::take`], for a release.
+    fn take_for_release(&self) -> Taken {
+        let mut pool = self.pool.lock();
+        pool.releases += 1;
+        (pool.idle.pop(), pool.releases)
+    }
+
+    fn give_back(&self, connection: Connection, releases: u64) {
+        let mut pool = self.pool.lock();
+        if pool.releases == releases && pool.idle.len() < MOST_IDLE {
+            pool.idle.push(connection);
         }
     }
 
@@ -192,38 +218,49 @@ impl Server {
     /// Sends statements over any connection. It must be safe to apply them twice. An error, unless every statement has
     /// its answer.
     pub async fn ask(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_until(self.deadline(), site, statements).await?.with(usize::MAX)
+        self.ask_until(self.deadline(), self.take(), site, statements).await?.with(usize::MAX)
     }
 
     /// As [`Server::ask`], but only the first `needed` statements, at least one, must have an answer.
     pub async fn ask_for(&self, needed: usize, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_until(self.deadline(), site, statements).await?.with(needed)
+        self.ask_until(self.deadline(), self.take(), site, statements).await?.with(needed)
+    }
+
+    /// As [`Server::ask_for`], for a release. Closes other connections as soon as no request uses them: one of them may
+    /// hold the leader lock.
+    pub async fn ask_to_release(&self, needed: usize, statements: &str) -> Result<Answer, StoreError> {
+        self.ask_until(self.deadline(), self.take_for_release(), &self.site, statements).await?.with(needed)
     }
 
     /// As [`Server::ask`], for statements that may take `patience` longer.
     pub async fn ask_patiently(&self, patience: Duration, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_until(self.deadline() + patience, site, statements).await?.with(usize::MAX)
+        self.ask_until(self.deadline() + patience, self.take(), site, statements).await?.with(usize::MAX)
     }
 
-    async fn ask_until(&self, deadline: Instant, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        let kept = self.idle.lock().pop();
+    async fn ask_until(
+        &self,
+        deadline: Instant,
+        (kept, releases): Taken,
+        site: &Site,
+        statements: &str,
+    ) -> Result<Answer, StoreError> {
         let Some(connection) = kept else {
             let connection = self.connect(self.deadline()).await?;
-            return Ok(self.ask_over(site, connection, statements, deadline).await?);
+            return Ok(self.ask_over(site, (connection, releases), statements, deadline).await?);
         };
         let has_ended = |failure: &Failure| failure.is_broken;
         let again = Box::pin(async {
             let connection = self.connect(deadline.min(self.deadline())).await?;
-            let answer = self.ask_over(site, connection, statements, deadline).await?;
+            let answer = self.ask_over(site, (connection, releases), statements, deadline).await?;
             Ok(Answer { again: true, ..answer })
         });
-        once_more(self.ask_over(site, connection, statements, deadline), has_ended, again).await
+        once_more(self.ask_over(site, (connection, releases), statements, deadline), has_ended, again).await
     }
 
     async fn ask_over(
         &self,
         site: &Site,
-        mut connection: Connection,
+        (mut connection, releases): (Connection, u64),
         statements: &str,
         deadline: Instant,
     ) -> Result<Answer, Failure> {
@@ -234,7 +271,7 @@ impl Server {
             let applied = outcomes.iter().any(|outcome| outcome.changed > 0);
             let (failure, is_broken) = match asked {
                 Ok(Ok(())) => {
-                    self.give_back(connection);
+                    self.give_back(connection, releases);
                     return Ok(Answer { outcomes, again: false, failure: None });
                 }
                 Ok(Err(trouble)) if trouble.was_overtaken() && !applied && overtaken < MOST_OVERTAKEN => {
@@ -245,7 +282,7 @@ impl Server {
                     let is_broken = trouble.is_broken();
                     // What is broken is closed, and so is what another host may do better.
                     if !is_broken && !trouble.is_elsewhere() {
-                        self.give_back(connection);
+                        self.give_back(connection, releases);
                     }
                     (site.unanswered(&trouble, applied), is_broken)
                 }

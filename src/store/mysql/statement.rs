@@ -148,22 +148,23 @@ impl Statements {
              UPDATE {table} SET term = GREATEST(term + 1, {CLOCK}), session = {session}, owner = {owner}, \
              host = {host}, pid = {pid}, beat = 0, sent = {sent}, lease_ms = {lease}, since = {NOW}, \
              expires = {expires}, released = 0 \
-             WHERE shard = {name} AND ((session = {session} AND sent <= {sent}) \
+             WHERE shard = {name} AND ((session = {session} AND sent < {sent}) \
              OR (session <> {session} AND (released <> 0 OR expires <= {NOW}))); \
              INSERT INTO {table} ({NAMES}) VALUES ({name}, {CLOCK}, {session}, {owner}, {host}, {pid}, 0, {sent}, \
              {lease}, {NOW}, {expires}, 0) ON DUPLICATE KEY UPDATE term = {table}.term; {look}"
         )
     }
 
-    /// Returns the change, and the row.
+    /// Returns the change, and the row, with two columns behind it: which table it is, and which one the marker names.
     pub fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> String {
-        let (shard, session, lease) =
-            (text(candidate.shard.as_str()), candidate.session.as_str(), millis(candidate.lease));
-        let (table, session, expires, look) = (&self.table, text(session), after(lease), self.look(&candidate.shard));
+        let (identity, shard_name) = (self.identity(), candidate.shard.as_str());
+        let (shard, session, lease) = (text(shard_name), candidate.session.as_str(), millis(candidate.lease));
+        let (table, session, expires) = (&self.table, text(session), after(lease));
         format!(
             "UPDATE {table} SET beat = {sequence}, lease_ms = {lease}, expires = {expires} \
              WHERE shard = {shard} AND session = {session} AND term = {term} AND beat < {sequence} AND released = 0; \
-             {look}"
+             SELECT {COLUMNS}, {identity}, (SELECT m.host FROM {table} AS m WHERE m.shard = {MARKER}) \
+             FROM {table} AS l WHERE l.shard = {shard}"
         )
     }
 
@@ -243,6 +244,14 @@ impl Statements {
 pub fn begins(column: &str, prefix: &str) -> String {
     let (length, prefix) = (prefix.chars().count(), text(prefix));
     format!("{column} >= {prefix} AND LEFT({column}, {length}) = {prefix}")
+}
+
+/// Which table it is, in the answer to a renewal, and whether the marker names it. None if there is no row.
+pub fn place_of_renewal(outcome: Option<&Outcome>) -> Option<(String, bool)> {
+    let row = outcome?.rows.first()?;
+    let identity = row.words(12)?;
+    let is_named = row.text(13) == Some(identity.as_str());
+    Some((identity, is_named))
 }
 
 /// The answer to a look. None if it makes no sense.
