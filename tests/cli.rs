@@ -141,6 +141,28 @@ fn options_that_exclude_each_other_are_named_as_they_were_given() {
 }
 
 #[test]
+fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let long = "x".repeat(100_000);
+    for (words, part) in [
+        (&["status", "\u{1b}[31mX"][..], "'\\u{1b}[31mX'"),
+        (&["status", &long], "xxx...' for "),
+        (&["--request-timeout", "-1", "list"], "'-1' for '--request-timeout <DURATION>': write a duration"),
+        (&["release", "shard", "--term", "x"], "write a whole number"),
+        (&["release", "shard", "--term", "-1"], "--term takes no negative number"),
+        (&["pause", "--prefix", ""], "the prefix is empty: it would pause every shard; name one"),
+        (&["resume", "--prefix="], "the prefix is empty: it would resume every shard; name one"),
+    ] {
+        let output = leaderctl().args(["--store", &store]).args(words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        assert!(said.contains(part) && said.len() < 500 && said.lines().count() == 1, "{said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+}
+
+#[test]
 fn an_option_that_has_another_name_now_is_warned_of() {
     let scratch = TempDir::new().unwrap();
     let output =
