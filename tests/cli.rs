@@ -94,6 +94,16 @@ fn wrong_flags_are_usage_errors() {
         (&["--grace", "18446744073709551615"], "write a duration"),
         (&["--owner", ""], "printable"),
         (&["--owner", "a\nb"], "printable"),
+        (&["-s", "-1"], "'-1' for '--signal <SIGNAL>': write a signal"),
+        (&["-s", "STOP"], "SIGSTOP does not end a program: write one that does"),
+        (&["--signal", "18"], "SIGCONT does not end a program"),
+        (&["-s", "sigtstp"], "SIGTSTP does not end a program"),
+        (&["--renew", "1us"], "write 1ms or more"),
+        (&["--renew", "9ms"], "--renew 9ms would renew too often: use 10ms or more"),
+        (&["--retry-failed", "-1"], "'-1' for '--retry-failed <N>': write a whole number"),
+        (&["--slots", "-1"], "write how many may lead at once"),
+        (&["--owner", "\u{1b}[31m"], "invalid value '\\u{1b}[31m' for '--owner <NAME>'"),
+        (&["--\u{1b}[31m"], "unknown option --\\u{1b}[31m"),
         (&["--after-loss", "panic"], "possible values: standby, exit"),
         (&["--log-format", "xml"], "possible values: text, json"),
         (&["-c", "true"], "-c STRING and COMMAND exclude each other"),
@@ -110,6 +120,10 @@ fn wrong_settings_in_the_environment_are_usage_errors() {
         ("LEADERRUN_CONFLICT_EXIT_CODE", "999", "for LEADERRUN_CONFLICT_EXIT_CODE: write an exit status"),
         ("LEADERRUN_STORE", "", "LEADERRUN_STORE is empty"),
         ("LEADERRUN_AFTER_LOSS", "dance", "for LEADERRUN_AFTER_LOSS [possible values"),
+        // The value is also a word of COMMAND.
+        ("LEADERRUN_VERBOSE", "touch", "'touch' for LEADERRUN_VERBOSE: write how much more to log: 0, 1 or 2"),
+        ("LEADERRUN_VERBOSE", "", "'' for LEADERRUN_VERBOSE: write how much more to log: 0, 1 or 2"),
+        ("LEADERRUN_STORE", "file:/x ", "the store URL begins or ends with a blank"),
     ] {
         run_with(&[], "shard", |command| {
             command.env(name, value);
@@ -137,6 +151,105 @@ fn options_that_exclude_each_other_are_named_as_they_were_given() {
             command.envs(variables.iter().map(|(name, value)| (format!("LEADERRUN_{name}"), value)));
         })
         .refused(64, words);
+    }
+}
+
+#[test]
+fn variables_that_contradict_each_other_are_refused_and_the_command_line_overrules_them() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let with = |flags: &[&str], variables: &[(&str, &str)]| {
+        run_with(flags, "shard", |command| {
+            command.envs(variables.iter().map(|(name, value)| (format!("LEADERRUN_{name}"), value)));
+        })
+    };
+    let stores = [("STORE", &*store), ("STORE_FILE", "/dev/null")];
+    let (waits, logs) = ([("NO_WAIT", "1"), ("WAIT", "5")], [("VERBOSE", "1"), ("QUIET", "yes")]);
+    with(&[], &stores).refused(64, "LEADERRUN_STORE and LEADERRUN_STORE_FILE exclude each other");
+    with(&["--store", &store], &waits).refused(64, "LEADERRUN_NO_WAIT and LEADERRUN_WAIT exclude each other");
+    with(&["--store", &store], &logs).refused(64, "LEADERRUN_QUIET and LEADERRUN_VERBOSE exclude each other");
+    assert!(with(&["--store", &store], &stores).started);
+    assert!(with(&["--store", &store, "-n"], &waits).started);
+    assert!(with(&["--store", &store, "-q"], &logs).started);
+    assert!(with(&["--store", &store], &[("NO_WAIT", "0"), ("WAIT", "5"), ("VERBOSE", "1"), ("QUIET", "")]).started);
+    assert!(with(&["--store", &store], &[("COMMAND", "exit 9")]).started);
+    let ran = leaderrun().args(["-q", "--store", &store, "shard"]).env("LEADERRUN_COMMAND", "exit 9").status().unwrap();
+    assert_eq!(ran.code(), Some(9));
+}
+
+#[test]
+fn an_empty_command_for_the_shell_is_no_success() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let once = ["-q", "--store", &store, "--once", "job"];
+    for (words, variable, named) in [
+        (&["-c", "", "shard"][..], "true", "-c"),
+        (&["-c", " \n\t", "shard"], "true", "-c"),
+        (&["shard", "-c", ""], "true", "-c"),
+        (&["shard"], "", "LEADERRUN_COMMAND"),
+        (&["shard"], "  ", "LEADERRUN_COMMAND"),
+    ] {
+        let output = leaderrun().args(once).args(words).env("LEADERRUN_COMMAND", variable).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(said.starts_with(&format!("leaderrun: {named} is empty: write what to run")), "{words:?}: {said}");
+    }
+    assert!(run(&once, "shard").started, "the job is done already");
+}
+
+#[test]
+fn a_missing_shard_does_not_make_command_the_shard() {
+    let scratch = TempDir::new().unwrap();
+    let (store, file) = (local(&scratch), scratch.path().join("started"));
+    let file = file.to_str().unwrap();
+    let flags = ["--store", &store, "-n"];
+    for words in [&["--", "--", "touch", file][..], &["--", "nice", "touch", file], &["-w", "5", "--", "x"], &["--"]] {
+        let output =
+            leaderrun().args(if words[0] == "-w" { &flags[..2] } else { &flags }).args(words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(said.starts_with("leaderrun: no SHARD before '--'") && said.lines().count() == 1, "{said}");
+    }
+    assert!(!Path::new(file).exists());
+    let right = leaderrun().args(flags).args(["-q", "shard", "--", "touch", file]).status().unwrap();
+    assert!(right.success() && Path::new(file).exists());
+}
+
+#[test]
+fn a_missing_value_is_not_blamed_on_a_variable() {
+    let output = leaderrun().arg("--lease").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("'--lease <DURATION>'") && !said.contains("LEADERRUN_LEASE"), "{said}");
+    let scratch = TempDir::new().unwrap();
+    let file = scratch.path().join("config");
+    for (text, words) in [
+        ("store = ''", "store in the configuration file is empty"),
+        ("verbose = 300", "verbose: write how much more to log: 0, 1 or 2"),
+    ] {
+        fs::write(&file, text).unwrap();
+        run(&["--config", file.to_str().unwrap()], "shard").refused(64, words);
+    }
+}
+
+#[test]
+fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let long = "x".repeat(100_000);
+    for (words, part) in [
+        (&["status", "\u{1b}[31mX"][..], "'\\u{1b}[31mX'"),
+        (&["status", &long], "xxx...' for "),
+        (&["--request-timeout", "-1", "list"], "'-1' for '--request-timeout <DURATION>': write a duration"),
+        (&["release", "shard", "--term", "x"], "write a whole number"),
+        (&["release", "shard", "--term", "-1"], "--term takes no negative number"),
+        (&["pause", "--prefix", ""], "the prefix is empty: it would pause every shard; name one"),
+        (&["resume", "--prefix="], "the prefix is empty: it would resume every shard; name one"),
+    ] {
+        let output = leaderctl().args(["--store", &store]).args(words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        assert!(said.contains(part) && said.len() < 500 && said.lines().count() == 1, "{said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
     }
 }
 
@@ -218,7 +331,7 @@ fn a_store_url_is_taken_from_the_command_line_a_file_or_the_environment_in_this_
     let ways: [(&str, &[&str], &[&str]); 5] = [
         ("from-flag", &["--store"], &["LEADERRUN_STORE", "LEADERRUN_STORE_FILE"]),
         ("from-flag-file", &["--store-file", &by_flag], &["LEADERRUN_STORE", "LEADERRUN_STORE_FILE"]),
-        ("from-variable", &[], &["LEADERRUN_STORE", "LEADERRUN_STORE_FILE"]),
+        ("from-variable", &[], &["LEADERRUN_STORE"]),
         ("from-variable-file", &[], &["LEADERRUN_STORE_FILE"]),
         ("from-credential", &[], &[]),
     ];
@@ -247,9 +360,13 @@ fn a_store_file_that_holds_no_url_is_a_usage_error() {
     let path = scratch.path().join("store");
     let flags = ["--store-file", path.to_str().unwrap()];
     run(&flags, "shard").refused(64, "cannot be read: no such file or directory (see");
-    for (text, words) in
-        [("", "one line"), ("\n\n", "one line"), ("file:/a\nfile:/b\n", "one line"), ("hunter2", "no scheme")]
-    {
+    for (text, words) in [
+        ("", "one line"),
+        ("\n\n", "one line"),
+        ("file:/a\nfile:/b\n", "one line"),
+        ("hunter2", "no scheme"),
+        ("file:/a \n", "begins or ends with a blank"),
+    ] {
         fs::write(&path, text).unwrap();
         let ran = run(&flags, "shard");
         assert!(!ran.refused(64, words).stderr.contains("hunter2"), "{}", ran.stderr);

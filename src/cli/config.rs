@@ -32,6 +32,8 @@ pub const DEFAULT: &str = "/etc/leaderrun.toml";
 const LARGEST: u64 = 1 << 20;
 /// The option that names the file, and cannot be in it.
 const OPTION: &str = "config";
+/// What to write for `verbose`, which is also a number in its variable.
+pub const VERBOSITY: &str = "write how much more to log: 0, 1 or 2";
 /// The table of the tables for single shards.
 const SHARDS: &str = "shard";
 /// Keys that a single shard cannot have: leaderctl must use the same store as leaderrun.
@@ -257,7 +259,7 @@ fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
 fn checked(arg: &Arg, text: String) -> Result<String, String> {
     match arg.get_action() {
         ArgAction::SetTrue => return Ok(text),
-        ArgAction::Count => return text.parse::<u8>().map(|_| text).map_err(|error| error.to_string()),
+        ArgAction::Count => return text.parse::<u8>().map(|_| text).map_err(|_| VERBOSITY.to_owned()),
         _ => {}
     }
     let alone = arg.clone().env(None::<&str>).default_value(None::<&str>);

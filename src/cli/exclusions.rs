@@ -18,8 +18,6 @@ pub struct Exclusion {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
-    /// A mistake on one command line. Elsewhere the first counts.
-    OnOneLine,
     /// A mistake if both come from the same place.
     AtOnePlace,
     /// A mistake unless the first is nearer to the command line. The first makes COMMAND a job, and settings for
@@ -28,7 +26,7 @@ enum Mistake {
     /// Always a mistake.
     Always,
 }
-use Mistake::{Always, AtOnePlace, OnOneLine, UnlessNearer};
+use Mistake::{Always, AtOnePlace, UnlessNearer};
 
 const ONE: &str = "use one of them";
 const RETRY: &str = "use --retry-failed to repeat a job";
@@ -37,9 +35,9 @@ const RUNS_ONCE: &str = "a job runs once, whichever candidate leads";
 
 /// Every pair. A pair does not apply if an earlier one has overruled one of its options.
 pub const ALL: [Exclusion; 11] = [
-    Exclusion { one: "store", other: "store-file", mistake: OnOneLine, advice: ONE },
-    Exclusion { one: "no-wait", other: "wait", mistake: OnOneLine, advice: ONE },
-    Exclusion { one: "quiet", other: "verbose", mistake: OnOneLine, advice: ONE },
+    Exclusion { one: "store", other: "store-file", mistake: AtOnePlace, advice: ONE },
+    Exclusion { one: "no-wait", other: "wait", mistake: AtOnePlace, advice: ONE },
+    Exclusion { one: "quiet", other: "verbose", mistake: AtOnePlace, advice: ONE },
     Exclusion { one: "every", other: "once", mistake: AtOnePlace, advice: ONE },
     Exclusion { one: "every", other: "restart", mistake: UnlessNearer, advice: RETRY },
     Exclusion { one: "once", other: "restart", mistake: UnlessNearer, advice: RETRY },
@@ -81,13 +79,12 @@ impl Overruled {
             let source = |name| if overruled.has(name) { None } else { source_of(matches, name) };
             let (Some(of_one), Some(of_other)) = (source(one), source(other)) else { continue };
             let is_mistake = match mistake {
-                OnOneLine => of_one == of_other && of_one == ValueSource::CommandLine,
                 AtOnePlace => of_one == of_other,
                 UnlessNearer => of_one <= of_other,
                 Always => true,
             };
             if is_mistake {
-                return Err(exclusion.message(&shown(one, of_one), &shown(other, of_other)));
+                return Err(exclusion.message(&as_given(one, of_one), &as_given(other, of_other)));
             }
             overruled.0.push(if of_other > of_one { one } else { other });
         }
@@ -120,7 +117,8 @@ fn source_of(matches: &ArgMatches, name: &str) -> Option<ValueSource> {
 }
 
 /// The option's name as it was given.
-fn shown(name: &str, source: ValueSource) -> String {
+#[must_use]
+pub fn as_given(name: &str, source: ValueSource) -> String {
     match source {
         ValueSource::EnvVariable => format!("LEADERRUN_{}", name.replace('-', "_").to_uppercase()),
         ValueSource::DefaultValue => format!("{name} in the configuration file"),

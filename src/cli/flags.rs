@@ -4,7 +4,7 @@
 //! `ps` would show it, and a password in an option that messages or `leaderctl status` would show is refused.
 
 use super::config::Settings;
-use super::exclusions::Overruled;
+use super::exclusions::{self, Overruled};
 use super::mistakes;
 use super::start::Failure;
 use super::version;
@@ -111,7 +111,7 @@ impl StoreFlags {
         };
         match url {
             Some(url) if url.is_empty() => {
-                let named = if by_url == given { "--store" } else { "LEADERRUN_STORE" };
+                let named = exclusions::as_given("store", by_url.unwrap_or(ValueSource::CommandLine));
                 Err(format!("{named} is empty: use one of {SCHEMES}"))
             }
             Some(url) => Ok(NamedStore { location: Location::from_url(&url)?, url: Some(Secret::from(url)) }),
@@ -191,8 +191,9 @@ fn read_url(path: &Path) -> Result<String, String> {
         Ok(about)
     });
     let about = read.map_err(|error| format!("the store file {shown} cannot be read: {}", in_words(&error)))?;
-    let url = text.trim();
-    if url.is_empty() || url.lines().count() != 1 {
+    // Most editors end a file with a line break. Blanks are refused, as they are everywhere else.
+    let url = text.trim_matches(['\n', '\r']);
+    if url.trim().is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {shown} must hold one line with a store URL"));
     }
     refuse_readable_by_all("the URL", url, &about).map_err(|why| format!("{shown}: {why}"))?;
@@ -257,6 +258,9 @@ pub fn usage(program: &str, message: &str) -> ExitCode {
     ExitCode::from(exit::USAGE)
 }
 
+/// The shortest duration but none at all. Messages show shorter ones as none.
+const SHORTEST_DURATION: Duration = Duration::from_millis(1);
+
 /// A duration as humantime reads it, or a bare number of seconds with or without a fraction.
 ///
 /// # Errors
@@ -271,8 +275,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     } else {
         Some(text).filter(|_| short).and_then(|text| humantime::parse_duration(text).ok())
     };
-    read.filter(|&read| read <= LONGEST_DURATION)
-        .ok_or_else(|| "write a duration such as 15s, 1m30s or 500ms, or a number of seconds".to_owned())
+    match read.filter(|&read| read <= LONGEST_DURATION) {
+        Some(read) if !read.is_zero() && read < SHORTEST_DURATION => {
+            Err("write 1ms or more, such as 15s, 1m30s or 500ms".to_owned())
+        }
+        Some(read) => Ok(read),
+        None => Err("write a duration such as 15s, 1m30s or 500ms, or a number of seconds".to_owned()),
+    }
 }
 
 /// Whether the value of the option `word` is the next word.
@@ -303,6 +312,9 @@ mod tests {
         for (text, millis) in [("15s", 15_000), ("1m30s", 90_000), ("500ms", 500), ("2", 2000), ("0.25", 250), ("0", 0)]
         {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for short in ["1us", "999us", "1ns", "0.0009"] {
+            assert!(duration(short).unwrap_err().starts_with("write 1ms or more"), "{short}");
         }
         assert_eq!(duration("584542046090y 500ms 18446744073709551615.5s").ok(), None);
         for bad in ["", "-1", "1e3", "abc", ".", "1.5.2", "99999999999999999999999", "5 parsecs", "nan", "inf"] {

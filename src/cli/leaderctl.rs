@@ -84,7 +84,7 @@ pub struct Flags {
 
     /// Limit for one request to the store
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", default_value = "5s",
-          value_parser = flags::duration, global = true, help_heading = COMMON)]
+          value_parser = flags::duration, allow_hyphen_values = true, global = true, help_heading = COMMON)]
     request_timeout: Duration,
 
     #[command(subcommand)]
@@ -191,7 +191,9 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             meant(step_down.check())?.ask(async |store, patience| step_down.order(&*store, patience).await)
         }
         Verb::Pause(pause) => meant(pause.check())?.ask(async |store, patience| pause.order(&*store, patience).await),
-        Verb::Resume(resume) => meant(Ok(()))?.ask(async |store, patience| resume.order(&*store, patience).await),
+        Verb::Resume(resume) => {
+            meant(resume.check())?.ask(async |store, patience| resume.order(&*store, patience).await)
+        }
         Verb::Release(release) => meant(Ok(()))?.ask(async |store, patience| release.order(&*store, patience).await),
         Verb::Forget(forget) => {
             meant(forget.check())?.ask(async |store, patience| forget.order(&*store, patience).await)

@@ -67,6 +67,9 @@ pub fn main() -> ExitCode {
 
 fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     log::choose(flags.observability.log_format);
+    if options::lacks_shard(std::env::args_os()) {
+        return Err(Failure::Usage(format!("no SHARD before '--': write {}", options::FORM)));
+    }
     flags.settle(matches).map_err(Failure::Usage)?;
     let job = flags.job(matches).map_err(Failure::Usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;

@@ -3,10 +3,16 @@
 //! The hazard: clap names the option even if the value came from its variable, so people would look for a mistake in a
 //! command line that has none. And clap repeats every word, including a URL in the wrong place, with its password.
 
+use super::flags::takes_next;
 use crate::text::{HIDDEN, looks_secret};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
+use std::error::Error as _;
 use std::ffi::OsString;
+use std::num::ParseIntError;
+
+/// The most characters of a word that are repeated.
+const MOST_SHOWN: usize = 100;
 
 /// The line about `error` in `words`, the first of which is the program's name.
 pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> String {
@@ -21,10 +27,10 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
     match (error.kind(), said(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(word)) if word.starts_with('-') => {
             let known = nearest(ContextKind::SuggestedArg);
-            if looks_secret(&word) {
-                format!("unknown option {HIDDEN}{known}")
-            } else {
-                format!("unknown option {}{known}", on_one_line(&word))
+            match before(&command, words, &word) {
+                _ if looks_secret(&word) => format!("unknown option {HIDDEN}{known}"),
+                Some(option) => format!("{option} takes no negative number, such as {}", shown(&word)),
+                None => format!("unknown option {}{known}", shown(&word)),
             }
         }
         (ErrorKind::UnknownArgument, Some(word)) => format!("unexpected argument {}", quoted(&word)),
@@ -45,16 +51,35 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
         }
         (_, argument) => {
             let value = said(ContextKind::InvalidValue).unwrap_or_default();
-            let mut text = clap_says(error);
-            if looks_secret(&value) {
-                let shown = on_one_line(&value);
-                text = text.replace(&format!("'{shown}'"), HIDDEN).replace(&shown, HIDDEN);
-            }
-            match argument.and_then(|argument| find(&command, &argument)?.get_env().map(|name| (argument, name))) {
-                Some((argument, name)) if !is_among(words, &value) => {
-                    text.replacen(&format!("'{argument}'"), &name.to_string_lossy(), 1)
+            let argument = argument.unwrap_or_default();
+            let variable = find(&command, &argument)
+                .filter(|found| !is_given(&command, found, words))
+                .and_then(|found| Some(found.get_env()?.to_string_lossy().into_owned()));
+            let place = variable.unwrap_or_else(|| format!("'{argument}'"));
+            match (error.source(), said(ContextKind::ValidValue)) {
+                (Some(why), _) => {
+                    let numeric = why.is::<ParseIntError>();
+                    let why = if numeric { "write a whole number".to_owned() } else { on_one_line(&why.to_string()) };
+                    let why = if looks_secret(&value) { why.replace(&on_one_line(&value), HIDDEN) } else { why };
+                    format!("invalid value {} for {place}: {why}", quoted(&value))
                 }
-                _ => text,
+                (None, Some(known)) if !value.is_empty() => {
+                    let similar =
+                        said(ContextKind::SuggestedValue).map(|known| format!("; a similar value exists: '{known}'"));
+                    let similar = similar.unwrap_or_default();
+                    format!("invalid value {} for {place} [possible values: {known}]{similar}", quoted(&value))
+                }
+                // Clap leaves out what a terminal would obey, so the value is not found in its text.
+                _ if value.contains(char::is_control) => format!("invalid value {} for {place}", quoted(&value)),
+                _ => {
+                    let (text, repeated) = (clap_says(error), on_one_line(&value));
+                    let text = if looks_secret(&value) || repeated.chars().count() > MOST_SHOWN {
+                        text.replace(&format!("'{repeated}'"), &quoted(&value)).replace(&repeated, &quoted(&value))
+                    } else {
+                        text
+                    };
+                    text.replacen(&format!("'{argument}'"), &place, 1)
+                }
             }
         }
     }
@@ -68,12 +93,27 @@ fn clap_says(error: &Error) -> String {
     on_one_line(text).trim_start_matches("error: ").replace(" tip: ", "; ")
 }
 
+/// Without line breaks, and with escapes for other characters that a terminal would obey.
 fn on_one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut shown = String::with_capacity(line.len());
+    for c in line.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// The beginning of a word, which people know.
+fn shown(word: &str) -> String {
+    let line = on_one_line(word);
+    match line.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
 }
 
 fn quoted(word: &str) -> String {
-    if looks_secret(word) { HIDDEN.to_owned() } else { format!("'{}'", on_one_line(word)) }
+    if looks_secret(word) { HIDDEN.to_owned() } else { format!("'{}'", shown(word)) }
 }
 
 fn verbs(command: &Command) -> String {
@@ -87,19 +127,87 @@ fn find<'a>(command: &'a Command, shown: &str) -> Option<&'a Arg> {
     own.or_else(|| command.get_subcommands().find_map(|verb| find(verb, shown)))
 }
 
-/// Whether a value is a word, or follows `--option=` or `-o`. One that is also in a variable may be taken for either.
-fn is_among(words: &[OsString], value: &str) -> bool {
-    words.iter().skip(1).map(|word| word.to_string_lossy()).any(|word| {
-        word == value
-            || word
-                .strip_suffix(value)
-                .is_some_and(|option| option.ends_with('=') || option.len() == 2 && !value.is_empty())
-    })
+/// Whether the option is on the command line. Then its variable was not read.
+fn is_given(command: &Command, option: &Arg, words: &[OsString]) -> bool {
+    let names = || option.get_all_aliases().unwrap_or_default().into_iter().chain(option.get_long());
+    let takes = |letter: char| {
+        let has = |arg: &Arg| arg.get_short() == Some(letter) && arg.get_action().takes_values();
+        command.get_arguments().any(has)
+    };
+    let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        if let Some(long) = word.strip_prefix("--") {
+            if long.is_empty() {
+                return false;
+            }
+            if names().any(|name| long.split('=').next() == Some(name)) {
+                return true;
+            }
+        } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            // Behind a letter that takes a value, the word has nothing but the value.
+            let end = letters
+                .char_indices()
+                .find(|&(_, letter)| takes(letter))
+                .map_or(letters.len(), |(at, letter)| at + letter.len_utf8());
+            if letters[..end].chars().any(|letter| option.get_short() == Some(letter)) {
+                return true;
+            }
+        } else if !command.has_subcommands() {
+            // What follows SHARD is COMMAND's.
+            return false;
+        }
+        if takes_next(command, &word) {
+            words.next();
+        }
+    }
+    false
+}
+
+/// The option before a negative number, if it takes a value.
+fn before<'a>(command: &Command, words: &'a [OsString], word: &str) -> Option<&'a str> {
+    word.strip_prefix('-').filter(|number| number.starts_with(|c: char| c.is_ascii_digit()))?;
+    let at = words.iter().rposition(|other| other == word)?;
+    let option = words.get(at.checked_sub(1)?)?.to_str()?;
+    let takes = |command: &Command| takes_next(command, option);
+    (option.starts_with('-') && (takes(command) || command.get_subcommands().any(takes))).then_some(option)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of(command: &Command, line: &[&str]) -> String {
+        let words: Vec<OsString> = line.iter().map(OsString::from).collect();
+        let error = command.clone().try_get_matches_from(&words).expect_err("it is wrong");
+        told(&error, command.clone(), &words)
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped_and_what_is_long_is_cut() {
+        let number = Arg::new("number").long("number").value_parser(clap::value_parser!(u8));
+        let kind = Arg::new("kind").long("kind").value_parser(["one", "two"]);
+        let command = Command::new("it").arg(number).arg(kind).subcommand(Command::new("list").arg(Arg::new("shard")));
+        let (esc, long) = ("\u{1b}[31mX", "x".repeat(100_000));
+        for word in [esc, &long] {
+            let (option, of_list) = (format!("--{word}"), format!("--list={word}"));
+            let lines: [&[&str]; 6] = [
+                &["it", word],
+                &["it", "list", "shard", word],
+                &["it", &option],
+                &["it", "--number", word],
+                &["it", "--kind", word],
+                &["it", "list", &of_list],
+            ];
+            for line in lines {
+                let told = of(&command, line);
+                assert!(!told.contains('\u{1b}') && told.len() < 400, "{told}");
+            }
+        }
+        assert!(of(&command, &["it", "--number", esc]).starts_with("invalid value '\\u{1b}[31mX' for"));
+        assert!(of(&command, &["it", "--number", "x"]).ends_with(": write a whole number"));
+        assert_eq!(of(&command, &["it", "--number", "-1"]), "--number takes no negative number, such as -1");
+        assert_eq!(of(&command, &["it", "-1"]), "unknown option -1");
+    }
 
     #[test]
     fn no_mistake_repeats_a_password() {
@@ -118,9 +226,7 @@ mod tests {
             &["it", "list", "--list", url],
         ];
         for line in lines {
-            let words: Vec<OsString> = line.iter().map(OsString::from).collect();
-            let error = command.clone().try_get_matches_from(&words).expect_err("it is wrong");
-            let told = told(&error, command.clone(), &words);
+            let told = of(&command, line);
             assert!(!told.contains("Kiwi7Qx") && !told.contains('\n'), "{line:?}: {told}");
         }
     }

@@ -29,6 +29,8 @@ const DRIFT_PARTS: u32 = 100;
 const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Waiting longer for one answer does not help: another attempt on another connection is more likely to succeed.
 const MOST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// With a shorter interval, a candidate would keep the store busy with itself.
+const LEAST_RENEW: Duration = Duration::from_millis(10);
 const LEAST_RETRY: Duration = Duration::from_millis(10);
 const MOST_RETRY: Duration = Duration::from_hours(1);
 /// After a crash nobody leads for one lease, so a longer one is a mistake in the unit.
@@ -172,6 +174,10 @@ impl Timing {
         }
         if renew_interval.is_zero() {
             return Err("--renew 0s would never stop renewing: try a third of the lease".to_owned());
+        }
+        if renew_interval < LEAST_RENEW {
+            let (asked, least) = (show(renew_interval), show(LEAST_RENEW));
+            return Err(format!("--renew {asked} would renew too often: use {least} or more"));
         }
         if !(LEAST_RETRY..=MOST_RETRY).contains(&retry_interval) {
             let (least, most) = (show(LEAST_RETRY), show(MOST_RETRY));
@@ -347,6 +353,15 @@ mod tests {
         let asked = TimingRequest { lease: seconds(6), ..TimingRequest::default() };
         let refusal = Timing::new(asked).unwrap_err();
         assert!(refusal.contains("renew 5s") && refusal.contains("lease of 6s"), "{refusal}");
+    }
+
+    #[test]
+    fn renewals_do_not_follow_each_other_without_a_pause() {
+        let of = |millis| {
+            Timing::new(TimingRequest { renew_interval: Duration::from_millis(millis), ..of_lease(seconds(15)) })
+        };
+        assert!(of(9).unwrap_err().contains("--renew 9ms would renew too often: use 10ms or more"));
+        assert!(of(10).is_ok());
     }
 
     #[test]

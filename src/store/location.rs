@@ -88,12 +88,20 @@ impl Location {
     /// # Errors
     /// One line that says what is wrong with the URL.
     pub fn from_url(url: &str) -> Result<Self, String> {
+        // A blank would be part of a name at the end of the URL, and so name another store than the same URL without it.
+        if !url.is_empty() && url.trim() != url {
+            return Err("the store URL begins or ends with a blank or a line break: remove it".to_owned());
+        }
         if let Some(meant) = meant_by_a_path_or_address(url) {
             return Err(format!("the store URL has no scheme: did you mean {meant}?"));
         }
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(format!("the store URL has no scheme: use one of {SCHEMES}"));
         };
+        if scheme != "file" && rest.contains(char::is_whitespace) {
+            let blank = "has a blank in it: remove it, or write %20 for one in a name or a password";
+            return Err(format!("the store URL {blank}"));
+        }
         match scheme {
             "file" => file(rest),
             #[cfg(feature = "dynamodb")]
@@ -265,6 +273,21 @@ fn file(rest: &str) -> Result<Location, String> {
     // The user may have written the URL of another store behind this scheme. Then no message may repeat it.
     if text::looks_secret(path) {
         return Err("the directory of file: looks like a URL with a password: write file:/DIR".to_owned());
+    }
+    if path.trim() != path {
+        return Err("the directory of file: begins or ends with a blank: remove it".to_owned());
+    }
+    // As in the URLs of other stores. A directory of such a name would be another store than the one that was meant.
+    if let Some(at) = path.find(['?', '#']) {
+        let what = if path[at..].starts_with('?') { "options" } else { "fragment" };
+        let harmless = |c: char| c.is_ascii_alphanumeric() || "?#=&._-".contains(c);
+        let is_shown = path.starts_with('/') && path.len() - at <= 40 && path[at..].chars().all(harmless);
+        let shown = if is_shown { &path[at..] } else { &path[at..=at] };
+        let behind = if is_shown { "" } else { " and what follows" };
+        return Err(format!("file: takes no {what}: leave out '{shown}'{behind}"));
+    }
+    if path.as_bytes().windows(3).any(|part| part[0] == b'%' && part[1..].iter().all(u8::is_ascii_hexdigit)) {
+        return Err("file: takes no percent-encoding: write the character that is meant instead of %XX".to_owned());
     }
     // Cron, systemd and shells run the same line in different directories: each would have leases of its own.
     if !path.starts_with('/') {

@@ -3,6 +3,7 @@
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats more of a URL
 //! than its scheme, the names of options, and the parts that were shown to be harmless. A [`Secret`] does not print.
 
+use crate::text;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -105,6 +106,9 @@ impl StoreUrl {
             hosts.split(',').map(|host| read_host(scheme, host)).collect::<Result<_, _>>()?
         };
         let path = decoded(scheme, "the path", path)?;
+        if path.trim() != path {
+            return Err(format!("the path in {scheme}:// begins or ends with a blank: remove it"));
+        }
         Ok(Self { scheme, user, password, hosts, path, options: query_options(query, scheme, known)? })
     }
 
@@ -192,8 +196,23 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
     if name.is_empty() || !well_named {
         return Err(wrong());
     }
-    let port = port.map(|port| port.parse::<u16>().ok().filter(|&port| port != 0).ok_or_else(wrong)).transpose()?;
+    let port = port.map(|port| read_port(scheme, port)).transpose()?;
     Ok(Host { name: name.to_owned(), port })
+}
+
+/// Reads the number of a port.
+///
+/// # Errors
+/// One line that says which numbers there are.
+pub fn read_port(scheme: &str, text: &str) -> Result<u16, String> {
+    let read = text.parse::<u16>().ok().filter(|&port| port != 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
+    read.ok_or_else(|| {
+        // Anything else may be a password whose host was left out.
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let is_number = (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let shown = if is_number { format!("the port {text}") } else { "a port".to_owned() };
+        format!("{shown} of {scheme}:// is not a number from 1 to 65535: write {scheme}://HOST:PORT")
+    })
 }
 
 /// Reads `a=b&c=d`. Each key occurs at most once, is known, and has a value.
@@ -207,16 +226,14 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if !known.contains(&&*key) {
             // A part without a value, or that is not a word, may belong to a password that was not encoded.
-            let word = key.len() <= 30 && key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-            let option = if word && !value.is_empty() && !beside_a_secret {
-                format!("the option {key}")
-            } else {
-                "an option".to_owned()
-            };
-            return Err(if known.is_empty() {
-                format!("{scheme}:// does not know {option}: it takes none")
-            } else {
-                format!("{scheme}:// does not know {option}: it takes {}", known.join(", "))
+            let word = key.len() <= 30 && key.bytes().all(|byte| byte.is_ascii_alphabetic() || b"_-".contains(&byte));
+            let is_named = word && !value.is_empty() && !beside_a_secret;
+            let option = if is_named { format!("the option {key}") } else { "an option".to_owned() };
+            let meant = text::nearest(&key, known.iter().copied()).filter(|_| is_named);
+            return Err(match meant {
+                Some(meant) => format!("{scheme}:// does not know {option}: did you mean {meant}?"),
+                None if known.is_empty() => format!("{scheme}:// does not know {option}: it takes none"),
+                None => format!("{scheme}:// does not know {option}: it takes {}", known.join(", ")),
             });
         }
         if value.is_empty() {
@@ -225,8 +242,12 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
         if value.chars().any(char::is_control) {
             return Err(format!("the option {key} of {scheme}:// has a control character in it"));
         }
+        // Also written as a '+' or as %20. A password may have one.
+        if value.trim() != value && !key.contains("password") {
+            return Err(format!("the option {key} of {scheme}:// begins or ends with a blank: remove it"));
+        }
         if options.insert(key.clone().into_owned(), value.into_owned()).is_some() {
-            return Err(format!("the option {key} of {scheme}:// stands there twice"));
+            return Err(format!("the option {key} of {scheme}:// is given twice"));
         }
     }
     Ok(options)
@@ -321,6 +342,27 @@ mod tests {
         let mut read = StoreUrl::read("redis", "//h?cert=c&x=y", &["cert", "key", "ca", "x"]).unwrap();
         assert!(read.take_tls_files().is_err());
         assert!(read.take_number::<u32>("x").is_err());
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_what_was_probably_meant() {
+        for (url, words) in [
+            ("//h?prefx=1", "does not know the option prefx: did you mean prefix?"),
+            ("//h?ssl-mode=1", "does not know the option ssl-mode: did you mean sslmode?"),
+            ("//h?some-zone=1", "does not know the option some-zone: it takes prefix, sslmode"),
+            ("//h?prefix=1&prefix=2", "the option prefix of redis:// is given twice"),
+            ("//h:0", "the port 0 of redis:// is not a number from 1 to 65535"),
+            ("//h:70000", "the port 70000 of redis:// is not a number from 1 to 65535"),
+            ("//h:-1", "the port -1 of redis:// is not a number from 1 to 65535"),
+            ("//h:x", "a port of redis:// is not a number from 1 to 65535"),
+            ("//[::1]:+7", "a port of redis:// is not"),
+            ("//h?prefix=x%20", "the option prefix of redis:// begins or ends with a blank"),
+            ("//h?prefix=+x", "the option prefix of redis:// begins or ends with a blank"),
+            ("//h/lr%20", "the path in redis:// begins or ends with a blank"),
+        ] {
+            let message = StoreUrl::read("redis", url, &["prefix", "sslmode"]).unwrap_err();
+            assert!(message.contains(words), "{url}: {message}");
+        }
     }
 
     #[test]

@@ -30,6 +30,16 @@ struct Targets {
 }
 
 impl Targets {
+    /// Refuses a prefix that is empty, most likely an unset variable.
+    fn check(&self, does: &str) -> Result<(), String> {
+        match &self.prefix {
+            Some(prefix) if prefix.as_str().is_empty() => {
+                Err(format!("the prefix is empty: it would {does} every shard; name one"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// The shards in order. A pause of all slots belongs to the shard that has them, which may never be led itself.
     async fn find(&self, store: &dyn Store, patience: Duration) -> Result<Vec<Shard>, StoreError> {
         let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
@@ -122,6 +132,7 @@ impl PauseFlags {
     /// # Errors
     /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
+        self.targets.check("pause")?;
         match self.lasts {
             Some(lasts) if lasts < Duration::from_secs(1) => Err("--for must be at least 1s".to_owned()),
             Some(_) | None => Ok(()),
@@ -227,6 +238,12 @@ impl PauseFlags {
 }
 
 impl ResumeFlags {
+    /// # Errors
+    /// One line that says what is wrong with the flags.
+    pub fn check(&self) -> Result<(), String> {
+        self.targets.check("resume")
+    }
+
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let shards = self.targets.find(store, patience).await?;
         let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);

@@ -5,7 +5,7 @@
 
 mod values;
 
-use super::super::exclusions::Overruled;
+use super::super::exclusions::{self, Overruled};
 use super::super::flags::{self, NamedStore};
 use super::super::slots;
 use super::PROGRAM;
@@ -26,13 +26,16 @@ use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, Parser, ValueEnum};
 use nix::sys::signal::Signal;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use values::{every, hook, kept, metrics_file, owner, relinquish, signal, status, times};
+use values::{every, hook, kept, metrics_file, owner, relinquish, signal, status, times, verbosity};
+
+/// The words of a command line, for messages.
+pub(super) const FORM: &str = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]";
 
 /// Run COMMAND on exactly one of many hosts: the one that holds the lease on SHARD
 #[derive(Debug, Parser)]
@@ -130,7 +133,7 @@ struct Jobs {
 pub(super) struct Stopping {
     /// The signal that asks COMMAND to stop
     #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
-          value_parser = signal)]
+          value_parser = signal, allow_hyphen_values = true)]
     pub(super) signal: Signal,
 
     /// Time until SIGKILL [default: 3s, up to lease/5]
@@ -270,7 +273,7 @@ pub(super) struct Observability {
     pub(super) log_format: Format,
 
     /// Log more; give it twice for still more
-    #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count)]
+    #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count, value_parser = verbosity)]
     pub(super) verbose: u8,
 
     /// Log only errors
@@ -385,7 +388,7 @@ impl Flags {
         // First, because this hides a URL on the command line.
         let store = self.store.named(matches);
         let mut operands = self.operands.iter().cloned();
-        let shard = operands.next().ok_or("no SHARD: write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]")?;
+        let shard = operands.next().ok_or_else(|| format!("no SHARD: write {FORM}"))?;
         let shard = shard.to_str().ok_or("the shard is not UTF-8: use letters, digits and . _ - / :")?;
         let shard = Shard::from_str(shard)?;
         let mut words: Vec<OsString> = operands.collect();
@@ -393,22 +396,25 @@ impl Flags {
         if separated {
             words.remove(0);
         }
+        let source = matches.value_source("command").unwrap_or(ValueSource::CommandLine);
+        let on_line = self.command.is_some() && source == ValueSource::CommandLine;
+        if on_line && !words.is_empty() {
+            return Err("-c STRING and COMMAND exclude each other: use one of them".to_owned());
+        }
         // As flock(1) is used: SHARD -c STRING.
         let trailing = !separated && words.len() == 2 && words[0] == "-c";
-        match (&self.command, trailing) {
-            (Some(_), _) if !words.is_empty() => {
-                return Err("-c STRING and COMMAND exclude each other: use one of them".to_owned());
+        // What the command line names overrules a variable and the file.
+        let string = if trailing { words.pop() } else { self.command.clone().filter(|_| words.is_empty()) };
+        match string {
+            Some(string) if is_blank(&string) => {
+                let named = if on_line || trailing { "-c".to_owned() } else { exclusions::as_given("command", source) };
+                return Err(format!("{named} is empty: write what to run"));
             }
-            (Some(string), _) => words = through_shell(string.clone()),
-            (None, true) => words = through_shell(words.remove(1)),
-            (None, false) if self.timing.explain && words.is_empty() => words = through_shell(OsString::new()),
-            (None, false) if words.is_empty() => {
-                return Err(format!(
-                    "no COMMAND after SHARD \"{shard}\": write leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]"
-                ));
-            }
-            (None, false) if words[0].is_empty() => return Err("COMMAND is empty: write what to run".to_owned()),
-            (None, false) => {}
+            Some(string) => words = through_shell(string),
+            None if self.timing.explain && words.is_empty() => words = through_shell(OsString::new()),
+            None if words.is_empty() => return Err(format!("no COMMAND after SHARD \"{shard}\": write {FORM}")),
+            None if words[0].is_empty() => return Err("COMMAND is empty: write what to run".to_owned()),
+            None => {}
         }
         if self.stopping.max_run.is_some_and(|most| most.is_zero()) {
             return Err("--max-run 0s leaves COMMAND no time to run: use a longer one".to_owned());
@@ -416,7 +422,7 @@ impl Flags {
         if let Some(slots) = self.advanced.slots {
             slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location))?;
         }
-        let empty = |string: &Option<OsString>| string.as_ref().is_some_and(|string| string.is_empty());
+        let empty = |string: &Option<OsString>| string.as_deref().is_some_and(is_blank);
         if empty(&self.hooks.standby) {
             return Err("--standby is empty: write a command for the shell, or leave the option out".to_owned());
         }
@@ -567,6 +573,27 @@ pub(super) fn log_format_in(words: impl IntoIterator<Item = OsString>) -> Format
         }
     }
     named.and_then(|name| Format::from_str(&name, false).ok()).unwrap_or(Format::Text)
+}
+
+/// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would be
+/// taken for it. `words` are valid options.
+pub(super) fn lacks_shard(words: impl IntoIterator<Item = OsString>) -> bool {
+    let command = Flags::command();
+    let mut words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = words.next().filter(|word| word.starts_with('-') && word != "-") {
+        if word == "--" {
+            return true;
+        }
+        if flags::takes_next(&command, &word) {
+            words.next();
+        }
+    }
+    false
+}
+
+/// Whether a shell would do nothing, and succeed.
+fn is_blank(string: &OsStr) -> bool {
+    string.to_string_lossy().trim().is_empty()
 }
 
 fn through_shell(string: OsString) -> Vec<OsString> {

@@ -43,6 +43,14 @@ impl Address {
                 return Err(format!("{scheme}:// has a password without a user: write {scheme}://USER:PASSWORD@HOST"));
             }
         };
+        // Two slashes are rather a slip than a name, and another prefix is another election.
+        let path = rest.split('?').next().and_then(|rest| rest.get(2..)?.split_once('/')).map_or("", |(_, path)| path);
+        if path.starts_with('/') || path.contains("//") {
+            return Err(format!(
+                "the prefix in {scheme}:// has an empty part: write one '/' between two parts, and %2F for one that \
+                 begins the prefix"
+            ));
+        }
         let prefix = match url.path.trim_end_matches('/') {
             "" if url.path.is_empty() => DEFAULT_PREFIX.to_owned(),
             "" => return Err(format!("the prefix in {scheme}:// is empty: write {scheme}://HOST/PREFIX")),
@@ -68,7 +76,8 @@ mod tests {
         let plain = Address::read("etcd", "//h").unwrap();
         assert_eq!((plain.prefix.as_str(), plain.user, plain.tls), (DEFAULT_PREFIX, None, None));
         // A prefix may be written like a path.
-        assert_eq!(Address::read("etcd", "//h//services/locks").unwrap().prefix, "/services/locks");
+        assert_eq!(Address::read("etcd", "//h/%2Fservices/locks").unwrap().prefix, "/services/locks");
+        assert_eq!(Address::read("etcd", "//h/lr/").unwrap().prefix, "lr");
     }
 
     #[test]
@@ -80,6 +89,10 @@ mod tests {
             "//u:@h",
             "//:hunter2@h",
             "//u:hunter2@h//",
+            "//u:hunter2@h//lr",
+            "//u:hunter2@h/a//lr",
+            "//u:hunter2@h/lr//",
+            "//u:hunter2@h/lr%20",
             "//u:hunter2@h?ca=/x",
             "//u:hunter2@h?zone=1",
             "//u:hunter2@h?cert=/x",

@@ -11,6 +11,44 @@ fn a_directory_may_be_written_in_three_ways() {
 }
 
 #[test]
+fn a_slip_in_a_url_does_not_name_another_store() {
+    for (url, words) in [
+        ("file:/dir?x=1", "file: takes no options: leave out '?x=1'"),
+        ("file:/dir#y", "file: takes no fragment: leave out '#y'"),
+        ("file:/dir%20x", "file: takes no percent-encoding"),
+        ("file:/dir ", "begins or ends with a blank"),
+        ("file: /dir", "begins or ends with a blank"),
+        (" file:/dir", "begins or ends with a blank"),
+        ("file:/dir\n", "begins or ends with a blank or a line break"),
+        ("file:/dir\u{a0}", "begins or ends with a blank"),
+        ("dynamodb://locks ", "begins or ends with a blank"),
+        ("redis://h/0 ?prefix=x", "has a blank in it"),
+    ] {
+        let error = Location::from_url(url).unwrap_err();
+        assert!(error.contains(words), "{url:?}: {error}");
+    }
+    assert!(!Location::from_url("file:u:12?hunter2@h").unwrap_err().contains("hunter2"));
+    for url in ["file:/a b", "file:/100%", "file:/100%/x", "file:/a%zz"] {
+        assert!(Location::from_url(url).is_ok(), "{url}");
+    }
+}
+
+#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[test]
+fn a_blank_is_refused_in_the_url_of_every_store() {
+    for url in ["etcd://h/lr", "postgres://h/lr", "redis://h?prefix=x", "redis://h"] {
+        assert!(Location::from_url(url).is_ok(), "{url}");
+        for slip in [format!("{url} "), format!("{url}\t"), format!("{url}\n"), format!(" {url}")] {
+            let error = Location::from_url(&slip).unwrap_err();
+            assert!(error.contains("begins or ends with a blank"), "{slip:?}: {error}");
+        }
+    }
+    for slip in ["etcd://h/l r", "etcd://h/lr ?ca=/x", "postgres://h/lr%20", "etcd://h//lr", "etcd://h/a//lr"] {
+        assert!(Location::from_url(slip).is_err(), "{slip}");
+    }
+}
+
+#[test]
 fn a_path_or_an_address_is_answered_with_the_url_that_was_meant() {
     for (url, meant) in [
         ("/tmp/x", "file:/tmp/x"),
@@ -164,8 +202,17 @@ fn bend_urls(what: &str, seeds: &[&str]) {
                 // The scheme may be as long as the text that a user pasted.
                 let message: String = message.chars().take(1000).collect();
                 fuzz::assert_is_one_line(&message);
-                let named =
-                    ["://", "file:", "scheme", "no store is called", "endpoint=", "DynamoDB", "host=", "ca, cert"];
+                let named = [
+                    "://",
+                    "file:",
+                    "scheme",
+                    "store URL",
+                    "no store is called",
+                    "endpoint=",
+                    "DynamoDB",
+                    "host=",
+                    "ca, cert",
+                ];
                 assert!(named.iter().any(|part| message.contains(part)), "{message}");
             }
         }
@@ -175,7 +222,7 @@ fn bend_urls(what: &str, seeds: &[&str]) {
 
 #[test]
 fn a_million_file_urls_are_read_or_refused() {
-    bend_urls("file: URL", &["file:/a/b", "file:///var/lib/leaderrun", "file:a/b", "file:/a%20b/ä"]);
+    bend_urls("file: URL", &["file:/a/b", "file:///var/lib/leaderrun", "file:a/b", "file:/a b/ä"]);
 }
 
 #[cfg(feature = "dynamodb")]
@@ -258,7 +305,7 @@ fn a_million_etcd_urls_are_read_or_refused() {
         &[
             "etcds://u:p%40@one,two:7,[::1]/some/prefix/?ca=/a&cert=/b&key=/c",
             "etcd://h",
-            "etcd://h//services/locks",
+            "etcd://h/%2Fservices/locks",
             "etcd://u:p@h:1/x",
         ],
     );

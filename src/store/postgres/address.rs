@@ -3,7 +3,7 @@
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
 use crate::store::tls_mode::TlsMode;
-use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, read_port};
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
@@ -73,7 +73,7 @@ impl Address {
     pub fn read(rest: &str) -> Result<Self, String> {
         let (rest, socket) = without_socket(rest)?;
         let mut url = StoreUrl::read("postgres", &rest, &OPTIONS)?;
-        let port = url.take_number::<u16>("port")?.filter(|&port| port != 0);
+        let port = url.take("port").map(|port| read_port("postgres", &port)).transpose()?;
         let directory = url.take("host");
         let places = places(&url.hosts, socket, directory, port)?;
         if url.path.is_empty() || url.path.contains('/') {
@@ -143,9 +143,7 @@ fn without_socket(rest: &str) -> Result<(String, Option<Place>), String> {
             .to_owned()
     };
     let (directory, port) = match host.rsplit_once(':') {
-        Some((directory, port)) => {
-            (directory, Some(port.parse::<u16>().ok().filter(|&port| port != 0).ok_or_else(wrong)?))
-        }
+        Some((directory, port)) => (directory, Some(read_port("postgres", port)?)),
         None => (host, None),
     };
     let directory = percent_decode_str(directory).decode_utf8().map_err(|_| wrong())?;

@@ -1,5 +1,6 @@
 //! The values of the options of `leaderrun`. Each refusal says what to write.
 
+use crate::cli::config::VERBOSITY;
 use crate::cli::flags;
 use crate::notes::history;
 use crate::notes::jobs::Period;
@@ -13,10 +14,20 @@ use std::time::Duration;
 pub fn signal(text: &str) -> Result<Signal, String> {
     let upper = text.to_ascii_uppercase();
     let by_number = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
-    by_number
+    let read = by_number
         .or_else(|| Signal::from_str(&upper).ok())
         .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
-        .ok_or_else(|| "write a signal such as TERM, SIGINT or 15".to_owned())
+        .ok_or("write a signal such as TERM, SIGINT or 15")?;
+    // A frozen COMMAND neither ends nor reads the signal that should end it.
+    if let Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGCONT = read {
+        return Err(format!("{read} does not end a program: write one that does, such as TERM, SIGINT or 15"));
+    }
+    Ok(read)
+}
+
+/// The value of the variable; on the command line the option itself is repeated.
+pub fn verbosity(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| VERBOSITY.to_owned())
 }
 
 pub fn status(text: &str) -> Result<u8, String> {
