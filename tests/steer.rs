@@ -379,7 +379,7 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     let output = place.ask(&["history", "another"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && output.stdout.is_empty(), "{said}");
-    assert!(said.starts_with("leaderctl: another: no leadership is recorded\n"), "{said}");
+    assert_eq!(said, "leaderctl: another: no leadership is recorded\n");
     place.fleet.conclude();
 }
 
