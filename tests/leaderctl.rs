@@ -526,6 +526,21 @@ fn watch_goes_on_when_the_store_was_away() {
     assert_eq!(said().lines().count(), 1, "{}", said());
 }
 
+#[test]
+fn what_cannot_be_written_ends_a_watch_with_an_error() {
+    let place = Place::local();
+    let leader = place.lead(STEADY);
+    place.read("term");
+    for words in [&["watch", "shard"][..], &["watch"], &["watch", "--json"], &["list", "--watch"]] {
+        let full = fs::File::create("/dev/full").unwrap();
+        let output = place.ctl(words).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(71), "{words:?}: {said}");
+        assert_eq!(said, "leaderctl: cannot write to standard output: no space left on device\n", "{words:?}");
+    }
+    leader.end();
+}
+
 /// Writes down what COMMAND is told, and goes on.
 const TELLING: &str = r#"env | grep ^LEADERRUN_ > "$out/told.new"; mv "$out/told.new" "$out/told"; exec sleep 1000"#;
 

@@ -442,3 +442,18 @@ fn its_programs_are_hidden_and_refuse_to_be_started_by_hand() {
         assert_eq!(text(&output.stderr).lines().count(), 1);
     }
 }
+
+#[test]
+#[cfg(feature = "redis")]
+fn a_wait_for_a_new_store_is_announced() {
+    use std::io::{BufRead, BufReader};
+    let server = support::redis::Server::start();
+    let mut place = Place::local();
+    place.url = support::server::Server::url(&server, support::server::Server::address(&server));
+    let mut child = place.begin(&["--lease", "1h"]);
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    kill(pid_of(&child), Signal::SIGTERM).unwrap();
+    child.wait().unwrap();
+    assert!(line.starts_with("leaderctl: the first command starts in ") && line.contains("forgotten"), "{line}");
+}

@@ -379,7 +379,7 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     let output = place.ask(&["history", "another"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && output.stdout.is_empty(), "{said}");
-    assert!(said.starts_with("leaderctl: another: no leadership is recorded\n"), "{said}");
+    assert_eq!(said, "leaderctl: another: no leadership is recorded\n");
     place.fleet.conclude();
 }
 
@@ -453,4 +453,80 @@ fn dynamodb_is_asked_for_no_standbys_by_default() {
         look(&["history", shard]);
     }
     place.fleet.conclude();
+}
+
+/// Users with the permissions of a candidate, as the manual lists them: without SCAN, so they cannot count standbys.
+#[cfg(feature = "redis")]
+mod without_scan {
+    use super::{Output, Place, Value, wait_until};
+    use crate::support::fleet::leaderctl;
+    use crate::support::redis::{Server, cli};
+
+    const CANDIDATE: &str = "~leaderrun:* &leaderrun:* +time +info +get +set +pttl +del +hmget +hset +eval +evalsha \
+                             +publish +subscribe";
+
+    fn place() -> (Place, impl Fn(&[&str]) -> Output) {
+        let place = Place::remote(Box::new(Server::start()));
+        let mut rules = vec!["ACL", "SETUSER", "cand", "reset", "on", ">x"];
+        rules.extend(CANDIDATE.split_whitespace());
+        assert_eq!(cli(place.server().address().port(), &rules), "OK");
+        let url = place.url.replace("redis://", "redis://cand:x@");
+        (place, move |words: &[&str]| leaderctl().args(["--store", &url]).args(words).output().unwrap())
+    }
+
+    fn only_line(output: &Output) -> String {
+        let said = String::from_utf8(output.stderr.clone()).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    }
+
+    const DENIED: &str = "denied user cand: this user has no permissions to run the 'scan' command";
+
+    #[test]
+    fn an_order_without_a_name_is_given_with_a_warning_and_one_with_a_name_is_refused() {
+        let (mut place, ctl) = place();
+        place.start("c0");
+        let leader = place.fleet.leader();
+        let to = ctl(&["step-down", "shard", "--to", "nobody"]);
+        let said = only_line(&to);
+        assert_eq!(to.status.code(), Some(77), "{said}");
+        assert!(said.starts_with("leaderctl: shard: the standbys cannot be read: ") && said.contains(DENIED), "{said}");
+        assert!(said.ends_with("; --force orders it anyway\n") && place.status()["handover"].is_null(), "{said}");
+
+        for words in [&["step-down", "shard", "--for", "1s"][..], &["step-down", "shard", "--to", "nobody", "--force"]]
+        {
+            let term = place.fleet.leader().term;
+            let output = ctl(words);
+            let said = only_line(&output);
+            assert!(output.status.success(), "{words:?}: {said}");
+            let warning = "leaderctl: shard: the standbys cannot be read: ";
+            assert!(said.starts_with(warning) && said.contains(DENIED), "{words:?}: {said}");
+            assert!(said.ends_with(": the shard may have no leader until --for is over\n"), "{words:?}: {said}");
+            wait_until("it steps down", || place.fleet.leader().term > term || place.status()["held"] == false);
+            place.order(&["step-down", "shard", "--cancel"]);
+            place.fleet.leader_where(|life| life.term > term);
+        }
+        assert!(place.fleet.leader().term > leader.term);
+        place.fleet.conclude();
+    }
+
+    #[test]
+    fn a_status_has_all_but_the_standbys_and_names_the_missing_permission() {
+        let (mut place, ctl) = place();
+        place.start("c0");
+        let leader = place.fleet.leader();
+        let json = ctl(&["status", "--json", "shard", "another"]);
+        let said = only_line(&json);
+        assert!(json.status.success(), "{said}");
+        assert!(said.starts_with("leaderctl: standbys are not shown: ") && said.contains(DENIED), "{said}");
+        let lines = String::from_utf8(json.stdout).unwrap();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0]["term"], &lines[1]["held"]), (&leader.term.into(), &false.into()), "{lines:?}");
+        assert!(lines.iter().all(|line| line["standbys"].is_null() && line["waiting"].is_null()), "{lines:?}");
+        let text = ctl(&["status", "shard"]);
+        let shown = String::from_utf8(text.stdout.clone()).unwrap();
+        assert!(text.status.success() && shown.starts_with("shard: led by c0\n"), "{shown}");
+        assert!(!shown.contains("standby") && only_line(&text).contains(DENIED), "{shown}");
+        place.fleet.conclude();
+    }
 }

@@ -113,10 +113,9 @@ impl HistoryFlags {
             Report { last_term: Some(term), .. } => format!("no leadership is recorded; the last term was {term}"),
             Report { .. } => "no leadership is recorded".to_owned(),
         };
-        terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(why)));
-        if let Some(unknown) = Unknown::find(store, shard, patience).await {
-            unknown.say(shard);
-        }
+        let unknown = Unknown::find(store, shard, patience).await;
+        let meant = unknown.map(|unknown| unknown.meant()).unwrap_or_default();
+        terminal::say(format_args!("{PROGRAM}: {shard}: {}{meant}", on_one_line(why)));
     }
 }
 

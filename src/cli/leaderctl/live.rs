@@ -3,7 +3,7 @@
 use super::list::{as_columns, row};
 use super::noted::{note, pauses};
 use super::status::{Shown, as_json};
-use super::{PROGRAM, rfc3339};
+use super::{PROGRAM, printed, rfc3339};
 use crate::lease::Shard;
 use crate::notes::jobs::Ledger;
 use crate::observe::terminal;
@@ -34,7 +34,7 @@ impl Live {
         Self { json, terminal: !json && stdout().is_terminal(), known: BTreeMap::new() }
     }
 
-    /// Continues until the reader of the output is gone. `read` reads the list again; an outage of the store is reported once.
+    /// Continues until the output cannot be written, or its reader is gone. `read` reads the list again; an outage of the store is reported once.
     pub async fn show(
         mut self,
         first: Vec<(Shard, Shown)>,
@@ -45,7 +45,7 @@ impl Live {
         loop {
             let written = if self.terminal { draw(&list, trouble.as_deref()) } else { self.changes(&list) };
             if written.is_err() {
-                return Ok(ExitCode::SUCCESS);
+                return Ok(printed(written));
             }
             sleep(EVERY).await;
             match read().await {

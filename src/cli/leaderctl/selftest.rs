@@ -19,7 +19,7 @@ use super::{PROGRAM, fail, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
-use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show};
+use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show, show_seconds};
 use crate::notes::standbys;
 use crate::observe::terminal;
 use crate::runner::signals::Signals;
@@ -339,14 +339,23 @@ fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String>
 async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let store = named.location.open(patience).await?;
     let give_up = BootInstant::now().plus(candidate.lease * 3);
+    let mut told = false;
     loop {
         match within(patience, store.claim(candidate)).await? {
             Claim::Granted(grant) => {
                 within(patience, store.release(candidate, grant.term)).await?;
+                // The candidates will wait for that.
+                if let Some(wait) = grant.start_after.map(|until| until.since(BootInstant::now())) {
+                    say_wait(wait, "the store may have forgotten a leader");
+                }
                 return Ok(store);
             }
             // A young store may have forgotten a lease, and makes every candidate wait for as long as one lasts.
             Claim::Refused(holder) if BootInstant::now() < give_up => {
+                if !std::mem::replace(&mut told, true) {
+                    let wait = holder.expires_in.unwrap_or(candidate.lease);
+                    say_wait(wait, &format!("{} has the lease", on_one_line(holder.to_string())));
+                }
                 progress(&format!("waiting for {}", on_one_line(holder.to_string())));
                 sleep(LOOK_EVERY).await;
             }
@@ -355,6 +364,13 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
                 return Err(StoreError::unknown(format!("the scratch shard {} is held: {holder}", candidate.shard)));
             }
         }
+    }
+}
+
+/// Says once that nothing happens for so long. Less than a second is not worth a line.
+fn say_wait(wait: Duration, why: &str) {
+    if wait >= Duration::from_secs(1) {
+        terminal::say(format_args!("{PROGRAM}: the first command starts in {}: {why}", show_seconds(wait)));
     }
 }
 

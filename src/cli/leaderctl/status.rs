@@ -3,12 +3,13 @@
 use super::age::dated;
 use super::slots::{self, Kin, Slots};
 use super::unknown::Unknown;
-use super::{inspect, job, printed, rfc3339};
+use super::{PROGRAM, inspect, job, printed, rfc3339};
 use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders};
 use crate::notes::standbys::Standby;
-use crate::store::{Report, Store, StoreError, within};
+use crate::observe::terminal;
+use crate::store::{ErrorKind, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
@@ -204,10 +205,11 @@ impl<'a> Ordered<'a> {
 impl StatusFlags {
     pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
         let mut status = ExitCode::SUCCESS;
+        let mut denied = None;
         for shard in &self.shards {
             let shown = match &self.once {
                 Some(job) => job::show(store, timeout, shard, job, self.json).await?,
-                None => self.show_one(store, timeout, shard).await?,
+                None => self.show_one(store, timeout, shard, &mut denied).await?,
             };
             // The first that is not as it should be.
             if status == ExitCode::SUCCESS {
@@ -217,19 +219,37 @@ impl StatusFlags {
         Ok(status)
     }
 
-    async fn show_one(&self, store: &dyn Store, timeout: Duration, shard: &Shard) -> Result<ExitCode, StoreError> {
+    /// `denied` is why standbys cannot be counted, once that was said: it is the same for each shard.
+    async fn show_one(
+        &self,
+        store: &dyn Store,
+        timeout: Duration,
+        shard: &Shard,
+        denied: &mut Option<StoreError>,
+    ) -> Result<ExitCode, StoreError> {
         let report = inspect(store, shard, timeout).await?;
         let orders = within(timeout, orders::read(store, shard)).await?;
         let ledger = within(timeout, jobs::last(store, shard)).await?;
         let kin = Kin::of(store, shard, &report, timeout).await?;
-        let waiting = if self.standbys || !store.is_metered() {
-            let all = slots::standbys(store, shard.as_str(), timeout).await?;
+        let all = match denied {
+            None if self.standbys || !store.is_metered() => {
+                match slots::standbys(store, shard.as_str(), timeout).await {
+                    Err(error) if error.kind == ErrorKind::Denied => {
+                        let message = on_one_line(error.message.clone());
+                        terminal::say(format_args!("{PROGRAM}: standbys are not shown: {message}"));
+                        *denied = Some(error);
+                        None
+                    }
+                    all => Some(all?),
+                }
+            }
+            _ => None,
+        };
+        let waiting = all.map(|all| {
             let leaders = kin.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
             let sessions = slots::sessions(report.holder.iter().chain(leaders));
-            Some(slots::waiting(&all, shard, &sessions).cloned().collect::<Vec<_>>())
-        } else {
-            None
-        };
+            slots::waiting(&all, shard, &sessions).cloned().collect::<Vec<_>>()
+        });
         let standbys = waiting.as_ref().map(Vec::len);
         let shown = Shown { report, orders: Some(orders), ledger, kin, standbys, waiting, trouble: None };
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };

@@ -1,9 +1,9 @@
 //! `leaderctl step-down`: the leader stops COMMAND and lets another candidate lead.
 //!
 //! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So the order
-//! is refused if no standby has announced itself, or none by the name in `--to`; where they do so only if told, a warning
-//! says so. And the leader may have read an order before it was taken back. The store does not show that, so the leader
-//! may still step down.
+//! is refused if no standby has announced itself, or none by the name in `--to`; where they do so only if told, or where
+//! this user may not read that, a warning says so. And the leader may have read an order before it was taken back. The
+//! store does not show that, so the leader may still step down.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -14,7 +14,7 @@ use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, HandoverOrder};
 use crate::notes::standbys::Standby;
 use crate::observe::terminal;
-use crate::store::{Holder, Report, Store, StoreError};
+use crate::store::{ErrorKind, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
@@ -119,8 +119,9 @@ impl StepDownFlags {
         }
         if let Some(what) = warning {
             terminal::say(format_args!(
-                "{PROGRAM}: {}: {what}: the shard may have no leader until --for is over",
-                self.shard
+                "{PROGRAM}: {}: {}: the shard may have no leader until --for is over",
+                self.shard,
+                on_one_line(what)
             ));
         }
         let by = Ordered::now(history::STEP_DOWN, None, self.to.as_deref());
@@ -144,9 +145,8 @@ impl StepDownFlags {
     async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Followers, StoreError> {
         let called = self.to.as_ref().map(|to| format!(" is called \"{}\"", on_one_line(to.clone())));
         let waiting = match operator.standbys(holder).await {
-            // Force is for those, too, who may not look.
-            Err(_) if self.force || self.to.is_none() => return Ok(Followers::Known),
-            waiting => waiting?,
+            Ok(waiting) => waiting,
+            Err(error) => return self.uncounted(operator, error),
         };
         let follows = |standby: &Standby| self.to.as_ref().is_none_or(|to| standby.owner == *to || standby.host == *to);
         if waiting.iter().any(follows) {
@@ -171,9 +171,27 @@ impl StepDownFlags {
         };
         Ok(Followers::Nobody(on_one_line(format!("{no_standby}{there_are}; --force orders it anyway"))))
     }
+
+    /// Decides about an order whose followers cannot be read. A name in `--to` may be mistyped, so an order that names one
+    /// must be forced; an outage is an error, because the order would fail as well.
+    fn uncounted(&self, operator: &Operator<'_>, error: StoreError) -> Result<Followers, StoreError> {
+        let is_outage = match error.kind {
+            ErrorKind::NotApplied | ErrorKind::Unknown => true,
+            ErrorKind::Denied | ErrorKind::Misconfigured => false,
+        };
+        let message = format!("the standbys cannot be read: {}", error.message);
+        if self.force || !is_outage && (self.to.is_none() || operator.store.is_metered()) {
+            return Ok(Followers::Unknown(message));
+        }
+        if is_outage {
+            return Err(error);
+        }
+        Err(StoreError { message: format!("{}: {message}; --force orders it anyway", operator.shard), ..error })
+    }
 }
 
 /// Who may lead next.
+#[derive(Debug)]
 enum Followers {
     Known,
     /// In these words, for a warning.

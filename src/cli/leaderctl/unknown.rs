@@ -51,8 +51,12 @@ impl Unknown {
     }
 
     pub fn say(&self, shard: &Shard) {
-        let meant = self.nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        terminal::say(format_args!("{PROGRAM}: no such shard so far: {shard}{meant}"));
+        terminal::say(format_args!("{PROGRAM}: no such shard so far: {shard}{}", self.meant()));
+    }
+
+    /// The nearest name as the end of a sentence. Empty if there is none.
+    pub fn meant(&self) -> String {
+        self.nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default()
     }
 }
 

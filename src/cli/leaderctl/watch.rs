@@ -9,15 +9,16 @@
 use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
-use super::{PROGRAM, inspect, rfc3339};
+use super::{PROGRAM, fail, inspect, rfc3339};
+use crate::exit;
 use crate::lease::{Session, Shard};
 use crate::observe::terminal;
 use crate::store::{Delivery, Holder, Report, Store, StoreError};
-use crate::text::on_one_line;
+use crate::text::{in_words, on_one_line};
 use crate::time::wall_clock_millis;
 use clap::Args;
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::io::{ErrorKind, Write, stdout};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -155,7 +156,7 @@ impl Watch {
     }
 
     /// Prints what has changed since `known`; all that matters if that is None. False if nobody reads the output any
-    /// more.
+    /// more. If it cannot be written, the program ends.
     fn tell(&self, shard: &Shard, known: Option<&Shown>, shown: &Shown) -> bool {
         let led = known.is_none_or(|known| identity(&known.report) != identity(&shown.report));
         // What could not be read has not ended.
@@ -181,7 +182,17 @@ impl Watch {
                 .filter(|(told, _)| *told)
                 .try_for_each(|(_, what)| writeln!(out, "{now} {shard}: {what}"))
         };
-        written.and_then(|()| out.flush()).is_ok()
+        match written.and_then(|()| out.flush()) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
+            Err(error) => {
+                let message = in_words(&error);
+                fail(exit::OS_ERROR, &format!("cannot write to standard output: {message}"));
+                terminal::close();
+                // Nothing is left to put back, and the other shards have nowhere to go either.
+                std::process::exit(i32::from(exit::OS_ERROR))
+            }
+        }
     }
 }
 

@@ -26,12 +26,19 @@ pub struct WhyFlags {
     shard: Shard,
 
     /// Another host; its candidates cannot be asked [default: this host]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = host)]
     host: Option<String>,
 
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn host(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(char::is_control) {
+        return Err("write the name of a host".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// What `why --json` prints. Fields are added, never renamed or removed.
@@ -42,7 +49,7 @@ struct Answer<'a> {
     leads: bool,
     /// Sentences, the most important first.
     because: Vec<String>,
-    /// Sockets of candidates on this host that gave no answer.
+    /// Sockets of candidates on this host that did not answer.
     silent: usize,
 }
 
@@ -97,9 +104,11 @@ impl Known {
         format!("process {process}{who} does not answer: {how}")
     }
 
-    fn tell(&self, because: &mut Vec<String>) {
+    /// Adds what the store reports. An error becomes part of it only with `causes`.
+    fn tell(&self, causes: bool, because: &mut Vec<String>) {
+        let cause = |error: &StoreError| if causes { format!(": {}", error.message) } else { String::new() };
         let report = match &self.report {
-            Err(error) => return because.push(trouble(error)),
+            Err(error) => return because.push(format!("{}{}", trouble(error), cause(error))),
             Ok(report) => report,
         };
         if let Some(holder) = &report.holder {
@@ -111,7 +120,7 @@ impl Known {
         let slots = match &self.slots {
             Some(Ok(slots)) => slots,
             Some(Err(error)) => {
-                return because.push(format!("whether its slots are led is not known: {}", error.message));
+                return because.push(format!("whether its slots are led is not known{}", cause(error)));
             }
             None => return,
         };
@@ -135,13 +144,12 @@ fn is_silence<T>(answer: &Result<T, StoreError>) -> bool {
 }
 
 /// Why a store reports nothing.
-fn trouble(error: &StoreError) -> String {
-    let what = match error.kind {
+fn trouble(error: &StoreError) -> &'static str {
+    match error.kind {
         ErrorKind::NotApplied | ErrorKind::Unknown => "the store does not answer here",
         ErrorKind::Denied => "the store denied this",
         ErrorKind::Misconfigured => "the store cannot be used",
-    };
-    format!("{what}: {}", error.message)
+    }
 }
 
 impl WhyFlags {
@@ -153,7 +161,8 @@ impl WhyFlags {
         let (Survey { answers: candidates, silent, silent_processes }, known) =
             tokio::join!(asked, Known::of(store, &self.shard, patience));
         let mut because = Vec::new();
-        known.tell(&mut because);
+        // Standard error has the cause, and a terminal shows both.
+        known.tell(self.json, &mut because);
         // A store that did not answer once is not asked again.
         if known.report.is_ok() && !known.away() {
             self.orders(store, known.slots.as_ref().and_then(|slots| slots.as_ref().ok()), patience, &mut because)
@@ -175,9 +184,10 @@ impl WhyFlags {
         because.extend(silent_processes.iter().take(MOST_SILENT).map(|&process| known.silence(process, &host)));
         let unnamed = silent.saturating_sub(silent_processes.len().min(MOST_SILENT));
         because.extend((unnamed > 0).then(|| {
-            let sockets = if unnamed == 1 { "socket" } else { "sockets" };
+            let (sockets, they) = if unnamed == 1 { ("socket", "it belongs") } else { ("sockets", "they belong") };
             format!(
-                "{unnamed} {sockets} leaderrun-* on {host} gave no answer: a candidate that is frozen, or none at all"
+                "{unnamed} {sockets} named leaderrun-* on {host} did not answer: {they} to frozen candidates or to other \
+                 programs"
             )
         }));
         let leads = known.leads(&host);
