@@ -244,7 +244,8 @@ impl Core {
                 }
             }
             TreeEvent::GuardFailed => {
-                leadership.tree = Tree::Seized;
+                // The backstop kills the tree now, if it does not fail as well.
+                leadership.seize_after(now, Duration::ZERO);
                 if leadership.ending.is_none() {
                     leadership.ending = Some(Ending::Lost(Loss::GuardFailed));
                     actions.push(Action::Say(Notice::Lost(Loss::GuardFailed)));

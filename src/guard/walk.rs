@@ -276,6 +276,7 @@ fn hidden_child(pid: i32) -> Option<Seen> {
 }
 
 /// True if the kernel says that this is a child of ours. Until we reap it, no other process gets its number.
+#[must_use]
 pub fn is_child(pid: Pid) -> bool {
     let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
     waitid(Id::Pid(pid), flags).is_ok()
