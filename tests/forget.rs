@@ -261,17 +261,3 @@ stories_at!(
     crate::support::place::Place::remote(Box::new(crate::support::redis::Server::start())),
     [many_slots_are_forgotten_in_a_slow_store]
 );
-
-/// Where no lease is granted yet: a record that cannot be taken back would stay.
-#[cfg(feature = "etcd")]
-#[test]
-fn a_name_that_was_never_led_leaves_no_record_in_a_store_that_is_new() {
-    let server = support::etcd::Server::start();
-    let url = support::server::Server::url(&server, support::server::Server::address(&server));
-    let mut place = Place::local();
-    place.url = url;
-    place.order(&["store", "init"]);
-    assert_eq!(place.forgets("typo"), "typo: nothing of it is in the store\n");
-    assert_eq!(place.order(&["list", "--json"]), "");
-    place.order(&["store", "init", "--new"]);
-}

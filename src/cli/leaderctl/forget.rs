@@ -3,8 +3,7 @@
 //! The hazard: if a leader's record is deleted by hand, another leader starts beside it. So this first takes the lease
 //! of the shard and of each slot of it, as a candidate does. It leaves a shard that is led, or may still have a tree,
 //! as it is. While it has the leases, nobody else can lead. Then it deletes everything, the leases last. If it is
-//! stopped midway or gets no answer, its leases end by themselves: run again, it continues. Of a shard without a record
-//! it takes no lease, because that would make one.
+//! stopped midway or gets no answer, its leases end by themselves: run again, it continues.
 
 use super::PROGRAM;
 use super::operator::Operator;
@@ -88,11 +87,6 @@ impl ForgetFlags {
         if let Some(hidden) = slots.hidden {
             return Err(hidden);
         }
-        // A lease that is taken and then given back, because the store is young, would leave a record of a mistyped name.
-        // If the store has lost its leases, a leader that it forgot loses nothing here: nothing is deleted.
-        if !is_known && names.len() == 1 {
-            return operator.done("nothing of it is in the store").await;
-        }
         let mut taken = Vec::new();
         if let Err(failure) = self.take_all(&operator, &names, &mut taken).await {
             give_back(&operator, taken).await;
@@ -120,7 +114,12 @@ impl ForgetFlags {
             };
         }
         let and = if names.len() > 1 { format!(", as are {}", listed(names[1..].iter())) } else { String::new() };
-        operator.done(&format!("forgotten{and}")).await
+        if is_known || names.len() > 1 {
+            operator.done(&format!("forgotten{and}")).await
+        } else {
+            // There may have been notes of jobs: those cannot be searched for.
+            operator.done("nothing of it is in the store").await
+        }
     }
 
     /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was never
