@@ -1141,6 +1141,7 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
     fs::write(scratch.path().join("other.json"), "{\"mine\": true}").unwrap();
     // Of the shard that is led, by somebody who may write there.
     let record = scratch.path().join("shard.json");
+    support::fleet::wait_until("the leader has its record", || record.exists());
     let text = fs::read_to_string(&record).unwrap();
     let mut object: serde_json::Value = serde_json::from_str(&text).unwrap();
     object["owner"] = "me\u{1b}[2J\nyou or me".into();

@@ -71,7 +71,7 @@ impl fmt::Display for Notice {
             Self::Leading(_) => f.write_str("leading"),
             Self::HoldingBack(doubt, wait) => {
                 let why = match doubt {
-                    Doubt::FirstUse => "first use, as far as this store knows, which may have lost a lease",
+                    Doubt::FirstUse => "first use of this store, which may have lost a lease",
                     Doubt::Forgotten => "the store cannot show that the previous one was stopped",
                 };
                 write!(f, "holding the lease and starting the command in {}: {why}", show(*wait))

@@ -89,14 +89,14 @@ impl fmt::Display for Obstacle {
             Self::Holder(holder) => write!(f, "{holder} leads"),
             Self::Hold(hold) => hold.fmt(f),
             Self::Doubt(doubt, left) => {
-                f.write_str(match doubt {
-                    Doubt::FirstUse => "first use, as far as this store knows: in case it lost a lease, nobody",
+                // The time first: a terminal cuts the end of a long line off.
+                let why = match doubt {
+                    Doubt::FirstUse => "first use of this store, which may have lost a lease",
                     Doubt::Forgotten => {
-                        "the store may have forgotten a lease, and cannot show that the previous command was stopped: \
-                         nobody"
+                        "the store may have forgotten a lease, and cannot show that the previous command was stopped"
                     }
-                })?;
-                write!(f, " starts for another {}", show_seconds(*left))
+                };
+                write!(f, "nobody starts for another {}: {why}", show_seconds(*left))
             }
         }
     }

@@ -65,7 +65,7 @@ impl Record {
 
     pub fn holder(&self) -> Holder {
         if self.is_revoked() {
-            let owner = format!("nobody, until the lease of {} would have ended that was revoked", self.owner);
+            let owner = format!("nobody (the lease of {} was revoked and has not ended)", self.owner);
             return Holder { owner, expires_in: Some(self.left), ..Holder::default() };
         }
         Holder {
@@ -202,6 +202,6 @@ pub fn encryption(encrypted: bool, mode: TlsMode, has_ca: bool, strictest: &str,
         (true, false) => Finding::doubtful(format!(
             "the connection is encrypted, but the server is not verified: set {strictest} and {ca}=FILE"
         )),
-        (false, _) => Finding::doubtful(format!("the connection is not encrypted: {strictest} would have it so")),
+        (false, _) => Finding::doubtful(format!("the connection is not encrypted: set {strictest}")),
     }
 }

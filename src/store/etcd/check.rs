@@ -220,7 +220,7 @@ async fn check_members(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<(), S
     clusters.dedup();
     if clusters.len() > 1 {
         findings.push(Finding::bad(
-            "these servers belong to different clusters, so two candidates can both lead: name one's",
+            "these servers belong to different clusters, so two candidates can both lead: name the servers of one cluster",
         ));
     }
     Ok(())
@@ -345,7 +345,7 @@ async fn check_prefix(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<(), St
             "the prefix {prefix} remembers since less than a day: the first leader of a shard waits until that is one \
              lease ago"
         )),
-        (Some(Ok(_)), None) => Finding::good(format!("the prefix {prefix} remembers since more than a day")),
+        (Some(Ok(_)), None) => Finding::good(format!("the prefix {prefix} has kept its records for more than a day")),
     });
     Ok(())
 }

@@ -154,7 +154,7 @@ impl Bucket {
             Some((None, Some(revision))) if revision > 0 => Ok(Put::Done { revision }),
             Some((Some(error), _)) if WRONG_LAST_SEQUENCE.contains(&error.err_code) => Ok(Put::Conflict),
             Some((Some(error), _)) if error.err_code == OTHER_STREAM => Err(StoreError::misconfigured(format!(
-                "the subjects of bucket {} in {} are caught by another stream than {}",
+                "the subjects of bucket {} in {} belong to another stream than {}",
                 self.address().bucket,
                 self.address().server(),
                 self.address().stream()
@@ -417,7 +417,7 @@ impl Bucket {
         };
         if let Some(domain) = &self.address().domain {
             return StoreError::not_applied(format!(
-                "JetStream in domain {domain} does not respond by {server}: it may be starting, or be called otherwise"
+                "JetStream in domain {domain} does not respond through {server}: it may be starting, or the domain has another name"
             ));
         }
         if !info.jetstream && info.cluster.is_none() {

@@ -294,7 +294,7 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
     }
     if clustered && config.num_replicas < 3 {
         findings.push(Finding::doubtful(format!(
-            "bucket {name} has {} of 3 replicas: it is out of reach while its server is",
+            "bucket {name} has {} of 3 replicas: while one of its servers is down, no lease can be taken or renewed",
             config.num_replicas
         )));
     }
