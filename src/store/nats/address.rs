@@ -61,7 +61,9 @@ impl Login {
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
-            Self::Nobody => "a client without credentials: set USER:PASSWORD@, creds= or nkey= in the store URL".to_owned(),
+            Self::Nobody => {
+                "a client without credentials: set USER:PASSWORD@, creds= or nkey= in the store URL".to_owned()
+            }
             Self::User { name, .. } => format!("the user {name:?} or its password"),
             Self::Token(_) => "the token in the store URL".to_owned(),
             Self::Credentials(file) => format!("the credentials in {}", file.display()),
