@@ -190,9 +190,7 @@ impl Fleet {
         }
         let marker = self.scratch.path().to_path_buf();
         let begun = Instant::now();
-        while !processes_naming(&marker).is_empty() && begun.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        while !or_pause(|| processes_naming(&marker).is_empty()) && begun.elapsed() < PATIENCE {}
         (until, processes_naming(&marker).len())
     }
 
@@ -289,8 +287,18 @@ pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
 
 pub fn wait_until_or(what: &str, explain: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !condition() {
+    while !or_pause(&mut condition) {
         assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}\n{}", explain());
-        std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Whether the condition holds. If not, it returns after a pause, which is longer where it takes long to ask: the
+/// processors are for what is waited for, and many conditions start a program or read all of /proc.
+fn or_pause(mut condition: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    let holds = condition();
+    if !holds {
+        std::thread::sleep((2 * begun.elapsed()).clamp(Duration::from_millis(5), Duration::from_millis(250)));
+    }
+    holds
 }
