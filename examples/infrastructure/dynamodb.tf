@@ -1,5 +1,5 @@
 # The table, and the least that a candidate and a reader may do with it. Afterwards run `leaderctl store init --new` once:
-# it notes in the table since when it remembers leases.
+# it records in the table since when the table remembers leases.
 
 variable "table" {
   type    = string
@@ -22,7 +22,7 @@ resource "aws_dynamodb_table" "leaderrun" {
     type = "S"
   }
 
-  # Removes what candidates left behind. No election depends on when it does.
+  # Deletes what candidates left behind. No election depends on when this happens.
   ttl {
     attribute_name = "ttl"
     enabled        = true

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Roles and users for leaderrun below the prefix leaderrun/. etcdctl finds the server by ETCDCTL_ENDPOINTS, and logs in by
-# ETCDCTL_USER where authentication is on. Where it is off, `etcdctl auth enable` turns it on afterwards; etcd then wants
-# a user root.
+# ETCDCTL_USER if authentication is on. If it is off, turn it on afterwards with `etcdctl auth enable`, which requires a user
+# root.
 set -eu
 
 # A candidate: etcd://candidate:PASSWORD@HOST/leaderrun
@@ -10,7 +10,7 @@ etcdctl role grant-permission candidate --prefix=true readwrite leaderrun/
 etcdctl user add candidate:PASSWORD --interactive=false
 etcdctl user grant-role candidate candidate
 
-# People and dashboards that only look.
+# For people and dashboards that only read.
 etcdctl role add reader
 etcdctl role grant-permission reader --prefix=true read leaderrun/
 etcdctl user add reader:PASSWORD --interactive=false

@@ -29,7 +29,7 @@ resource "aws_iam_policy" "leaderrun_candidate" {
         Resource = "${aws_s3_bucket.leaderrun.arn}/leaderrun/*"
       },
       {
-        # Without it, S3 does not tell that an object is absent.
+        # Without it, S3 does not report that an object is absent.
         Effect = "Allow"
         Action = [
           "s3:ListBucket",
