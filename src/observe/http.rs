@@ -78,7 +78,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a server shows. It answers GET and HEAD; other methods are refused for it.
+/// What a server shows. It answers GET and HEAD; the server refuses other methods.
 pub trait Site: Send + Sync + 'static {
     /// The most time for one connection.
     const PATIENCE: Duration;
@@ -87,7 +87,7 @@ pub trait Site: Send + Sync + 'static {
     fn answer(&self, asked: &Parts) -> Answer;
 }
 
-/// An answer, without what all answers have.
+/// An answer, without the headers that all answers have.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -112,7 +112,7 @@ pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// A running server. Dropping it stops it.
 pub struct Listening {
     task: JoinHandle<()>,
-    /// Where it listens: with the port that the kernel chose, if it was to choose one.
+    /// Where it listens, with the port that the kernel chose for port 0.
     pub address: String,
     /// Some if a socket in the file system is ours to remove: its path, device and inode.
     socket: Option<(PathBuf, u64, u64)>,

@@ -30,7 +30,7 @@ pub enum Format {
 }
 
 static IS_JSON: AtomicBool = AtomicBool::new(false);
-/// Mistakes in the options are for who wrote them, and have no time. What happens later belongs to a log.
+/// Whether lines have a time. Mistakes in the options have none: the user who made them reads them at once.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Sets the format of all lines from here on.
@@ -177,7 +177,7 @@ where
     }
 }
 
-/// Writes a field of a line of text. Values of the election are in JSON alone: people get their words.
+/// Writes a field of a text line. Only JSON has the values of the election: a text line has them in words.
 fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(writer, "{value:?}"),

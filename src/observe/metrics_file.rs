@@ -139,7 +139,7 @@ fn labels(shard: &Shard, once: Option<&JobId>) -> String {
     format!("{{shard=\"{shard}\",once=\"{}\"}}", once.map_or("", JobId::as_str))
 }
 
-/// Beside the file, and not one that the collector reads.
+/// The name of the next version, beside the file. The collector ignores it.
 fn draft_of(path: &Path) -> PathBuf {
     path.with_extension(format!("prom.{}", std::process::id()))
 }

@@ -34,9 +34,9 @@ pub const VARIABLE: &str = "LEADERRUN_SOCKET";
 /// The variable that tells COMMAND the key.
 pub const KEY_VARIABLE: &str = "LEADERRUN_SOCKET_KEY";
 
-/// How the name of every query socket begins.
+/// The beginning of the name of every query socket.
 const PREFIX: &str = "leaderrun-";
-/// How the name of the socket of a process begins that wants a proof.
+/// The beginning of the name of a socket whose process asks for a proof.
 const ASKER: &str = "leaderctl-";
 /// How long to wait for an answer. A running candidate answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -23,7 +23,7 @@ pub(crate) struct StatusLine {
     program: &'static str,
     shard: String,
     owner: String,
-    /// It is a log line, and not drawn.
+    /// True if it is logged, and not drawn.
     logged: bool,
     /// Some while the candidate waits: its view, and since when.
     waits: Option<(View, BootInstant)>,

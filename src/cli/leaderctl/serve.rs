@@ -1,4 +1,4 @@
-//! `leaderctl serve`: all shards of a store as a page, as JSON, and as metrics, over HTTP. It shows and cannot steer.
+//! `leaderctl serve`: all shards of a store as a page, as JSON, and as metrics, over HTTP. It is read-only.
 //!
 //! The hazard: there is no password, and others wrote what is shown. So the server listens on this machine alone unless
 //! an option says otherwise. There it refuses requests for another host name, which a foreign page could make a browser
@@ -112,7 +112,7 @@ impl Site for Board {
 }
 
 impl Board {
-    /// Whether a browser was made to ask for this machine under the name of another one.
+    /// True if the request names another host: a page of that host may have made a browser send it.
     fn is_foreign(&self, asked: &Parts) -> bool {
         let Some(host) = asked.headers.get(header::HOST).filter(|_| self.is_loopback) else { return false };
         let host = host.to_str().unwrap_or_default();
@@ -172,8 +172,8 @@ fn ready(picture: &Picture) -> Answer {
     }
 }
 
-/// A page, or the answer that the browser has it already. Its timelines move with the time, so it is another one after
-/// some seconds even if nothing has happened.
+/// A page, or the answer that the browser already has it. Its timelines move, so a page changes every few seconds even if
+/// nothing has happened.
 fn page(asked: &Parts, picture: &Picture, draw: impl FnOnce(&Picture, u64) -> String) -> Answer {
     const MOVES: u64 = 10_000;
     let now = crate::time::wall_clock_millis();

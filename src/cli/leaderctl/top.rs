@@ -1,8 +1,8 @@
 //! `leaderctl top`: all shards live on a terminal, and keys that order something.
 //!
 //! The hazard: a terminal in raw mode is of no use to the next program, and a key that is hit by mistake must not stop a
-//! leader. So the terminal is put back however this ends, and what a key orders is asked about first and then carried
-//! out by the verb of that name, with all its own checks, where its words can be read.
+//! leader. So the terminal is restored however this ends. A key that gives an order asks first; then the verb of that
+//! name gives it, with all its checks, outside raw mode, where the user can read its messages.
 
 mod frame;
 
@@ -56,7 +56,7 @@ impl TopFlags {
     /// Shows the fleet until `q`. `named`: the user named the store, so that keys may change something.
     ///
     /// # Errors
-    /// None of its own: the picture tells them.
+    /// None: the picture shows the errors of the store.
     pub async fn show(self, store: Arc<dyn Store>, named: bool, patience: Duration) -> Result<ExitCode, StoreError> {
         let reader = Reader::new(Arc::clone(&store), self.prefix, self.reading, patience);
         let top = Top { store, fleet: reader.fleet(), named, patience, view: View::default() };
@@ -118,7 +118,7 @@ fn keys() -> UnboundedReceiver<Vec<u8>> {
     keys
 }
 
-/// How many of these bytes are the first key's. Those of one key arrive together, and those of several may.
+/// How many of these bytes belong to the first key. The bytes of one key arrive together, and those of several may.
 fn length_of_key(bytes: &[u8]) -> usize {
     let length = match bytes {
         // ECMA-48: parameters, and a last byte.
@@ -253,7 +253,7 @@ impl Top {
     }
 }
 
-/// Types into a line of text.
+/// Applies a key to a line of text.
 fn write_to(text: &mut String, typed: &[u8]) {
     match typed {
         [0x7f | 0x08] => drop(text.pop()),

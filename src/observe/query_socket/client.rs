@@ -71,7 +71,7 @@ impl Peer {
         [0, nix::unistd::geteuid().as_raw()].contains(&self.user)
     }
 
-    /// True if the statement may be believed. An older leaderrun gives no key; then the kernel's word must do.
+    /// True if the statement may be believed. An older leaderrun gives no key; then what the kernel reports is enough.
     fn is_believed(self, key: Option<&Key>, statement: &Statement) -> bool {
         match key {
             Some(key) => self.is_ours() || self.user == key.user,

@@ -1,4 +1,4 @@
-//! The picture as JSON. `openapi.yaml` describes it, and the tests hold it to that.
+//! The picture as JSON. `openapi.yaml` describes it, and tests compare the two.
 
 use super::super::fleet::{Picture, Seen};
 use super::super::history;
@@ -7,7 +7,7 @@ use crate::lease::Shard;
 use crate::time::{BootInstant, rfc3339};
 use serde::Serialize;
 
-/// What every answer begins with. Fields are added, never renamed or removed.
+/// The beginning of every answer. Fields are added, never renamed or removed.
 #[derive(Debug, Serialize)]
 struct Reading<'a> {
     /// RFC 3339. None before the first answer of the store.
@@ -30,14 +30,14 @@ struct Shards<'a> {
     shards: Vec<One<'a>>,
 }
 
-/// As `list --json` prints it, with what only a picture knows.
+/// A shard as `list --json` prints it, with its condition.
 #[derive(Debug, Serialize)]
 struct One<'a> {
     #[serde(flatten)]
     status: Status<'a>,
     condition: &'static str,
     needs_attention: bool,
-    /// RFC 3339; None while somebody leads, or if it is not known.
+    /// RFC 3339. None while the shard is led, and if it is not known.
     leaderless_since: Option<String>,
 }
 

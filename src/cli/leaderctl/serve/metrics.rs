@@ -1,8 +1,8 @@
 //! The picture as Prometheus reads it.
 //!
-//! The hazard: an alert on a metric that is missing never fires. So what could raise one is there for every shard from
-//! the first reading on, and keeps its last value while the store is unreachable: the age of the reading shows that it
-//! is old. Names of shards are the only labels that grow with the store, and their number is bounded.
+//! The hazard: an alert on a metric that is missing never fires. So each metric that could raise an alert is there for
+//! every shard from the first reading on, and keeps its last value while the store is unreachable: the age of the reading
+//! shows that it is old. Names of shards are the only labels that grow with the store, and their number is bounded.
 //!
 //! The text is written here, straight from the picture. A registry of the prometheus crate would keep each of several
 //! hundred thousand series in memory as well, and would have to forget those of shards that are gone.
@@ -13,7 +13,7 @@ use crate::lease::{JobId, Shard};
 use crate::time::{BootInstant, wall_clock_millis};
 use std::fmt::{Display, Write as _};
 
-/// The most shards with metrics. Those that come later by name have none, and are counted.
+/// The most shards with metrics, in the order of their names. The others are only counted.
 pub const MOST: usize = 20_000;
 
 /// The metrics, in the text format.

@@ -69,7 +69,7 @@
       note.setAttribute("role", "alert");
       document.querySelector("header").after(note);
     }
-    note.textContent = `This page has not been updated since ${away}: leaderctl serve is away, or no longer has it.`;
+    note.textContent = `This page has not been updated since ${away}: leaderctl serve does not answer, or does not have this page.`;
   };
 
   const ask = async (asked) => {

@@ -21,9 +21,9 @@ pub const STYLE: &str = include_str!("page.css");
 pub const SCRIPT: &str = include_str!("page.js");
 pub const ICON: &str = include_str!("icon.svg");
 
-/// Rows that a page has unless all are asked for.
+/// The most rows of a page, unless the visitor asks for all.
 const ROWS: usize = 500;
-/// Shards that are named in the row of a host.
+/// The most shards that the row of a host names.
 const NAMED: usize = 24;
 /// The width of a timeline in its own units.
 const WIDE: u64 = 1000;
@@ -63,7 +63,7 @@ impl Wish {
         wish
     }
 
-    /// The query that leads here again.
+    /// The query of a link to the same page.
     fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         let mut add = |name, value: &str, usual: bool| {
@@ -95,7 +95,7 @@ impl Wish {
 struct Html(String);
 
 impl Html {
-    /// What was written here, as it is.
+    /// HTML from this file, as it is.
     fn raw(&mut self, html: &str) -> &mut Self {
         self.0.push_str(html);
         self
@@ -120,7 +120,7 @@ impl Html {
         self.raw(" ").raw(name).raw("=\"").text(value).raw("\"")
     }
 
-    /// An age that the script keeps counting.
+    /// An age, which the script keeps up to date.
     fn age(&mut self, millis: u64, now: u64) -> &mut Self {
         self.raw("<time").attribute("datetime", rfc3339(millis)).attribute("title", rfc3339_seconds(millis)).raw(">");
         self.text(coarse(Duration::from_millis(now.saturating_sub(millis)))).raw("</time>")
@@ -138,7 +138,7 @@ impl Html {
         self.raw(">\n<a class=\"skip\" href=\"#live\">Skip to the shards</a>\n")
     }
 
-    /// Since when the store does not answer, or when it last did.
+    /// The time of the last reading, or for how long the store has not answered.
     fn reading(&mut self, picture: &Picture, now: u64) -> &mut Self {
         self.raw("<p id=\"reading\"");
         match (&picture.trouble, picture.reading) {
@@ -146,8 +146,10 @@ impl Html {
                 self.raw(" class=\"trouble\" role=\"alert\"><strong>The store has not answered for ");
                 self.age(trouble.since_millis, now).raw("</strong>: ").text(&trouble.message).raw(". ");
                 match reading {
-                    Some(reading) => self.raw("What is shown was known at ").text(rfc3339_seconds(reading.at_millis)),
-                    None => self.raw("It has not answered since this page began"),
+                    Some(reading) => {
+                        self.raw("This page shows what was known at ").text(rfc3339_seconds(reading.at_millis))
+                    }
+                    None => self.raw("It has not answered since leaderctl serve started"),
                 };
                 self.raw(".</p>\n")
             }
@@ -216,7 +218,7 @@ impl Html {
     }
 }
 
-/// A class of the style, and a word for people.
+/// The name of a mark: a class of the style, and a word for people.
 fn mark_name(mark: Mark) -> &'static str {
     match mark {
         Mark::Killed => "killed",
@@ -247,7 +249,7 @@ pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
     let mut html = Html::default();
     let attention = picture.shards.values().filter(|seen| seen.condition().needs_attention()).count();
     let title = match (attention, &picture.trouble) {
-        (_, Some(_)) => "store away - leaderrun".to_owned(),
+        (_, Some(_)) => "store unreachable - leaderrun".to_owned(),
         (0, None) => "leaderrun".to_owned(),
         (count, None) => format!("({count}) leaderrun"),
     };
@@ -279,9 +281,9 @@ pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
     html.raw("</tbody>\n</table>\n");
     if found == 0 {
         html.raw("<p class=\"none\">").text(if picture.shards.is_empty() {
-            "No shard was ever led here."
+            "No shard has been led yet."
         } else {
-            "No shard is like that."
+            "No shard matches."
         });
         html.raw("</p>\n");
     }
@@ -296,7 +298,7 @@ pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
     html.raw("</section>\n");
     legend(&mut html);
     hosts(&mut html, picture, wish);
-    html.raw("</main>\n<footer>It shows and cannot steer: leaderctl pauses and hands over. <a href=\"/api/shards\">JSON</a> <a href=\"/api/openapi.yaml\">OpenAPI</a> <a href=\"/metrics\">Metrics</a></footer>\n</body>\n</html>\n");
+    html.raw("</main>\n<footer>This page is read-only: use leaderctl to pause a shard or to hand it over. <a href=\"/api/shards\">JSON</a> <a href=\"/api/openapi.yaml\">OpenAPI</a> <a href=\"/metrics\">Metrics</a></footer>\n</body>\n</html>\n");
     html.0
 }
 
@@ -305,7 +307,8 @@ fn counts(html: &mut Html, picture: &Picture, wish: &Wish) {
     let all = Wish { condition: String::new(), ..wish.clone() };
     html.raw("<li><a").attribute("href", all.query());
     html.raw(if wish.condition.is_empty() { " aria-current=\"true\">" } else { ">" });
-    html.raw("<b>").text(picture.shards.len()).raw("</b> shards</a></li>");
+    let name = if picture.shards.len() == 1 { "shard" } else { "shards" };
+    html.raw("<b>").text(picture.shards.len()).raw("</b> ").raw(name).raw("</a></li>");
     for (condition, count) in picture.counts().into_iter().rev() {
         let only = Wish { condition: condition.name().to_owned(), ..wish.clone() };
         html.raw("<li").attribute("class", condition.name()).raw("><a").attribute("href", only.query());
@@ -361,7 +364,7 @@ fn words(seen: &Seen, condition: Condition) -> String {
     if let (Condition::Leaderless, Some(last)) = (condition, seen.history.last()) {
         words.extend(ended(last, None).map(|end| format!("last led on {}: {end}", last.host)));
     }
-    // Of a job that runs once per period, the note tells it.
+    // The note has the last run of a job that runs once a period.
     if let (None, Some((job, ledger))) = (&seen.shown.ledger, seen.once.last()) {
         let run = ledger.counting();
         let how = if run.to_millis.is_some() { run.end() } else { "began" };
@@ -381,7 +384,7 @@ fn legend(html: &mut Html) {
         ("mark killed", "killed"),
         ("mark lost", "lost"),
         ("mark failed", "failed"),
-        ("mark ordered", "paused"),
+        ("mark ordered", "ended by a pause"),
         ("mark handover", "handed over"),
     ] {
         html.raw("<span><svg viewBox=\"0 0 12 12\"><rect").attribute("class", class);

@@ -1,6 +1,6 @@
-//! What `top` draws: lines of text from the picture and from what was chosen.
+//! The lines that `top` draws, from the picture and from what the user chose.
 
-use super::super::age::{ago, coarse};
+use super::super::age::coarse;
 use super::super::fleet::{Condition, Picture, Seen};
 use super::super::history;
 use super::super::noted::note;
@@ -11,14 +11,14 @@ use crate::time::{rfc3339_seconds, wall_clock_millis};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// ECMA-48: red, yellow, reversed, faint, bold, and as usual.
+/// ECMA-48: red, yellow, reversed, faint, bold, and no attribute.
 const BAD: &str = "\x1b[31m";
 const DOUBTFUL: &str = "\x1b[33m";
 const CHOSEN: &str = "\x1b[7m";
 const FAINT: &str = "\x1b[2m";
 const BOLD: &str = "\x1b[1m";
 const USUAL: &str = "\x1b[m";
-/// Lines around the table.
+/// How many lines there are around the table.
 const AROUND: usize = 4;
 
 pub enum Mode {
@@ -31,12 +31,12 @@ pub enum Mode {
         shard: Shard,
         reason: String,
     },
-    /// Asks before it orders anything else.
+    /// Asks before it gives another order.
     Ask {
         verb: &'static str,
         shard: Shard,
     },
-    /// Tells why not.
+    /// Says why it does not.
     Told(&'static str),
 }
 
@@ -47,7 +47,7 @@ pub struct View {
     pub chosen: Option<Shard>,
     /// The first row of the table that is shown.
     top: usize,
-    /// How far to go from the chosen row in the next drawing.
+    /// How many rows the choice moves in the next drawing.
     step: isize,
 }
 
@@ -85,9 +85,9 @@ impl View {
 
     fn foot(&self, columns: usize) -> String {
         let text = match &self.mode {
-            Mode::Search => format!("/{}_   Enter keeps it, Esc ends it", self.search),
-            Mode::Pause { shard, reason } => format!("pause {shard}? Reason: {reason}_   Enter pauses, Esc does not"),
-            Mode::Ask { verb, shard } => format!("{verb} {shard}? y does it, any other key does not"),
+            Mode::Search => format!("/{}_   Enter keeps the search, Esc ends it", self.search),
+            Mode::Pause { shard, reason } => format!("pause {shard}? Reason: {reason}_   Enter pauses, Esc cancels"),
+            Mode::Ask { verb, shard } => format!("{verb} {shard}? y for yes, any other key for no"),
             Mode::Told(why) => (*why).to_owned(),
             Mode::Detail => "Enter back  p pause  r resume  s step-down  j k next".to_owned(),
             Mode::Table if !self.search.is_empty() => {
@@ -97,6 +97,11 @@ impl View {
         };
         painted(BOLD, &cut(&text, columns))
     }
+}
+
+/// How long ago a time was, by this host's clock.
+fn age(millis: u64) -> String {
+    coarse(Duration::from_millis(wall_clock_millis().saturating_sub(millis)))
 }
 
 /// One line of at most this many letters.
@@ -117,19 +122,20 @@ fn colour(condition: Condition) -> &'static str {
     }
 }
 
-/// The counts, or since when the store does not answer.
+/// The counts, or for how long the store has not answered.
 fn head(picture: &Picture, columns: usize) -> String {
     if let Some(trouble) = &picture.trouble {
         let known = picture.reading.map(|reading| format!("; known at {}", rfc3339_seconds(reading.at_millis)));
         let text =
-            format!("no answer since {}{}: {}", ago(trouble.since_millis), known.unwrap_or_default(), trouble.message);
+            format!("no answer for {}{}: {}", age(trouble.since_millis), known.unwrap_or_default(), trouble.message);
         return painted(BAD, &cut(&text, columns));
     }
     let Some(reading) = picture.reading else { return cut("reading the store for the first time", columns) };
     let counts = picture.counts().into_iter().rev().map(|(condition, count)| format!("{count} {}", condition.word()));
     let counts = counts.collect::<Vec<_>>().join(", ");
     let all = picture.shards.len();
-    cut(&format!("{all} shards: {counts}  {}", rfc3339_seconds(reading.at_millis)), columns)
+    let name = if all == 1 { "shard" } else { "shards" };
+    cut(&format!("{all} {name}: {counts}  {}", rfc3339_seconds(reading.at_millis)), columns)
 }
 
 fn table(found: &[(&Shard, &Seen)], top: usize, room: usize, place: usize, columns: usize) -> Vec<String> {
@@ -161,7 +167,7 @@ fn table(found: &[(&Shard, &Seen)], top: usize, room: usize, place: usize, colum
 
 fn row(shard: &Shard, seen: &Seen) -> [String; 6] {
     let holder = seen.holder();
-    let since = seen.since().map(|since| coarse(Duration::from_millis(wall_clock_millis().saturating_sub(since))));
+    let since = seen.since().map(age);
     [
         seen.condition().word(),
         shard.to_string(),
