@@ -21,6 +21,7 @@
 //!   nobody leads.
 
 mod address;
+mod administration;
 mod check;
 mod claim;
 mod connection;

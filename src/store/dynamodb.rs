@@ -21,9 +21,11 @@
 //! because multi-region strongly consistent tables do not have them.
 
 mod address;
+mod administration;
 mod check;
 mod claim;
 mod connection;
+mod description;
 mod failure;
 mod list;
 mod notes;

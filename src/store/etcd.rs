@@ -37,6 +37,7 @@
 //! (leaderrun(7) says what to do).
 
 mod address;
+mod administration;
 mod check;
 mod claim;
 mod connection;

@@ -19,11 +19,13 @@
 //! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start wait
 //!   for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 
+mod administration;
 mod check;
 mod claim;
 mod files;
 mod listeners;
 mod lock;
+mod network_file_system;
 mod notes;
 mod record;
 mod sockets;
@@ -33,7 +35,7 @@ use super::{Delivery, Store, StoreError};
 use crate::lease::Shard;
 use crate::mutex::Mutex;
 use crate::text::in_words;
-use check::refuse_network;
+use network_file_system::refuse_network;
 use sockets::PathSockets;
 use std::collections::HashMap;
 use std::fs::{self, DirEntry, File};

@@ -25,6 +25,7 @@
 //!   ended (`statement`), and only then the next lease is granted.
 
 mod address;
+mod administration;
 mod check;
 mod claim;
 mod connection;

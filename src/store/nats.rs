@@ -25,6 +25,7 @@
 //! between two syncs) has forgotten leaderships, and does not know it.
 
 mod address;
+mod administration;
 mod bucket;
 mod check;
 mod claim;

@@ -23,6 +23,7 @@
 //! - A pooler stands before the server (`connection`, `watch`), or the connection is silent (`server`).
 
 mod address;
+mod administration;
 mod advisory;
 mod check;
 mod claim;

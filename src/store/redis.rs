@@ -30,6 +30,7 @@
 //! replicas goes on renewing leases while a promoted replica grants others: `wait=` protects against that.
 
 mod address;
+mod administration;
 mod check;
 mod claim;
 mod connection;

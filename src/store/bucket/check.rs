@@ -1,4 +1,4 @@
-//! `leaderctl store init` and `leaderctl store check`: the bucket, and whether an election can rely on it.
+//! `leaderctl store check`: whether an election can rely on the bucket.
 //!
 //! The hazard: a bucket may look right and not be. A server that does not honour conditions lets two candidates lead
 //! (`trial`). A lifecycle rule deletes objects that are old, and the object of a shard that nobody led for a while is
@@ -7,148 +7,50 @@
 
 use super::address::Kind;
 use super::failure::MOST_SIGNATURE_AGE_SECONDS;
-use super::notes::{NOTES, STANDBYS};
 use super::objects::{Condition, Outcome, unique};
-use super::record::{Found, MARKER, name_of};
-use super::trial::{self, Trial};
-use super::{Bucket, MOST_ATTEMPTS, list, term};
-use crate::lease::{Candidate, Shard, Term};
-use crate::store::expiry::{self, ServerTime};
-use crate::store::server_clock::{Wait, with_drift};
-use crate::store::{
-    Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, parallel, round_trip,
-};
-use crate::time::{BootInstant, millis};
+use super::record::MARKER;
+use super::trial::{self, Trial, dishonest};
+use super::{Bucket, term};
+use crate::store::expiry;
+use crate::store::{ErrorKind, Finding, StoreError, round_trip};
 
-#[async_trait::async_trait]
-impl Administration for Bucket {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let sent = BootInstant::now();
-        let Some(Found { record, .. }) = self.look(shard).await? else { return Ok(Report::default()) };
-        let last_term = record.last_term();
-        Ok(Report { holder: self.holder(shard, &record, sent), last_term })
+/// Checks everything that an election relies on.
+pub async fn check(store: &Bucket) -> Result<Vec<Finding>, StoreError> {
+    let (name, server) = (&store.objects.name, store.objects.server());
+    let mut findings = Vec::new();
+    if !check_objects(store, &mut findings).await? {
+        return Ok(findings);
     }
-
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        list::list_in_pages(self, prefix, each).await
-    }
-
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        for _ in 0..MOST_ATTEMPTS {
-            let sent = BootInstant::now();
-            let Some(Found { record, version }) = self.look(shard).await? else { return Ok(Release::NotHeld) };
-            let (Some(_), Some(lease)) = (self.holder(shard, &record, sent), record.lease.as_ref()) else {
-                return Ok(Release::NotHeld);
-            };
-            if record.term != term.0 {
-                return Ok(Release::NotHeld);
-            }
-            // Nothing that its holder sends can prolong the lease once this is written.
-            let rest = with_drift(lease.duration());
-            let until_millis = self.objects.server_millis(BootInstant::now()).saturating_add(millis(rest));
-            let mut draft = record;
-            draft.lease = None;
-            let rest = Wait { until_millis, duration: rest };
-            let earlier = draft.wait().filter(|earlier| earlier.until_millis > rest.until_millis);
-            draft.set_wait(Some(earlier.unwrap_or(rest)));
-            if self.write(shard, &draft, Condition::Unchanged(&version)).await? {
-                return Ok(Release::Released);
-            }
+    match trial::run(store).await {
+        Ok(Trial::Honest(races)) => {
+            findings.push(Finding::good(format!("{server} honours conditions: each of {races} races had one winner")));
         }
-        Err(StoreError::not_applied(format!("the object of shard {shard} changes faster than it can be revoked")))
-    }
-
-    /// The object stays, with its term alone: a deletion can come late, and then delete what a next leader wrote.
-    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let shard = &candidate.shard;
-        let mine = |found: &Found| found.record.is_of(candidate) && found.record.term <= term.0;
-        if !self.look(shard).await?.as_ref().is_some_and(mine) {
-            return Ok(Release::NotHeld);
-        }
-        for folder in [NOTES, STANDBYS] {
-            let listed = self.list_all(&format!("{folder}{}/", name_of(shard.as_str()))).await?;
-            for some in listed.chunks(self.lanes()) {
-                let deletions = some.iter().map(|listed| self.objects.delete(&listed.key));
-                parallel::all(deletions).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-            }
-        }
-        for _ in 0..MOST_ATTEMPTS {
-            let Some(Found { record, version }) = self.look(shard).await?.filter(mine) else {
-                return Ok(Release::NotHeld);
-            };
-            let mut draft = record;
-            (draft.lease, draft.orders, draft.forgotten, draft.term) = (None, None, true, term.0);
-            if self.write(shard, &draft, Condition::Unchanged(&version)).await? {
-                return Ok(Release::Released);
-            }
-        }
-        Err(StoreError::not_applied(format!("the object of shard {shard} changes faster than it can be forgotten")))
-    }
-
-    /// Tries the server, and writes the marker. It makes no bucket: its name, region and rules are an operator's choice.
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        let (name, server) = (&self.objects.name, self.objects.server());
-        if term::find_marker(self).await?.is_some() {
-            return Ok(vec![format!(
-                "{name}{MARKER} is there: {server} was tried before, and store check tries it again"
-            )]);
-        }
-        let races = match trial::run(self).await? {
-            Trial::Honest(races) => races,
-            Trial::Dishonest(how) => return Err(StoreError::misconfigured(dishonest(server, &how))),
-        };
-        term::mark(self).await?;
-        Ok(vec![
-            format!("{server} honours conditions: each of {races} races had one winner"),
-            format!("wrote {name}{MARKER}: {name} remembers from now on"),
-        ])
-    }
-
-    async fn vouch(&self) -> Result<(), StoreError> {
-        term::vouch(self).await
-    }
-
-    /// Checks everything that an election relies on.
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        let (name, server) = (&self.objects.name, self.objects.server());
-        let mut findings = Vec::new();
-        if !check_objects(self, &mut findings).await? {
+        Ok(Trial::Dishonest(how)) => {
+            findings.push(Finding::bad(dishonest(server, &how)));
             return Ok(findings);
         }
-        match trial::run(self).await {
-            Ok(Trial::Honest(races)) => findings
-                .push(Finding::good(format!("{server} honours conditions: each of {races} races had one winner"))),
-            Ok(Trial::Dishonest(how)) => {
-                findings.push(Finding::bad(dishonest(server, &how)));
-                return Ok(findings);
-            }
-            // Reported already.
-            Err(error) if error.kind == ErrorKind::Denied => {}
-            Err(error) => return Err(error),
-        }
-        findings.push(match term::find_marker(self).await {
-            Ok(Some(_)) => Finding::good(format!("{name}{MARKER} says since when {name} remembers")),
-            Ok(None) => Finding::bad(format!(
-                "{name} has no {MARKER}, without which nobody leads: write it with leaderctl store init"
-            )),
-            Err(error) if error.kind == ErrorKind::Denied => return Ok(findings),
-            Err(error) if error.kind == ErrorKind::Misconfigured => Finding::bad(error.message),
-            Err(error) => return Err(error),
-        });
-        check_versioning(self, &mut findings).await;
-        check_lifecycle(self, &mut findings).await;
-        if self.objects.kind() == Kind::S3 {
-            findings.push(Finding::good(
-                "replication cannot be seen from here: a replica is behind, so have all candidates use the one bucket",
-            ));
-        }
-        check_clock(self, &mut findings).await?;
-        Ok(findings)
+        // Reported already.
+        Err(error) if error.kind == ErrorKind::Denied => {}
+        Err(error) => return Err(error),
     }
-}
-
-fn dishonest(server: &str, how: &str) -> String {
-    format!("{server} does not honour conditional writes ({how}), so two candidates can both lead: use another server")
+    findings.push(match term::find_marker(store).await {
+        Ok(Some(_)) => Finding::good(format!("{name}{MARKER} says since when {name} remembers")),
+        Ok(None) => Finding::bad(format!(
+            "{name} has no {MARKER}, without which nobody leads: write it with leaderctl store init"
+        )),
+        Err(error) if error.kind == ErrorKind::Denied => return Ok(findings),
+        Err(error) if error.kind == ErrorKind::Misconfigured => Finding::bad(error.message),
+        Err(error) => return Err(error),
+    });
+    check_versioning(store, &mut findings).await;
+    check_lifecycle(store, &mut findings).await;
+    if store.objects.kind() == Kind::S3 {
+        findings.push(Finding::good(
+            "replication cannot be seen from here: a replica is behind, so have all candidates use the one bucket",
+        ));
+    }
+    check_clock(store, &mut findings).await?;
+    Ok(findings)
 }
 
 /// Does with a scratch object what an election does with a shard's. False if further checks are pointless.

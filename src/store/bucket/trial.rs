@@ -43,6 +43,11 @@ pub async fn run(store: &Bucket) -> Result<Trial, StoreError> {
     Ok(Trial::Honest(LANES * ROUNDS))
 }
 
+/// What to tell an operator of a server that failed the trial.
+pub fn dishonest(server: &str, how: &str) -> String {
+    format!("{server} does not honour conditional writes ({how}), so two candidates can both lead: use another server")
+}
+
 /// Races for one object. Returns what the server did wrong.
 async fn lane(objects: &Objects, key: &str) -> Result<Option<String>, StoreError> {
     let Outcome::Done(first) = write(objects, key, Condition::Absent).await? else {

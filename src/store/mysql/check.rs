@@ -1,4 +1,4 @@
-//! `leaderctl store init` and `leaderctl store check`: the tables, and whether an election can rely on them.
+//! `leaderctl store check`: whether an election can rely on the tables.
 //!
 //! The hazard: a table may look right and not be. Without its trigger a user can delete a lease that is held. A table of
 //! another engine than InnoDB knows no transactions, and may be broken or empty after a crash. A server that does not
@@ -9,178 +9,60 @@ use super::address::Place;
 use super::connection::Connection;
 use super::failure::Site;
 use super::get_lock::GetLock;
-use super::list;
 use super::notes::OneNote;
 use super::server::Server;
 use super::statement::{notes_name, read};
-use super::table::{ask, creation, creation_of_notes, engine, make, probe, probe_of_notes, protect};
+use super::table::{ask, engine, is_protected, refuse_engine};
 use crate::lease::{self, Candidate, Shard, Term};
 use crate::store::error::in_short;
 use crate::store::rows::{Seen, encryption, finding, is_remote, page_name, scratch_name};
 use crate::store::session_lock::Taken;
-use crate::store::{
-    Administration, EachPage, ErrorKind, Finding, Leases, Note, Page, Release, Report, StoreError, round_trip,
-};
+use crate::store::{Finding, Note, Page, StoreError, round_trip};
 use std::time::Duration;
 
 /// The oldest versions: with this much the tests are run, or the documentation promises it.
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 const OLDEST_MARIADB: (u32, u32) = (10, 6);
 
-#[async_trait::async_trait]
-impl Administration for Mysql {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        Ok(self.look(shard).await?.report())
-    }
-
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        list::list(self, prefix, each).await
-    }
-
-    /// The row stays: see `statement`. A session that holds the lock of GET_LOCK keeps it until its holder notices.
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        let server = &self.server;
-        let answer = server.ask(&server.site, &server.statements.revoke(shard, term)).await?;
-        let before = answer.again && self.seen(&answer, 1)?.was_revoked(term);
-        Ok(if answer.changed(0) == Some(1) || before { Release::Released } else { Release::NotHeld })
-    }
-
-    /// The trigger on the table allows deleting a row that was released. A candidate that is granted the lease in
-    /// between keeps the row, and its term.
-    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let (shard, server) = (&candidate.shard, &self.server);
-        let site = Site { privileges: "DELETE", ..server.site.clone() };
-        let delete = async |session: &str| server.ask(&site, &server.statements.forget(shard, session)).await;
-        // Before anything is gone: no session has this name, but a user who may not delete gets an error here.
-        delete("").await?;
-        self.forget_notes(shard).await?;
-        let released = self.release(candidate, term).await?;
-        if released == Release::Released {
-            delete(candidate.session.as_str()).await?;
-        }
-        Ok(released)
-    }
-
-    /// Makes the tables if they are missing, and what they need in them.
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        let server = &self.server;
-        let Site { server: name, table, .. } = &server.site;
-        let mut lines = Vec::new();
-        let mut connection = server.connect(server.deadline()).await?;
-        let connection = &mut connection;
-        match engine(server, connection, &server.address.table).await? {
-            None => {
-                make(server, connection, &creation(server)).await?;
-                lines.push(format!("made table {table} in {name}"));
-            }
-            Some(engine) => {
-                refuse_engine(table, &engine)?;
-                lines.push(format!("table {table} in {name} is there"));
-            }
-        }
-        ask(server, &server.site, connection, &probe(server)).await?;
-        let since = server.remember_over(connection).await;
-        lines.push(match since.map_err(|trouble| server.site.unanswered(&trouble, false))? {
-            Some(_) => "the table says since when it remembers".to_owned(),
-            None => "wrote down that the table remembers from now on".to_owned(),
-        });
-        let protected = match protect(server, connection).await {
-            Ok(()) => {
-                lines.push("a DELETE of a lease that is held is refused".to_owned());
-                true
-            }
-            Err(error) if error.kind == ErrorKind::Denied => {
-                lines.push(format!(
-                    "left it possible to DELETE a lease that is held, so the first leader of each shard waits one lease \
-                     duration: no permission for a trigger ({error})"
-                ));
-                false
-            }
-            Err(error) => return Err(error),
+/// Checks everything that an election relies on.
+pub async fn check(store: &Mysql) -> Result<Vec<Finding>, StoreError> {
+    let server = &store.server;
+    let mut findings = Vec::new();
+    let mut connection = server.connect(server.deadline()).await?;
+    let connection = &mut connection;
+    check_server(server, connection, &mut findings).await?;
+    let mut works = true;
+    let of_notes = notes_name(&server.address.table);
+    for (site, table) in [(&server.site, server.address.table.as_str()), (&server.notes, of_notes.as_str())] {
+        let found = engine(server, connection, table).await?;
+        let Some(engine) = found else {
+            findings.push(Finding::bad(format!(
+                "no table {} in {}, or no permission on it: make it with leaderctl store init, and GRANT {} on it",
+                site.table, site.server, site.privileges
+            )));
+            works = false;
+            continue;
         };
-        if protected || !is_protected(server, connection).await? {
-            ask(server, &server.site, connection, &server.statements.protect(protected)).await?;
+        if let Err(error) = refuse_engine(&site.table, &engine) {
+            findings.push(Finding::bad(error.message));
+            works = false;
         }
-        match engine(server, connection, &notes_name(&server.address.table)).await? {
-            None => {
-                make(server, connection, &creation_of_notes(server)).await?;
-                lines.push(format!("made table {} for notes", server.notes.table));
-            }
-            Some(engine) => {
-                refuse_engine(&server.notes.table, &engine)?;
-                lines.push(format!("table {} for notes is there", server.notes.table));
-            }
-        }
-        ask(server, &server.notes, connection, &probe_of_notes(server)).await?;
-        for Site { table, privileges, .. } in [&server.site, &server.notes] {
-            lines.push(format!("each candidate needs: GRANT {privileges} ON {table} TO ..."));
-        }
-        Ok(lines)
     }
-
-    async fn vouch(&self) -> Result<(), StoreError> {
-        let server = &self.server;
-        server.ask(&server.site, &server.statements.vouch()).await.map(drop)
+    if !works {
+        return Ok(findings);
     }
-
-    /// Checks everything that an election relies on.
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        let server = &self.server;
-        let mut findings = Vec::new();
-        let mut connection = server.connect(server.deadline()).await?;
-        let connection = &mut connection;
-        check_server(server, connection, &mut findings).await?;
-        let mut works = true;
-        let of_notes = notes_name(&server.address.table);
-        for (site, table) in [(&server.site, server.address.table.as_str()), (&server.notes, of_notes.as_str())] {
-            let found = engine(server, connection, table).await?;
-            let Some(engine) = found else {
-                findings.push(Finding::bad(format!(
-                    "no table {} in {}, or no permission on it: make it with leaderctl store init, and GRANT {} on it",
-                    site.table, site.server, site.privileges
-                )));
-                works = false;
-                continue;
-            };
-            if let Err(error) = refuse_engine(&site.table, &engine) {
-                findings.push(Finding::bad(error.message));
-                works = false;
-            }
-        }
-        if !works {
-            return Ok(findings);
-        }
-        let tried = try_everything(server).await;
-        let works = tried.is_ok();
-        findings.push(finding(tried, "may do all that an election needs: SELECT, INSERT, UPDATE")?);
-        let note = format!("may read and write notes in table {}", server.notes.table);
-        findings.push(finding(try_notes(server).await, &note)?);
-        if works {
-            check_memory(server, connection, &mut findings).await?;
-        }
-        if let Some(get_lock) = &self.get_lock {
-            findings.push(check_lock(server, get_lock).await?);
-        }
-        Ok(findings)
+    let tried = try_everything(server).await;
+    let works = tried.is_ok();
+    findings.push(finding(tried, "may do all that an election needs: SELECT, INSERT, UPDATE")?);
+    let note = format!("may read and write notes in table {}", server.notes.table);
+    findings.push(finding(try_notes(server).await, &note)?);
+    if works {
+        check_memory(server, connection, &mut findings).await?;
     }
-}
-
-/// Without transactions a lease may be lost in a crash, and another node of a cluster does not even have it.
-pub fn refuse_engine(table: &str, engine: &str) -> Result<(), StoreError> {
-    if engine.eq_ignore_ascii_case("InnoDB") {
-        return Ok(());
+    if let Some(get_lock) = &store.get_lock {
+        findings.push(check_lock(server, get_lock).await?);
     }
-    Err(StoreError::misconfigured(format!(
-        "{table} is of the kind {}, and leases need a table of InnoDB: drop it and make it with leaderctl store init, or \
-         use another with table=NAME",
-        in_short(engine)
-    )))
-}
-
-async fn is_protected(server: &Server, connection: &mut Connection) -> Result<bool, StoreError> {
-    let memory = server.statements.memory(super::statement::MARKER);
-    let rows = ask(server, &server.site, connection, &memory).await?;
-    Ok(rows.first().and_then(|row| row.flag(3)).unwrap_or(false))
+    Ok(findings)
 }
 
 /// Checks version, speed, and the settings that decide how reliable the server's answers are.

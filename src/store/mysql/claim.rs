@@ -3,9 +3,9 @@
 //! The hazards are those of the store: see its module.
 
 use super::Mysql;
-use super::check::refuse_engine;
 use super::server::Answer;
 use super::statement::{integer, micros, place_of_renewal};
+use super::table::refuse_engine;
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
 use crate::store::rows::{MOST_ATTEMPTS, Seen};

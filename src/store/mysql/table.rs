@@ -9,6 +9,7 @@ use super::notes;
 use super::server::Server;
 use super::statement::{MARKER, NAMES, NOW, quoted, text};
 use super::wire::{Complaint, Row};
+use crate::store::error::in_short;
 use crate::store::fnv::fnv1a;
 use crate::store::{ErrorKind, StoreError};
 use tokio::time::timeout_at;
@@ -117,4 +118,23 @@ pub async fn make(server: &Server, connection: &mut Connection, statement: &str)
         }
         answer => answer.map(drop),
     }
+}
+
+/// Without transactions a lease may be lost in a crash, and another node of a cluster does not even have it.
+pub fn refuse_engine(table: &str, engine: &str) -> Result<(), StoreError> {
+    if engine.eq_ignore_ascii_case("InnoDB") {
+        return Ok(());
+    }
+    Err(StoreError::misconfigured(format!(
+        "{table} is of the kind {}, and leases need a table of InnoDB: drop it and make it with leaderctl store init, or \
+         use another with table=NAME",
+        in_short(engine)
+    )))
+}
+
+/// Whether the marker says that the trigger is there.
+pub async fn is_protected(server: &Server, connection: &mut Connection) -> Result<bool, StoreError> {
+    let memory = server.statements.memory(MARKER);
+    let rows = ask(server, &server.site, connection, &memory).await?;
+    Ok(rows.first().and_then(|row| row.flag(3)).unwrap_or(false))
 }

@@ -1,257 +1,55 @@
-//! `leaderctl store init` and `leaderctl store check`: the bucket, and whether an election can rely on it.
+//! `leaderctl store check`: whether an election can rely on the bucket.
 //!
 //! The hazard: a bucket may look right and still forget. If records age away, or make room for others, leases end that
 //! are held. A bucket in memory forgets them with its server, and a mirror accepts no writes. A missing permission
 //! shows only when it is needed, so the check tries each one.
 
-use super::address::{Address, NOTHING, SCRATCH, is_note_of, key_of, led_mark_of};
-use super::bucket::{Bucket, Put, Refusal, STREAM_NAME_TAKEN};
-use super::failure::Failure;
-use super::jetstream::{Info, Stamp};
-use super::record::{Content, Record, Snapshot};
-use super::{Asks, MOST_ATTEMPTS, Nats, list, slack};
-use crate::lease::{Candidate, Shard, Term, show};
-use crate::store::{
-    Administration, EachPage, ErrorKind, Finding, Release, Report, StoreError, Verdict, parallel, round_trip,
-};
-use crate::time::BootInstant;
+use super::Nats;
+use super::address::SCRATCH;
+use super::bucket::{Bucket, Put};
+use super::jetstream::Info;
+use crate::lease::show;
+use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
 use futures_util::StreamExt;
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// The longest time from asking for the time to the birth of the bucket, by any two clocks of a cluster.
-const MOST_LABOUR_MICROS: u64 = 60_000_000;
 /// Before this version, buckets worked in another way.
 const OLDEST_VERSION: (u32, u32) = (2, 9);
 
-#[async_trait::async_trait]
-impl Administration for Nats {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let report = self.inspect_record(shard).await?;
-        match (&report.holder, &self.lock) {
-            (None, Some(lock)) => Ok(Report { holder: lock.holder().await?, ..report }),
-            _ => Ok(report),
-        }
-    }
-
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        list::list(self, prefix, each).await
-    }
-
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        for _ in 0..MOST_ATTEMPTS {
-            let Some(snapshot) = self.look(shard).await? else { return Ok(Release::NotHeld) };
-            if snapshot.content == Content::Foreign {
-                return Err(self.foreign(shard));
-            }
-            if snapshot.term() != Some(term.0) || snapshot.left(BootInstant::now()).is_zero() {
-                return Ok(Release::NotHeld);
-            }
-            let snapshot = self.dated(shard, snapshot, Asks::Onlooker).await?;
-            if snapshot.left(BootInstant::now()).is_zero() {
-                return Ok(Release::NotHeld);
-            }
-            // Like a deletion by hand: the mark that it leaves makes the next leader wait.
-            if self.bucket.delete(&key_of(shard), snapshot.revision).await? != Put::Conflict {
-                return Ok(Release::Released);
-            }
-        }
-        Err(StoreError::unknown(format!("the record of shard {shard} changes faster than it can be deleted")))
-    }
-
-    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let release = self.forget_record(candidate, term).await?;
-        if let Some(lock) = &self.lock {
-            lock.let_go(candidate).await;
-        }
-        Ok(release)
-    }
-
-    /// Makes the bucket and its marker if they are missing.
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        let bucket = &self.bucket;
-        let address = bucket.address();
-        let Address { bucket: name, .. } = address;
-        let server = address.server();
-        let mut lines = Vec::new();
-        let made = if bucket.info().await?.is_none() { create(bucket).await? } else { false };
-        let mut info = bucket.info().await?.ok_or_else(|| bucket.missing())?;
-        bucket.usable(&info)?;
-        lines.push(if made {
-            format!("made bucket {name} in {server}, in files, replicas: {}", info.config.num_replicas)
-        } else {
-            format!("bucket {name} in {server} is there")
-        });
-        if info.state.messages == 0 && !numbers_are_unique(&info) && !info.is_clustered() {
-            match begin_at_birth(bucket, &info).await {
-                Ok(()) => info = bucket.info().await?.ok_or_else(|| bucket.missing())?,
-                Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                    lines.push(format!("left its revisions as they are: {error}"));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if numbers_are_unique(&info) {
-            lines.push("its revisions begin with the time when it was made".to_owned());
-        }
-        lines.push(if bucket.mark().await? {
-            "wrote down that the bucket remembers from now on".to_owned()
-        } else {
-            "the bucket says since when it remembers".to_owned()
-        });
-        Ok(lines)
-    }
-
-    async fn vouch(&self) -> Result<(), StoreError> {
-        self.bucket.vouch().await
-    }
-
-    /// Checks everything that an election relies on.
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        let bucket = &self.bucket;
-        let mut findings = vec![version(bucket).await?];
-        match bucket.info().await {
-            Ok(Some(info)) => {
-                config(bucket, &info, &mut findings);
-                if is_bad(&findings) {
-                    return Ok(findings);
-                }
-            }
-            Ok(None) => {
-                findings.push(Finding::bad(bucket.missing().message));
+/// Checks everything that an election relies on.
+pub async fn check(store: &Nats) -> Result<Vec<Finding>, StoreError> {
+    let bucket = &store.bucket;
+    let mut findings = vec![version(bucket).await?];
+    match bucket.info().await {
+        Ok(Some(info)) => {
+            config(bucket, &info, &mut findings);
+            if is_bad(&findings) {
                 return Ok(findings);
             }
-            Err(error) => permission("publish", &info_subject(bucket), Err(error), &mut findings)?,
         }
-        permissions(bucket, &mut findings).await?;
-        if is_bad(&findings) {
+        Ok(None) => {
+            findings.push(Finding::bad(bucket.missing().message));
             return Ok(findings);
         }
-        findings.push(Finding::good("may do all that an election needs: publish, read, subscribe"));
-        findings.push(match bucket.marker().await? {
-            Some(_) => Finding::good("the bucket says since when it remembers"),
-            None => Finding::doubtful(
-                "the bucket does not say since when it remembers, so the first leader waits one lease: leaderctl store \
-                 init writes it",
-            ),
-        });
-        findings.push(round_trip(bucket).await?);
-        if let Some(lock) = &self.lock {
-            lock.check(&mut findings).await?;
-        }
-        Ok(findings)
+        Err(error) => permission("publish", &info_subject(bucket), Err(error), &mut findings)?,
     }
-}
-
-/// The record by itself, without the key of other programs.
-impl Nats {
-    async fn inspect_record(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let Some(snapshot) = self.look_dated(shard, Asks::Onlooker).await? else { return Ok(Report::default()) };
-        Ok(snapshot.report())
+    permissions(bucket, &mut findings).await?;
+    if is_bad(&findings) {
+        return Ok(findings);
     }
-
-    /// The key goes last, and with it all marks of the shard: the next leader finds a new shard.
-    async fn forget_record(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let (shard, led_mark) = (&candidate.shard, led_mark_of(&candidate.shard));
-        // Checks the permission to purge before anything is gone. The bound is 1, and the server takes that for no
-        // bound: it would remove all of a key that exists, so this key holds nothing.
-        self.bucket.sweep(NOTHING, 0).await?;
-        let ours = |snapshot: &Snapshot| Self::is_ours(candidate, snapshot) && snapshot.term() == Some(term.0);
-        if !self.look(shard).await?.is_some_and(|seen| ours(&seen)) {
-            return Ok(Release::NotHeld);
-        }
-        let (info, keys) = self.bucket.keys().await?;
-        let notes = keys.into_iter().filter(|key| is_note_of(key, shard)).map(|key| async move {
-            match self.bucket.get(&key).await? {
-                Some(note) => self.bucket.sweep(&key, note.revision).await,
-                None => Ok(()),
-            }
-        });
-        parallel::answers(notes).await?;
-        let time = self.bucket.time(&info).await?.micros();
-        let Some(snapshot) = self.look(shard).await?.filter(ours) else { return Ok(Release::NotHeld) };
-        let slack = u64::try_from(slack(&info).as_micros()).unwrap_or(u64::MAX);
-        let is_ahead = term.0 >= time.saturating_sub(slack);
-        let Some(record) = snapshot.record().filter(|record| !is_ahead && !record.released) else {
-            // The next term would be lower.
-            return self.release_record(candidate, term).await;
-        };
-        // If we do not get as far as the key, the next leader writes another led mark.
-        let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
-        let Some(snapshot) = self.write(shard, record, snapshot.revision, None).await? else {
-            return Ok(Release::NotHeld);
-        };
-        if let Some(entry) = self.bucket.get(&led_mark).await? {
-            self.bucket.sweep(&led_mark, entry.revision).await?;
-        }
-        self.bucket.sweep(&key_of(shard), snapshot.revision).await?;
-        self.seen.lock().remove(shard);
-        Ok(Release::Released)
-    }
-}
-
-/// Makes the bucket. False if another process has just made it.
-async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
-    let address = bucket.address();
-    let stream = address.stream();
-    // As `nats kv add` makes it, without the parts that servers before 2.10 do not understand.
-    let mut config = json!({
-        "name": stream,
-        "subjects": [address.subject(">")],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "num_replicas": address.replicas,
-        "max_msgs_per_subject": 1,
-        "max_consumers": -1,
-        "max_msgs": -1,
-        "max_bytes": -1,
-        "max_msg_size": -1,
-        "max_age": 0,
-        "duplicate_window": 120_000_000_000_u64,
-        "deny_delete": true,
-        "deny_purge": false,
-        "allow_rollup_hdrs": true,
-        "allow_direct": true,
+    findings.push(Finding::good("may do all that an election needs: publish, read, subscribe"));
+    findings.push(match bucket.marker().await? {
+        Some(_) => Finding::good("the bucket says since when it remembers"),
+        None => Finding::doubtful(
+            "the bucket does not say since when it remembers, so the first leader waits one lease: leaderctl store \
+             init writes it",
+        ),
     });
-    if let Some(time) = time_of_birth(bucket).await? {
-        config["first_seq"] = json!(time.micros());
+    findings.push(round_trip(bucket).await?);
+    if let Some(lock) = &store.lock {
+        lock.check(&mut findings).await?;
     }
-    let name = format!("STREAM.CREATE.{stream}");
-    match bucket.ask(&name, &config).await {
-        Ok(_) => Ok(true),
-        Err(Refusal::Api(error)) if error.err_code == STREAM_NAME_TAKEN => Ok(false),
-        Err(refusal) => Err(bucket.failed(&name, refusal)),
-    }
-}
-
-/// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time. None
-/// if the server does not tell its time in advance, or cannot begin at a given number (before 2.10).
-async fn time_of_birth(bucket: &Bucket) -> Result<Option<Stamp>, StoreError> {
-    if bucket.connections.connection().await?.version() < Some((2, 10)) {
-        return Ok(None);
-    }
-    let answer = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
-        Ok(answer) => answer,
-        Err(Failure::NoResponders) => return Ok(None),
-        Err(Failure::Error(error)) if error.kind == ErrorKind::Denied => return Ok(None),
-        Err(Failure::Error(error)) => return Err(error),
-    };
-    let answer: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
-    Ok(answer["server"]["time"].as_str().and_then(Stamp::read))
-}
-
-/// Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number that is
-/// not reached yet moves the next message there. (In a cluster of version 2.9, the servers disagreed after such a
-/// purge.)
-async fn begin_at_birth(bucket: &Bucket, info: &Info) -> Result<(), StoreError> {
-    let Some(birth) = info.created() else { return Ok(()) };
-    let name = format!("STREAM.PURGE.{}", bucket.address().stream());
-    bucket.request(&name, &json!({ "seq": birth.micros() })).await.map(drop)
-}
-
-fn numbers_are_unique(info: &Info) -> bool {
-    let earliest = |birth: Stamp| birth.micros().saturating_sub(MOST_LABOUR_MICROS);
-    info.created().is_some_and(|birth| info.state.last_seq >= earliest(birth))
+    Ok(findings)
 }
 
 fn is_bad(findings: &[Finding]) -> bool {
@@ -308,7 +106,7 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
             "bucket {name} has a limit of size: when it is full, no lease can be taken or renewed"
         )));
     }
-    if !numbers_are_unique(info) {
+    if !info.has_unique_revisions() {
         findings.push(Finding::doubtful(format!(
             "the revisions of bucket {name} begin with a low number, so they repeat if it is dropped and made again: do \
              not do that while anything leads, or have leaderctl store init make it (in clusters from version 2.10 on)"

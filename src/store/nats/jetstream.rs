@@ -8,6 +8,9 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
+/// The longest time from asking for the time to the birth of the bucket, by any two clocks of a cluster.
+const MOST_LABOUR_MICROS: u64 = 60_000_000;
+
 /// The content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -98,6 +101,12 @@ impl Info {
     pub fn is_clustered(&self) -> bool {
         // Newer servers that stand alone name themselves as the leader of a cluster without a name.
         self.cluster.as_ref().is_some_and(|cluster| cluster.name.is_some())
+    }
+
+    /// Whether no earlier bucket of this name had its revisions: they begin with the time of its birth.
+    pub fn has_unique_revisions(&self) -> bool {
+        let earliest = |birth: Stamp| birth.micros().saturating_sub(MOST_LABOUR_MICROS);
+        self.created().is_some_and(|birth| self.state.last_seq >= earliest(birth))
     }
 }
 

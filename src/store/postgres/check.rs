@@ -1,219 +1,81 @@
-//! `leaderctl store init` and `leaderctl store check`: the tables, and whether an election can rely on them.
+//! `leaderctl store check`: whether an election can rely on the tables.
 //!
 //! The hazard: a table may look right and not be. Without its rule a user can delete a lease that is held, and then two
 //! candidates lead. An unlogged table is empty after a crash. A server that does not wait for its disk may forget a
-//! lease that it granted. Permissions are looked up and then tried, in a transaction that is rolled back. No election
-//! depends on the notes: problems with their table are reported, but do not make the store unfit.
+//! lease that it granted. Permissions are looked up and then tried, in a transaction that is rolled back.
 
+use super::Postgres;
 use super::address::Place;
 use super::advisory::Advisory;
 use super::connection::Connection;
 use super::failure::Site;
 use super::grants::{self, Relation};
-use super::notes;
 use super::server::Server;
-use super::statement::{integer, number, quoted, seconds, seen, text};
-use super::table::{NAMES, ask, ask_about, creation, look, rule, run};
+use super::statement::{number, seconds, text};
+use super::table::{ask, ask_about, look, run};
 use super::watch::POLL;
-use super::{Postgres, list};
-use crate::lease::{self, Candidate, Shard, Term, show};
+use crate::lease::{self, show};
 use crate::store::error::in_short;
 use crate::store::rows::{encryption, finding, is_remote, page_name, scratch_name};
 use crate::store::session_lock::Taken;
-use crate::store::{
-    Administration, EachPage, ErrorKind, Finding, Leases, Page, Release, Report, StoreError, round_trip,
-};
+use crate::store::{ErrorKind, Finding, Page, StoreError, round_trip};
 
 /// The first version with `AS MATERIALIZED`.
 const OLDEST: i32 = 120_000;
 
-#[async_trait::async_trait]
-impl Administration for Postgres {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        Ok(self.look(shard).await?.report())
+/// Checks everything that an election relies on.
+pub async fn check(store: &Postgres) -> Result<Vec<Finding>, StoreError> {
+    let server = &store.server;
+    let mut findings = Vec::new();
+    let (connection, _) = server.connect(server.deadline()).await?;
+    check_server(server, &connection, &mut findings).await?;
+    let found = look(server, &connection, &server.site.table).await?;
+    let table = &server.statements.table;
+    let Some((_, persistence)) = found.table else {
+        findings.push(Finding::bad(format!(
+            "no table {table} in database {} of {}: make it with leaderctl store init",
+            server.site.database, server.site.server
+        )));
+        return Ok(findings);
+    };
+    if persistence != 'p' {
+        findings.push(Finding::bad(format!(
+            "table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl \
+             store init"
+        )));
     }
-
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        list::list(self, prefix, each).await
+    let missing = grants::missing(&connection, &server.site.table)
+        .await
+        .map_err(|error| connection.unanswered(&server.site, &error))?;
+    let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
+    let works = matches!(tried, Some(Ok(())));
+    match tried {
+        None => {
+            findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
+        }
+        Some(Ok(())) => findings.push(Finding::good("may do all that an election needs: SELECT, INSERT, UPDATE")),
+        Some(Err(error)) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+            findings.push(Finding::bad(error.message));
+        }
+        Some(Err(error)) => return Err(error),
     }
-
-    /// The row stays: see `statement`. A session that holds the advisory lock keeps it until its holder notices.
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        let (shard, term_number) = (shard.as_str(), integer(term.0));
-        let parameters = [text(&shard), number(&term_number), text(&self.server.channel)];
-        let answer = self.server.ask(|_| self.server.statements.revoke(), &parameters, self.server.deadline()).await?;
-        let row = self.first(&answer)?;
-        let applied: bool = row.try_get(0).map_err(|_| self.not_understood())?;
-        let before = answer.again && seen(row).was_revoked(term);
-        Ok(if applied || before { Release::Released } else { Release::NotHeld })
+    findings.push(if found.rule {
+        Finding::good("a DELETE of a lease that is held does nothing")
+    } else {
+        Finding::doubtful(
+            "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl \
+             store init as the table's owner prevents it",
+        )
+    });
+    if works {
+        check_memory(server, &connection, &mut findings).await?;
+        check_delivery(server, &mut findings).await?;
     }
-
-    /// The rule on the table allows deleting a row that was released. A candidate that is granted the lease in between
-    /// keeps the row, and its term.
-    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let (shard, session, statements) =
-            (candidate.shard.as_str(), candidate.session.as_str(), &self.server.statements);
-        let table = Relation { privileges: &["DELETE"], ..self.server.site.table.clone() };
-        let site = Site { table, ..self.server.site.clone() };
-        let delete = async |session: &str| {
-            let parameters = [text(&shard), text(&session)];
-            self.server.ask_about(&site, |_| statements.forget(), &parameters, self.server.deadline()).await
-        };
-        // Before anything is gone: no session has this name, but a user who may not delete gets an error here.
-        delete("").await?;
-        self.forget_notes(&candidate.shard).await?;
-        let released = self.release(candidate, term).await?;
-        if released == Release::Released {
-            delete(session).await?;
-        }
-        Ok(released)
+    if let Some(advisory) = &store.advisory {
+        findings.push(check_advisory(server, advisory).await?);
     }
-
-    /// Makes the tables if they are missing, and what they need in them.
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        let server = &self.server;
-        let Site { server: name, database, user, .. } = &server.site;
-        let table = &server.statements.table;
-        let mut lines = Vec::new();
-        let (connection, _) = server.connect(server.deadline()).await?;
-        loop {
-            let found = look(server, &connection, &server.site.table).await?;
-            match found.table {
-                None => {
-                    let needs = if found.schema {
-                        format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&server.address.schema))
-                    } else {
-                        format!("GRANT CREATE ON DATABASE {} TO {user}", quoted(database))
-                    };
-                    if !run(server, &connection, &creation(server, found.schema), &needs).await? {
-                        continue;
-                    }
-                    lines.push(format!("made table {table} in database {database} of {name}"));
-                    lines.push("a DELETE of a lease that is held does nothing".to_owned());
-                }
-                Some((kind, _)) if !"rp".contains(kind) => {
-                    return Err(StoreError::misconfigured(format!(
-                        "{table} in database {database} of {name} is not a table: use another with table=NAME"
-                    )));
-                }
-                Some(_) => {
-                    lines.push(format!("table {table} in database {database} of {name} is there"));
-                    ask(server, &connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0"), &[]).await?;
-                    if found.rule {
-                        lines.push("a DELETE of a lease that is held does nothing".to_owned());
-                    } else {
-                        lines.push(match run(server, &connection, &rule(server), "its owner may").await {
-                            Ok(_) => "from now on, a DELETE of a lease that is held does nothing".to_owned(),
-                            Err(error) if error.kind == ErrorKind::Denied => {
-                                format!("left it possible to DELETE a lease that is held: {error}")
-                            }
-                            Err(error) => return Err(error),
-                        });
-                    }
-                }
-            }
-            break;
-        }
-        let rows = ask(server, &connection, &server.statements.remember(connection.has_timeline), &[]).await?;
-        lines.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
-            Some(_) => "the table says since when it remembers".to_owned(),
-            None => "wrote down that the table remembers from now on".to_owned(),
-        });
-        prepare_notes(server, &connection, &mut lines).await?;
-        for table in [&server.site.table, &server.notes.table] {
-            lines.push(format!("each candidate needs: {}", table.grant("...")));
-        }
-        Ok(lines)
-    }
-
-    async fn vouch(&self) -> Result<(), StoreError> {
-        let server = &self.server;
-        server.ask(|_| server.statements.vouch(), &[], server.deadline()).await.map(drop)
-    }
-
-    /// Checks everything that an election relies on.
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        let server = &self.server;
-        let mut findings = Vec::new();
-        let (connection, _) = server.connect(server.deadline()).await?;
-        check_server(server, &connection, &mut findings).await?;
-        let found = look(server, &connection, &server.site.table).await?;
-        let table = &server.statements.table;
-        let Some((_, persistence)) = found.table else {
-            findings.push(Finding::bad(format!(
-                "no table {table} in database {} of {}: make it with leaderctl store init",
-                server.site.database, server.site.server
-            )));
-            return Ok(findings);
-        };
-        if persistence != 'p' {
-            findings.push(Finding::bad(format!(
-                "table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl \
-                 store init"
-            )));
-        }
-        let missing = grants::missing(&connection, &server.site.table)
-            .await
-            .map_err(|error| connection.unanswered(&server.site, &error))?;
-        let tried = if missing.is_empty() { Some(try_everything(server).await) } else { None };
-        let works = matches!(tried, Some(Ok(())));
-        match tried {
-            None => {
-                findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
-            }
-            Some(Ok(())) => findings.push(Finding::good("may do all that an election needs: SELECT, INSERT, UPDATE")),
-            Some(Err(error)) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                findings.push(Finding::bad(error.message));
-            }
-            Some(Err(error)) => return Err(error),
-        }
-        findings.push(if found.rule {
-            Finding::good("a DELETE of a lease that is held does nothing")
-        } else {
-            Finding::doubtful(
-                "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl \
-                 store init as the table's owner prevents it",
-            )
-        });
-        if works {
-            check_memory(server, &connection, &mut findings).await?;
-            check_delivery(server, &mut findings).await?;
-        }
-        if let Some(advisory) = &self.advisory {
-            findings.push(check_advisory(server, advisory).await?);
-        }
-        check_notes(server, &connection, &mut findings).await?;
-        Ok(findings)
-    }
-}
-
-/// Makes the table of notes. The table of leases exists already, but an earlier release may have made it without the
-/// other.
-async fn prepare_notes(server: &Server, connection: &Connection, lines: &mut Vec<String>) -> Result<(), StoreError> {
-    let Site { server: name, database, user, table } = &server.notes;
-    loop {
-        match look(server, connection, table).await?.table {
-            None => {
-                let needs = format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&table.schema));
-                if run(server, connection, &notes::creation(table), &needs).await? {
-                    lines.push(format!("made table {table} for notes"));
-                    return Ok(());
-                }
-            }
-            Some((kind, _)) if !"rp".contains(kind) => {
-                return Err(StoreError::misconfigured(format!(
-                    "{table} in database {database} of {name} is not a table, and is to be that of the notes: use \
-                     another with table=NAME"
-                )));
-            }
-            Some(_) => {
-                let columns = format!("SELECT {} FROM {table} LIMIT 0", notes::COLUMNS);
-                ask_about(server, &server.notes, connection, &columns, &[]).await?;
-                lines.push(format!("table {table} for notes is there"));
-                return Ok(());
-            }
-        }
-    }
+    check_notes(server, &connection, &mut findings).await?;
+    Ok(findings)
 }
 
 /// Checks the table of notes. A candidate that cannot read orders starts nothing.

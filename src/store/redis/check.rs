@@ -1,4 +1,4 @@
-//! `leaderctl store init` and `leaderctl store check`: nothing has to be made, but much can be wrong.
+//! `leaderctl store check`: what can be wrong with a server.
 //!
 //! The hazard: a server that answers may still be unusable. It may evict locks when its memory is full, forget
 //! everything at a restart, or be a replica. And a missing permission shows only when it is needed, so the check tries
@@ -7,10 +7,10 @@
 use super::connection::Talk;
 use super::failure::Failure;
 use super::watch::Subscription;
-use super::{Redis, list, script};
-use crate::lease::{Candidate, Session, Shard, Term, show};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Release, Report, StoreError, round_trip};
-use crate::time::{millis, wall_clock_millis};
+use super::{Redis, script};
+use crate::lease::{Session, Shard, show};
+use crate::store::{ErrorKind, Finding, StoreError, round_trip};
+use crate::time::wall_clock_millis;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
 
@@ -18,92 +18,32 @@ use std::time::Duration;
 const SCRATCH_MILLIS: u64 = 10_000;
 pub const MISSING: &str = "permission missing";
 
-#[async_trait::async_trait]
-impl Administration for Redis {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        self.report(shard, &self.look(shard).await?)
-    }
-
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        list::list(self, prefix, each).await
-    }
-
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        let channel = self.channel(shard);
-        let reply = self.run(&self.scripts.revoke, shard, &[&term.to_string(), &channel], None).await?;
-        match reply.kind() {
-            "released" => Ok(Release::Released),
-            "not held" => Ok(Release::NotHeld),
-            _ => Err(reply.not_understood()),
+/// Tries everything that an election relies on.
+pub async fn check(store: &Redis) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = Vec::new();
+    let talk = store.client.talk(store.client.deadline()).await?;
+    let place = talk.place().to_owned();
+    drop(talk);
+    let info = match ask(store, cmd("INFO").arg("everything")).await? {
+        Ok(info) => Info(text(&info)),
+        Err(failure) => {
+            permission(store, &place, "the command INFO", Err(failure), &mut findings)?;
+            Info(String::new())
         }
+    };
+    check_server(&place, &info, &mut findings);
+    if info.field("role") == Some("slave") {
+        return Ok(findings);
     }
-
-    /// Removes the lock and the notes in one script. If a standby writes another note just then, that note stays
-    /// behind.
-    async fn forget(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
-        let shard = &candidate.shard;
-        let mut keys = self.keys(shard);
-        let fixed = keys.len().to_string();
-        keys.extend(list::notes(self, shard).await?);
-        let (order, lease, channel) = (self.next_order(), millis(candidate.lease).to_string(), self.channel(shard));
-        let arguments = [candidate.session.as_str(), &order, &lease, &channel, &fixed];
-        let reply = script::run(&self.client, &self.scripts.forget, &keys, &arguments, None).await?;
-        match reply.kind() {
-            "released" => {
-                self.seen.lock().remove(shard);
-                Ok(Release::Released)
-            }
-            "not held" => Ok(Release::NotHeld),
-            _ => Err(reply.not_understood()),
-        }
+    check_memory(&info, &mut findings);
+    check_persistence(&info, &mut findings);
+    check_replicas(store.replicas, &info, &mut findings);
+    check_permissions(store, &place, &mut findings).await?;
+    store.check_lock_key(&place, &mut findings).await?;
+    if !findings.iter().any(|finding| finding.text.starts_with(MISSING)) {
+        check_memory_of_leases(store, &mut findings).await?;
     }
-
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
-        let reply = self.run(&self.scripts.remember, &nobody, &[], None).await?;
-        let known = reply.millis(0);
-        let marker = self.key("store");
-        Ok(vec![
-            format!("{} needs no preparation", reply.place),
-            if known.is_zero() {
-                format!("wrote down in {marker} that it remembers from now on: no new leader for one lease duration")
-            } else {
-                format!("{marker} says that it has remembered {}", remembered(known))
-            },
-        ])
-    }
-
-    async fn vouch(&self) -> Result<(), StoreError> {
-        let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
-        self.run(&self.scripts.remember, &nobody, &["new"], None).await.map(drop)
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        let mut findings = Vec::new();
-        let talk = self.client.talk(self.client.deadline()).await?;
-        let place = talk.place().to_owned();
-        drop(talk);
-        let info = match ask(self, cmd("INFO").arg("everything")).await? {
-            Ok(info) => Info(text(&info)),
-            Err(failure) => {
-                permission(self, &place, "the command INFO", Err(failure), &mut findings)?;
-                Info(String::new())
-            }
-        };
-        check_server(&place, &info, &mut findings);
-        if info.field("role") == Some("slave") {
-            return Ok(findings);
-        }
-        check_memory(&info, &mut findings);
-        check_persistence(&info, &mut findings);
-        check_replicas(self.replicas, &info, &mut findings);
-        check_permissions(self, &place, &mut findings).await?;
-        self.check_lock_key(&place, &mut findings).await?;
-        if !findings.iter().any(|finding| finding.text.starts_with(MISSING)) {
-            check_memory_of_leases(self, &mut findings).await?;
-        }
-        Ok(findings)
-    }
+    Ok(findings)
 }
 
 fn check_server(place: &str, info: &Info, findings: &mut Vec<Finding>) {
@@ -261,7 +201,7 @@ fn permission(
 }
 
 /// For how long the server has remembered. Since 1970, if an operator vouched for it.
-fn remembered(known: Duration) -> String {
+pub fn remembered(known: Duration) -> String {
     if known.as_millis() > u128::from(wall_clock_millis() / 2) {
         return "since it was new, as an operator said".to_owned();
     }

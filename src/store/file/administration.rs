@@ -1,0 +1,97 @@
+//! What operators do with a directory of leases: list, forget, `leaderctl store init`.
+//!
+//! The hazard: the kernel keeps a lease for as long as a process holds it open, whatever happens to its files. So `revoke`
+//! names the process to end, and `forget` removes the file only while its own candidate holds the lock.
+
+use super::{FileStore, check, explain};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
+use crate::time::wall_clock_millis;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::{fs, io};
+
+#[async_trait::async_trait]
+impl Administration for FileStore {
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        let record = self.read_record(shard)?;
+        let holder = if self.is_locked(shard)? { Some(self.holder(shard)?) } else { None };
+        Ok(Report { holder, last_term: record.map(|record| record.term) })
+    }
+
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        let mut list = Vec::new();
+        for shard in self.shards()?.into_iter().filter(|shard| shard.as_str().starts_with(prefix)) {
+            let report = match self.inspect(&shard).await {
+                Err(error) if error.kind == ErrorKind::Misconfigured => {
+                    Report { holder: Some(Holder::stranger()), last_term: None }
+                }
+                report => report?,
+            };
+            // A free lock without a record belongs to a standby that left before any candidate led.
+            if report != Report::default() {
+                list.push((shard, report));
+            }
+        }
+        each(list);
+        Ok(())
+    }
+
+    async fn revoke(&self, shard: &Shard, _term: Term) -> Result<Release, StoreError> {
+        if !self.is_locked(shard)? {
+            return Ok(Release::NotHeld);
+        }
+        let Holder { owner, pid, .. } = self.holder(shard)?;
+        let process = pid.map_or_else(|| "its process".to_owned(), |pid| format!("process {pid}"));
+        Err(StoreError::misconfigured(format!(
+            "{} is held open by {owner}: the kernel frees it when its holder has ended, so end {process}",
+            self.path(shard, "lock").display(),
+        )))
+    }
+
+    /// Removes the lock's file last, while it is locked: a candidate that waits for it finds that it is gone, and makes
+    /// another one.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let file = self.path(shard, "lock");
+        if !self.held.lock().get(shard).is_some_and(|held| self.is_current(held, shard)) {
+            return Ok(Release::NotHeld);
+        }
+        self.forget_notes(shard).await?;
+        // If the clock is behind, the record must stay, because the next term would not be higher.
+        if term.0 < wall_clock_millis() {
+            // Candidates that were killed leave drafts.
+            let drafts = ["lock.new", "lock.old", "json.new"].map(|ending| self.path(shard, ending));
+            for path in drafts.into_iter().chain([self.path(shard, "json"), file]) {
+                remove(&path)?;
+            }
+        }
+        self.release(candidate, term).await
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        let existed = self.directory.is_dir();
+        self.make_directory()?;
+        let directory = self.directory.display();
+        Ok(vec![if existed { format!("{directory} exists") } else { format!("created {directory}") }])
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        check::check(self)
+    }
+}
+
+impl FileStore {
+    /// All shards that have a file.
+    fn shards(&self) -> Result<BTreeSet<Shard>, StoreError> {
+        Ok(self.names()?.iter().filter_map(|name| Self::shard_of(name)).collect())
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(explain("cannot remove", path, &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,76 @@
+//! Refuses a directory on a network file system.
+//!
+//! The hazard: such a file system may grant one lock to two machines, or lose it.
+
+use crate::mounts::mounts;
+use crate::store::StoreError;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// File systems whose locks other machines see late or not at all, as `/proc/self/mountinfo` names them.
+const NETWORKED: [&str; 16] = [
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse.ceph",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.sshfs",
+    "gfs2",
+    "lustre",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "smb3",
+    "smbfs",
+];
+
+/// An error that names the file system, if it is one of the network.
+pub fn refuse_network(directory: &Path) -> Result<(), StoreError> {
+    let Ok(device) = fs::metadata(directory).map(|metadata| metadata.dev()) else { return Ok(()) };
+    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    match file_system(&table, device) {
+        Some(kind) if NETWORKED.contains(&kind) => Err(StoreError::misconfigured(format!(
+            "{} is on a network file system ({kind}), whose locks cannot be relied on: \
+             name a local directory, or a store made for many machines",
+            directory.display()
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The type of the file system on `device`.
+fn file_system(table: &str, device: u64) -> Option<&str> {
+    let wanted = format!("{}:{}", libc::major(device), libc::minor(device));
+    mounts(table).find(|mount| mount.device == wanted).map(|mount| mount.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn a_million_tables_of_mounts_are_searched() {
+        let mounts: &[u8] =
+            b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:51 / /srv rw shared:9 - nfs4 host:/x rw\n41 22 0:52 / /a\\040b rw";
+        fuzz::bent_text("mountinfo", &[std::str::from_utf8(mounts).unwrap()], |text, source| {
+            let device = *source.of(&[libc::makedev(8, 1), libc::makedev(0, 51), u64::MAX, 0]);
+            let found = file_system(text, device);
+            assert!(found.is_none_or(|found| !found.contains(' ') && text.contains(&format!(" - {found}"))));
+            (&found).into()
+        });
+    }
+
+    #[test]
+    fn a_network_file_system_is_known_by_its_mount() {
+        let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:51 / /srv rw shared:9 - nfs4 host:/x rw\n";
+        assert_eq!(file_system(mounts, libc::makedev(8, 1)), Some("ext4"));
+        assert_eq!(file_system(mounts, libc::makedev(0, 51)), Some("nfs4"));
+        assert_eq!(file_system(mounts, libc::makedev(0, 52)), None);
+        assert!(NETWORKED.contains(&"nfs4"));
+    }
+}
