@@ -57,13 +57,11 @@ use random::Random;
 use releasing::not_released;
 use rotation::{Counting, StandingBack};
 use standby_tasks::StandbyTasks;
-use state::{Ending, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting};
+use state::{EndCause, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting, log_is_due};
 use std::time::Duration;
 
 /// How long a candidate that leaves waits for the answer to its claim.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
-/// The time between two log lines about the same trouble.
-const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// How a COMMAND that was stopped counts as ended if its exit status is not known, or must not count as success.
 const STOPPED: CommandEnd = CommandEnd::Signalled(15);
 
@@ -350,7 +348,7 @@ impl Core {
     ) -> Next {
         let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks);
         let again = leadership.asked.replace(signal).is_some();
-        if let Some(Ending::Asked(last)) = &mut leadership.ending {
+        if let Some(EndCause::Asked(last)) = &mut leadership.ending {
             *last = signal;
         }
         match leadership.tree {
@@ -370,7 +368,7 @@ impl Core {
                     leadership.seize_after(now, drain.saturating_add(hooks.around_a_stop()));
                 }
                 if leadership.ending.is_none() {
-                    leadership.ending = Some(Ending::Asked(signal));
+                    leadership.ending = Some(EndCause::Asked(signal));
                     actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: drain }));
                 }
             }
@@ -395,17 +393,16 @@ impl Core {
 
     fn store_answered(&mut self, actions: &mut Vec<Action>) {
         self.worked = true;
-        if self.trouble.take().is_some_and(|trouble| trouble.said.is_some()) {
+        if self.trouble.take().is_some_and(|trouble| trouble.logged_at.is_some()) {
             actions.push(Action::Say(Notice::TroubleOver));
         }
     }
 
     fn in_trouble(&mut self, now: BootInstant, message: String, say: bool, actions: &mut Vec<Action>) {
-        let trouble = self.trouble.get_or_insert(Trouble { since: now, said: None, message: String::new() });
+        let trouble = self.trouble.get_or_insert(Trouble { since: now, logged_at: None, message: String::new() });
         trouble.message.clone_from(&message);
-        let due = trouble.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY);
-        if say && due {
-            trouble.said = Some(now);
+        if say && log_is_due(trouble.logged_at, now) {
+            trouble.logged_at = Some(now);
             actions.push(Action::Say(Notice::Trouble { message, lasting: now.since(trouble.since) }));
         }
     }

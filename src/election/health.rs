@@ -9,7 +9,7 @@
 //! - A COMMAND that was stopped may exit with 0. That does not mean that it has done its work.
 
 use super::hooks::HookEnd;
-use super::state::{Ending, Leadership, Tree};
+use super::state::{EndCause, Leadership, Tree};
 use super::{Action, CommandEnd, Core, Hold, Notice, Outcome, STOPPED, Stop, StopReason};
 use crate::lease::Term;
 use crate::time::BootInstant;
@@ -62,7 +62,7 @@ impl Core {
         let kill_after = self.settings.drain.unwrap_or(timing.stop_grace);
         actions.push(Action::Say(Notice::Unhealthy(unhealthy)));
         leadership.seize_after(now, kill_after.saturating_add(timing.hooks.around_a_stop()));
-        leadership.ending = Some(Ending::Unhealthy(unhealthy));
+        leadership.ending = Some(EndCause::Unhealthy(unhealthy));
         let reason = StopReason::Unhealthy;
         actions.push(Action::Stop(Stop::Orderly { reason, kill_after: Some(kill_after) }));
     }

@@ -4,7 +4,7 @@
 //! would win and fail for ever, while a host that is ready waits. So it stands back, longer each time, until another
 //! candidate leads or the time is over.
 
-use super::state::{Ending, Leadership, Tree};
+use super::state::{EndCause, Leadership, Tree};
 use super::{Action, Core, Hold, Notice};
 use crate::exit::StartError;
 use crate::lease::Term;
@@ -70,7 +70,7 @@ impl Core {
         leadership.seize_after(now, time);
         if leadership.ending.is_none() {
             actions.push(Action::Say(Notice::Unready(end)));
-            leadership.ending = Some(Ending::Unready(end));
+            leadership.ending = Some(EndCause::Unready(end));
         }
     }
 

@@ -3,8 +3,8 @@
 //! The hazard: the next leader reads the ledger at once, and must not repeat the job. So the run is entered *after* the
 //! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the release.
 
-use super::state::{Leadership, Releasing, State, Then, Tree};
-use super::{Action, Booking, Core, Next, Notice, Outcome, TROUBLE_EVERY};
+use super::state::{Leadership, Releasing, State, Then, Tree, log_is_due};
+use super::{Action, Booking, Core, Next, Notice, Outcome};
 use crate::lease::Term;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
@@ -16,8 +16,8 @@ pub(super) struct Entry {
     /// The earliest time to make it.
     pub next: BootInstant,
     failures: u32,
-    /// When the log last said that it cannot be made.
-    said: Option<BootInstant>,
+    /// When it was last logged that it cannot be made.
+    logged_at: Option<BootInstant>,
     /// It was requested, so the ledger may hold it.
     pub begun: bool,
     /// The ledger holds it, or none is needed.
@@ -26,7 +26,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub fn due_at(now: BootInstant, needed: bool) -> Self {
-        Self { in_flight: false, next: now, failures: 0, said: None, begun: false, stands: !needed }
+        Self { in_flight: false, next: now, failures: 0, logged_at: None, begun: false, stands: !needed }
     }
 }
 
@@ -48,9 +48,9 @@ impl Core {
                         leadership.entry.stands = true;
                         None
                     }
-                    Ok(Booking::Done(said)) => {
+                    Ok(Booking::Done(skipped)) => {
                         leadership.entry.begun = false;
-                        Some(self.give_back(now, leadership, Then::End(Outcome::Done(said)), actions))
+                        Some(self.give_back(now, leadership, Then::End(Outcome::Done(skipped)), actions))
                     }
                     Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
                         Some(self.give_back(now, leadership, Then::End(Outcome::Refused(error)), actions))
@@ -60,8 +60,8 @@ impl Core {
                         let most = leadership.pause(timing, now, 4);
                         leadership.entry.next = now.plus(self.random.backoff(leadership.entry.failures, most));
                         let entry = &mut leadership.entry;
-                        if entry.failures > 1 && entry.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY) {
-                            entry.said = Some(now);
+                        if entry.failures > 1 && log_is_due(entry.logged_at, now) {
+                            entry.logged_at = Some(now);
                             actions.push(Action::Say(Notice::NotEntered(error.message)));
                         }
                         None

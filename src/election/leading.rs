@@ -8,7 +8,7 @@ use super::health;
 use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Rotation;
-use super::state::{Ending, LEAST_PAUSE, Leadership, MOST_RENEWALS_IN_FLIGHT, Reading, Releasing, State, Then, Tree};
+use super::state::{EndCause, LEAST_PAUSE, Leadership, Reading, Releasing, State, Then, Tree};
 use super::{
     Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
     Stop, StopReason, TreeEvent,
@@ -18,39 +18,15 @@ use crate::time::BootInstant;
 use std::time::Duration;
 
 impl Core {
+    /// Does what is due while the candidate leads: requests first, and then what the time means for the tree.
     pub(super) fn pass_leading(
         &mut self,
         now: BootInstant,
         leadership: &mut Leadership,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let timing = self.settings.timing;
-        let deadline = self.deadline(leadership);
-        let lost = leadership.is_lost_for_certain();
-        if let Tree::Idle { not_before } = &mut leadership.tree
-            && not_before.is_some_and(|not_before| now >= not_before)
-        {
-            *not_before = None;
-            leadership.reading.begin_again(now);
-            if leadership.valid_until.since(now) < timing.least_to_start() {
-                leadership.next_renewal = now;
-            }
-        }
-        if !lost
-            && now >= leadership.next_renewal
-            && now < leadership.valid_until
-            && leadership.in_flight < MOST_RENEWALS_IN_FLIGHT
-        {
-            // Two renewals have no answer: request the orders that they would have brought. One may just be slow.
-            if leadership.in_flight > 1 {
-                leadership.read_orders_soon(now);
-            }
-            leadership.in_flight += 1;
-            leadership.sequence += 1;
-            leadership.last_sent = now;
-            leadership.next_renewal = now.plus(leadership.patience(timing, now));
-            actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
-        }
+        self.end_the_wait(now, leadership);
+        self.renew_if_due(now, leadership, actions);
         if now >= leadership.reading_due() {
             leadership.reading.in_flight = Some(now);
             leadership.reading.next = BootInstant::NEVER;
@@ -64,40 +40,94 @@ impl Core {
         if now >= leadership.rotation_due() {
             leadership.count_standbys(actions);
         }
+        match leadership.tree {
+            Tree::Idle { .. } => self.pass_without_a_tree(now, leadership, actions),
+            Tree::Alive { seize_at, overrun_at } => {
+                self.pass_with_a_tree(now, leadership, seize_at, overrun_at, actions)
+            }
+            Tree::Seized => None,
+        }
+    }
+
+    /// Prepares the start of COMMAND once it need not wait any longer.
+    fn end_the_wait(&self, now: BootInstant, leadership: &mut Leadership) {
+        if let Tree::Idle { not_before } = &mut leadership.tree
+            && not_before.is_some_and(|not_before| now >= not_before)
+        {
+            *not_before = None;
+            leadership.reading.begin_again(now);
+            if leadership.valid_until.since(now) < self.settings.timing.least_to_start() {
+                leadership.next_renewal = now;
+            }
+        }
+    }
+
+    fn renew_if_due(&self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) {
         if now >= leadership.valid_until {
             // Nothing is left to renew. Without this, the loop would spin while a tree that is hard to kill dies.
             leadership.next_renewal = BootInstant::NEVER;
         }
-        match &mut leadership.tree {
-            Tree::Idle { not_before } => {
-                if now >= deadline.kill_at {
-                    return self.lost(now, leadership, Loss::DeadlinePassed, actions);
-                } else if not_before.is_none()
-                    && leadership.reading.cleared
-                    && leadership.entry.stands
-                    && self.standby_tasks.are_away()
-                    && leadership.valid_until.since(now) >= timing.least_to_start()
-                {
-                    let overrun_at =
-                        self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.lead).plus(most));
-                    leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
-                    leadership.begin_run(now);
-                    actions.push(Action::Start { term: leadership.term, deadline });
-                }
+        if now < leadership.renewal_due() {
+            return;
+        }
+        // Two renewals have no answer: request the orders that they would have brought. One may just be slow.
+        if leadership.in_flight > 1 {
+            leadership.read_orders_soon(now);
+        }
+        leadership.in_flight += 1;
+        leadership.sequence += 1;
+        leadership.last_sent = now;
+        leadership.next_renewal = now.plus(leadership.patience(self.settings.timing, now));
+        actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
+    }
+
+    /// Starts COMMAND as soon as everything allows it.
+    fn pass_without_a_tree(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let (timing, deadline) = (self.settings.timing, self.deadline(leadership));
+        if now >= deadline.kill_at {
+            return self.lost(now, leadership, Loss::DeadlinePassed, actions);
+        }
+        if matches!(leadership.tree, Tree::Idle { not_before: None })
+            && leadership.reading.cleared
+            && leadership.entry.stands
+            && self.standby_tasks.are_away()
+            && leadership.valid_until.since(now) >= timing.least_to_start()
+        {
+            let overrun_at =
+                self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.lead).plus(most));
+            leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
+            leadership.begin_run(now);
+            actions.push(Action::Start { term: leadership.term, deadline });
+        }
+        None
+    }
+
+    /// Stops COMMAND when its time is over, and kills it without the guard when the guard is late.
+    fn pass_with_a_tree(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        seize_at: BootInstant,
+        overrun_at: BootInstant,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let deadline = self.deadline(leadership);
+        if now >= deadline.backstop_at.min(seize_at) {
+            leadership.tree = Tree::Seized;
+            actions.push(Action::Seize);
+        }
+        if leadership.ending.is_none() {
+            if now >= deadline.term_at {
+                return self.lost(now, leadership, Loss::DeadlinePassed, actions);
             }
-            Tree::Alive { seize_at, overrun_at } => {
-                let overran = now >= *overrun_at;
-                if now >= deadline.backstop_at.min(*seize_at) {
-                    leadership.tree = Tree::Seized;
-                    actions.push(Action::Seize);
-                }
-                if now >= deadline.term_at && leadership.ending.is_none() {
-                    return self.lost(now, leadership, Loss::DeadlinePassed, actions);
-                } else if overran && leadership.ending.is_none() {
-                    self.overran(now, leadership, actions);
-                }
+            if now >= overrun_at {
+                self.overran(now, leadership, actions);
             }
-            Tree::Seized => {}
         }
         None
     }
@@ -227,13 +257,13 @@ impl Core {
     ) -> Next {
         match *event {
             TreeEvent::NotStarted(error) => {
-                leadership.ending.get_or_insert(Ending::NotStarted(error));
+                leadership.ending.get_or_insert(EndCause::NotStarted(error));
             }
             TreeEvent::Ended(end) => {
                 leadership.end = Some(end);
                 leadership.runs.end_of_run(now);
                 leadership.seize_after(now, self.settings.timing.stop_time());
-                leadership.ending.get_or_insert(Ending::ByItself(end));
+                leadership.ending.get_or_insert(EndCause::ByItself(end));
             }
             TreeEvent::Started => self.command_started(now, leadership),
             TreeEvent::Unready(end) => self.unready(now, leadership, end, actions),
@@ -247,7 +277,7 @@ impl Core {
                 // The backstop kills the tree now, if it does not fail as well.
                 leadership.seize_after(now, Duration::ZERO);
                 if leadership.ending.is_none() {
-                    leadership.ending = Some(Ending::Lost(Loss::GuardFailed));
+                    leadership.ending = Some(EndCause::Lost(Loss::GuardFailed));
                     actions.push(Action::Say(Notice::Lost(Loss::GuardFailed)));
                 }
             }
@@ -294,26 +324,26 @@ impl Core {
         loss: Loss,
         actions: &mut Vec<Action>,
     ) {
-        let restarts = matches!(leadership.ending, Some(Ending::ByItself(end)) if self.would_restart(end));
+        let restarts = matches!(leadership.ending, Some(EndCause::ByItself(end)) if self.would_restart(end));
         let definite = loss.is_certain();
         let first = leadership.ending.is_none();
         // An orderly stop that is followed by a loss keeps its exit status, but has to hurry.
         match &mut leadership.ending {
-            None => leadership.ending = Some(Ending::Lost(loss)),
+            None => leadership.ending = Some(EndCause::Lost(loss)),
             // Without this, COMMAND would be started again once its tree is dead.
-            Some(Ending::ByItself(_)) if restarts && definite => leadership.ending = Some(Ending::Lost(loss)),
-            Some(Ending::Lost(cause)) if definite => *cause = loss,
+            Some(EndCause::ByItself(_)) if restarts && definite => leadership.ending = Some(EndCause::Lost(loss)),
+            Some(EndCause::Lost(cause)) if definite => *cause = loss,
             Some(
-                Ending::Lost(_)
-                | Ending::ByItself(_)
-                | Ending::NotStarted(_)
-                | Ending::Unready(_)
-                | Ending::Asked(_)
-                | Ending::Overran
-                | Ending::Ordered(_)
-                | Ending::GaveUp { .. }
-                | Ending::Relinquished
-                | Ending::Unhealthy(_),
+                EndCause::Lost(_)
+                | EndCause::ByItself(_)
+                | EndCause::NotStarted(_)
+                | EndCause::Unready(_)
+                | EndCause::Asked(_)
+                | EndCause::Overran
+                | EndCause::Ordered(_)
+                | EndCause::GaveUp { .. }
+                | EndCause::Relinquished
+                | EndCause::Unhealthy(_),
             ) => {}
         }
         if definite {
@@ -331,7 +361,7 @@ impl Core {
         let timing = self.settings.timing;
         actions.push(Action::Say(Notice::Overran(self.settings.max_run.unwrap_or_default())));
         leadership.seize_after(now, timing.stop_time());
-        leadership.ending = Some(Ending::Overran);
+        leadership.ending = Some(EndCause::Overran);
         let kill_after = Some(timing.stop_grace);
         actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Overran, kill_after }));
     }
@@ -341,19 +371,19 @@ impl Core {
             return None;
         }
         let ours = !leadership.is_lost_for_certain();
-        let ending = leadership.ending.take().unwrap_or(Ending::Lost(Loss::GuardFailed));
+        let ending = leadership.ending.take().unwrap_or(EndCause::Lost(Loss::GuardFailed));
         let (term, entered) = (leadership.term, leadership.entry.begun);
         // The entry of a run that never started is removed.
         let has_run = entered && !leadership.unready;
-        if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ending::ByItself(_)) {
+        if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, EndCause::ByItself(_)) {
             // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
             leadership.end = Some(leadership.asked.map_or(STOPPED, CommandEnd::Signalled));
         }
-        if !matches!(ending, Ending::Unhealthy(_)) {
+        if !matches!(ending, EndCause::Unhealthy(_)) {
             self.unhealthy = 0;
         }
         self.end_leadership(actions);
-        let how = ending.told();
+        let how = ending.as_ended();
         actions.push(Action::Ended { term, how: how.clone() });
         let then = self.after_end(now, ending, leadership, has_run);
         Some(if ours || entered {
@@ -364,7 +394,7 @@ impl Core {
     }
 
     /// What the candidate does after a leadership that ended like this.
-    fn after_end(&mut self, now: BootInstant, ending: Ending, leadership: &Leadership, has_run: bool) -> Then {
+    fn after_end(&mut self, now: BootInstant, ending: EndCause, leadership: &Leadership, has_run: bool) -> Then {
         let (term, end, once) = (leadership.term, leadership.end, self.settings.patience == Patience::Once);
         let stopped = Then::End(Outcome::Ended(end.unwrap_or(STOPPED)));
         let left_on = |signal| {
@@ -376,27 +406,29 @@ impl Core {
         };
         let asked = leadership.asked.map(left_on);
         match ending {
-            Ending::ByItself(end) => Then::End(Outcome::Ended(end)),
-            Ending::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
-            Ending::Asked(signal) => left_on(signal),
-            Ending::Overran => Then::End(Outcome::Overran),
+            EndCause::ByItself(end) => Then::End(Outcome::Ended(end)),
+            EndCause::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
+            EndCause::Asked(signal) => left_on(signal),
+            EndCause::Overran => Then::End(Outcome::Overran),
             // With `-n`, a candidate that has led leaves with COMMAND's status. So does a job, which has had its run.
-            Ending::GaveUp { end, .. } if once => Then::End(Outcome::Ended(end)),
-            Ending::Relinquished if once => stopped,
-            Ending::Unhealthy(_) if once || has_run => Then::End(health::left_unhealthy(end)),
-            Ending::Ordered(_) if has_run => stopped,
-            Ending::GaveUp { restarts, .. } => self.wait_again(now, asked, |core| core.after_restarts(term, restarts)),
-            Ending::Unready(failed) => self.wait_again(now, asked, |core| core.after_unready(term, failed)),
-            Ending::Relinquished => self.wait_again(now, asked, |core| core.after_rotation(term)),
-            Ending::Unhealthy(_) => self.wait_again(now, asked, |core| core.after_unhealthy(term)),
-            Ending::Ordered(hold) => {
+            EndCause::GaveUp { end, .. } if once => Then::End(Outcome::Ended(end)),
+            EndCause::Relinquished if once => stopped,
+            EndCause::Unhealthy(_) if once || has_run => Then::End(health::left_unhealthy(end)),
+            EndCause::Ordered(_) if has_run => stopped,
+            EndCause::GaveUp { restarts, .. } => {
+                self.wait_again(now, asked, |core| core.after_restarts(term, restarts))
+            }
+            EndCause::Unready(failed) => self.wait_again(now, asked, |core| core.after_unready(term, failed)),
+            EndCause::Relinquished => self.wait_again(now, asked, |core| core.after_rotation(term)),
+            EndCause::Unhealthy(_) => self.wait_again(now, asked, |core| core.after_unhealthy(term)),
+            EndCause::Ordered(hold) => {
                 if let Hold::HandedOver { term, left, .. } = hold {
                     // Other candidates have this long from now, however long COMMAND took to end.
                     self.yielding = Some((term, now.plus(left)));
                 }
                 self.wait_again(now, asked, |_| hold)
             }
-            Ending::Lost(loss) => {
+            EndCause::Lost(loss) => {
                 // The job's run is over, even if another candidate tries again.
                 let left = asked.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
                 left.unwrap_or_else(|| self.after_loss(loss))

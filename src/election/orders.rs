@@ -8,10 +8,9 @@
 //! Answers may arrive in another order than their requests were sent. So orders that are older than those already heard
 //! are ignored: a pause that is over must not stop COMMAND, and an order is not taken back by an earlier answer.
 
-use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
+use super::state::{EndCause, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting, log_is_due};
 use super::{
-    Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause, Stop,
-    StopReason, TROUBLE_EVERY,
+    Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause, Stop, StopReason,
 };
 use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
@@ -108,7 +107,7 @@ impl Core {
         leadership.reading.failures = 0;
         match (hold, &leadership.tree) {
             (Some(hold), Tree::Idle { .. }) => {
-                self.ends_between_runs(now, leadership, Ending::Ordered(hold.clone()).told(), actions);
+                self.ends_between_runs(now, leadership, EndCause::Ordered(hold.clone()).as_ended(), actions);
                 return Some(self.give_back(now, leadership, Then::Held(hold), actions));
             }
             (Some(hold), Tree::Alive { .. } | Tree::Seized) => {
@@ -118,7 +117,7 @@ impl Core {
                         leadership.seize_after(now, drain.saturating_add(around));
                     }
                     actions.push(Action::Stop(Stop::Orderly { reason: stop_reason(&hold), kill_after: drain }));
-                    leadership.ending = Some(Ending::Ordered(hold));
+                    leadership.ending = Some(EndCause::Ordered(hold));
                 }
             }
             (None, _) => {
@@ -166,9 +165,8 @@ impl Core {
             leadership.reading.next = now.plus(pause);
         }
         // If the store does not answer at all, the renewals report it.
-        let due = leadership.reading.said.is_none_or(|said| now.since(said) >= TROUBLE_EVERY);
-        if due && (final_word || failures > 1) {
-            leadership.reading.said = Some(now);
+        if (final_word || failures > 1) && log_is_due(leadership.reading.logged_at, now) {
+            leadership.reading.logged_at = Some(now);
             let running = !matches!(leadership.tree, Tree::Idle { .. });
             actions.push(Action::Say(Notice::OrdersUnread { message: error.message, running }));
         }

@@ -10,7 +10,7 @@
 //!   restarts are used up, the leader gives the lease up, and other candidates go first.
 
 use super::RestartWhen;
-use super::state::{Ending, Leadership, Tree};
+use super::state::{EndCause, Leadership, Tree};
 use super::{Action, CommandEnd, Core, Ended, Notice, Restart};
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -101,7 +101,7 @@ impl Core {
         leadership: &mut Leadership,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let (Some(restart), Some(Ending::ByItself(end)), None) =
+        let (Some(restart), Some(EndCause::ByItself(end)), None) =
             (self.settings.restart, &leadership.ending, leadership.asked)
         else {
             return false;
@@ -116,7 +116,7 @@ impl Core {
         }
         if runs.restarts >= restart.limit {
             let restarts = runs.restarts;
-            leadership.ending = Some(Ending::GaveUp { end, restarts });
+            leadership.ending = Some(EndCause::GaveUp { end, restarts });
             actions.push(Action::Say(Notice::GaveUp { end, restarts }));
             return false;
         }

@@ -10,7 +10,7 @@
 //! - The record that was given up may still be in the store, under our own name. Only another term shows that another
 //!   candidate has led.
 
-use super::state::{Ending, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
+use super::state::{EndCause, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
 use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience, Stop, StopReason};
 use crate::lease::Term;
 use crate::store::{ErrorKind, Holder, StoreError};
@@ -145,7 +145,7 @@ impl Core {
                 if let Some(drain) = drain {
                     leadership.seize_after(now, drain.saturating_add(hooks));
                 }
-                leadership.ending = Some(Ending::Relinquished);
+                leadership.ending = Some(EndCause::Relinquished);
                 actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Relinquished, kill_after: drain }));
             }
             Tree::Seized => {}

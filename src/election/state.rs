@@ -1,7 +1,7 @@
 //! The states of an election.
 //!
 //! The hazard: a leadership lasts while it is being ended, and its lease while its tree dies. So the cause of the end
-//! (`Ending`), what is left of the tree (`Tree`) and the end of the lease are kept apart, and none follows from another.
+//! (`EndCause`), what is left of the tree (`Tree`) and the end of the lease are kept apart, and none follows from another.
 
 use super::hooks::HookEnd;
 use super::job_gate::Entry;
@@ -17,6 +17,8 @@ use std::time::Duration;
 pub(super) const MOST_RENEWALS_IN_FLIGHT: u32 = 16;
 /// The least time between two attempts. They get denser as the deadline comes nearer.
 pub(super) const LEAST_PAUSE: Duration = Duration::from_millis(100);
+/// The time between two log lines about the same trouble.
+const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 /// How late a guard may be before the candidate acts without it.
 pub(crate) const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -88,8 +90,8 @@ pub(super) struct Reading {
     /// When to read them. A renewal makes this due if it does not bring them.
     pub(super) next: BootInstant,
     pub(super) failures: u32,
-    /// When the log last said that they cannot be read.
-    pub(super) said: Option<BootInstant>,
+    /// When it was last logged that they cannot be read.
+    pub(super) logged_at: Option<BootInstant>,
     /// They were read after the grant, or before a later start, and allow the start.
     pub(super) cleared: bool,
     /// The request under way was sent too early to allow the start.
@@ -98,7 +100,7 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn due_at(now: BootInstant) -> Self {
-        Self { in_flight: None, heard: now, next: now, failures: 0, said: None, cleared: false, stale: false }
+        Self { in_flight: None, heard: now, next: now, failures: 0, logged_at: None, cleared: false, stale: false }
     }
 
     /// COMMAND had to wait, and may be started now. What was read before may be out of date.
@@ -125,7 +127,7 @@ pub(super) struct Leadership {
     pub(super) rotation: Rotation,
     pub(super) tree: Tree,
     /// The first cause of its end; None while it goes on.
-    pub(super) ending: Option<Ending>,
+    pub(super) ending: Option<EndCause>,
     /// Some once a signal to stop has come: the candidate leaves when the tree is dead.
     pub(super) asked: Option<i32>,
     /// Some once COMMAND itself has been reaped.
@@ -153,7 +155,7 @@ impl Leadership {
 
     /// Whether the store has said that the lease is lost. No later answer changes that.
     pub(super) fn is_lost_for_certain(&self) -> bool {
-        matches!(&self.ending, Some(Ending::Lost(loss)) if loss.is_certain())
+        matches!(&self.ending, Some(EndCause::Lost(loss)) if loss.is_certain())
     }
 
     pub(super) fn renewal_due(&self) -> BootInstant {
@@ -200,8 +202,9 @@ pub(super) enum Tree {
     Seized,
 }
 
+/// Why a leadership ends. [`Ended`] is what others learn of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Ending {
+pub(super) enum EndCause {
     ByItself(CommandEnd),
     NotStarted(StartError),
     /// The hook before COMMAND failed like this.
@@ -223,8 +226,8 @@ pub(super) enum Ending {
     Lost(Loss),
 }
 
-impl Ending {
-    pub(super) fn told(&self) -> Ended {
+impl EndCause {
+    pub(super) fn as_ended(&self) -> Ended {
         match self {
             Self::ByItself(end) => Ended::ByItself(*end),
             Self::NotStarted(error) => Ended::NotStarted(*error),
@@ -279,6 +282,12 @@ pub(super) enum Then {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Trouble {
     pub(super) since: BootInstant,
-    pub(super) said: Option<BootInstant>,
+    /// None if it was not worth a line yet.
+    pub(super) logged_at: Option<BootInstant>,
     pub(super) message: String,
+}
+
+/// Whether a trouble that goes on is worth another log line.
+pub(super) fn log_is_due(logged_at: Option<BootInstant>, now: BootInstant) -> bool {
+    logged_at.is_none_or(|logged_at| now.since(logged_at) >= TROUBLE_EVERY)
 }
