@@ -40,7 +40,7 @@ mod state;
 mod view;
 
 pub use crate::exit::StartError;
-pub use action::{Action, Dismissal, Ran, Stop, StopReason};
+pub use action::{Action, Ran, StandbyStop, Stop, StopReason};
 pub use event::{Booking, CommandEnd, Directives, Event, Handover, Pause, Skipped, TreeEvent};
 pub use health::{CheckEnd, Unhealthy};
 pub use hooks::HookEnd;
@@ -117,7 +117,7 @@ impl Election {
             unhealthy: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, hold: None },
             trouble: None,
-            standby_tasks: StandbyTasks::AWAY,
+            standby_tasks: StandbyTasks::DEAD,
         };
         let state = core.become_standby(now);
         Self { core, state }
@@ -227,7 +227,7 @@ impl Election {
         if let Some(next) = core.pass_time(now, state, &mut actions) {
             *state = next;
         }
-        core.attend(now, state, &mut actions);
+        core.start_or_stop_standby_tasks(now, state, &mut actions);
         actions
     }
 }
@@ -235,7 +235,7 @@ impl Election {
 impl Core {
     fn take_in(&mut self, now: BootInstant, state: &mut State, event: Event, actions: &mut Vec<Action>) -> Next {
         match event {
-            Event::Tick | Event::Dismissed => None,
+            Event::Tick | Event::StandbyTasksDead => None,
             Event::Claimed { sent, answer } => self.claimed(now, state, sent, answer, actions),
             Event::Observed { answer } => self.observed(now, state, answer, actions),
             Event::Changed(reported) => self.changed(now, state, reported, actions),

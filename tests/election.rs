@@ -8,8 +8,8 @@ mod restart;
 mod rotation;
 
 use leaderrun::internals::election::{
-    Action, Booking, CheckEnd, CommandEnd, Directives, Dismissal, Election, Ended, Event, Handover, Hold, HookEnd,
-    Loss, Notice, Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped,
+    Action, Booking, CheckEnd, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd, Loss, Notice,
+    Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped, StandbyStop,
     StartError, Stop, StopReason, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{HookTimes, Term, Timing, TimingRequest};

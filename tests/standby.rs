@@ -226,7 +226,7 @@ fn a_leader_that_was_frozen_until_another_led_has_it_back_beside_itself() {
     place.conclude();
 }
 
-/// A candidate that is frozen while it is dismissed starts no COMMAND on a lease that has ended.
+/// A candidate that is frozen while it is stopped starts no COMMAND on a lease that has ended.
 #[cfg(feature = "redis")]
 #[test]
 fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_late() {

@@ -54,11 +54,11 @@ pub enum Action {
     Seize,
     /// Ignore answers to renewals: the leadership is over.
     ForgetRenewals,
-    /// Run the standby tasks, until they are dismissed.
-    Attend,
-    /// Stop the standby tasks, or stop them faster. [`Event::Dismissed`](super::Event::Dismissed) follows, even if none
-    /// runs.
-    Dismiss(Dismissal),
+    /// Run the standby tasks, until they are stopped.
+    StartStandbyTasks,
+    /// Stop the standby tasks, or stop them faster. [`Event::StandbyTasksDead`](super::Event::StandbyTasksDead) follows,
+    /// even if none runs.
+    StopStandbyTasks(StandbyStop),
     /// Kill the guards of the standby tasks, which took too long, and then the tasks, from this process.
     SeizeStandbyTasks,
     /// Report to the standby tasks who leads, or (None) that nobody does. Sent once for each leader.
@@ -107,7 +107,7 @@ pub enum StopReason {
 
 /// How the standby tasks are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dismissal {
+pub enum StandbyStop {
     /// Stop signal, and SIGKILL after `kill_after`.
     Orderly { kill_after: Duration },
     /// SIGKILL now.

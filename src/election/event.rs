@@ -56,8 +56,8 @@ pub enum Event {
     Asked {
         signal: i32,
     },
-    /// After [`Action::Dismiss`](super::Action::Dismiss): the standby tasks are shown to be dead.
-    Dismissed,
+    /// After [`Action::StopStandbyTasks`](super::Action::StopStandbyTasks): the standby tasks are shown to be dead.
+    StandbyTasksDead,
 }
 
 /// What the ledger says about a run that is about to start.

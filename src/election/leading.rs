@@ -95,7 +95,7 @@ impl Core {
         if matches!(leadership.tree, Tree::Idle { not_before: None })
             && leadership.reading.cleared
             && leadership.entry.stands
-            && self.standby_tasks.are_away()
+            && self.standby_tasks.are_dead()
             && leadership.valid_until.since(now) >= timing.least_to_start()
         {
             let overrun_at =

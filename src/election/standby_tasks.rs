@@ -5,7 +5,7 @@
 //! lease is lost before that, the candidate is a standby again while they are dying, and starts them only afterwards.
 
 use super::state::State;
-use super::{Action, Dismissal, Event, Hold, Outcome};
+use super::{Action, Event, Hold, Outcome, StandbyStop};
 use super::{Core, GUARD_PATIENCE};
 use crate::lease::Term;
 use crate::store::Holder;
@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StandbyTasks {
     phase: Phase,
-    told: Told,
+    reported: Reported,
     /// A signal came: a second one means not to wait for them.
     asked: bool,
     /// Some if they are all that keeps the candidate from leaving.
@@ -25,10 +25,10 @@ pub(super) struct StandbyTasks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// None of them is alive. This is shown, not assumed.
-    Away,
+    Dead,
     /// They run, or are about to.
-    Present,
-    Leaving {
+    Running,
+    Stopping {
         /// A guard that works has stopped them by then.
         seize_at: BootInstant,
     },
@@ -38,23 +38,24 @@ enum Phase {
 
 /// The last report to them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Told {
+enum Reported {
     Nothing,
     NobodyLeads,
     Leads(String, Option<Term>),
 }
 
 impl StandbyTasks {
-    pub(super) const AWAY: Self = Self { phase: Phase::Away, told: Told::Nothing, asked: false, farewell: None };
+    pub(super) const DEAD: Self =
+        Self { phase: Phase::Dead, reported: Reported::Nothing, asked: false, farewell: None };
 
-    pub(super) fn are_away(&self) -> bool {
-        self.phase == Phase::Away
+    pub(super) fn are_dead(&self) -> bool {
+        self.phase == Phase::Dead
     }
 
     pub(super) fn wake_at(&self) -> BootInstant {
         match self.phase {
-            Phase::Leaving { seize_at } => seize_at,
-            Phase::Away | Phase::Present | Phase::Seized => BootInstant::NEVER,
+            Phase::Stopping { seize_at } => seize_at,
+            Phase::Dead | Phase::Running | Phase::Seized => BootInstant::NEVER,
         }
     }
 }
@@ -69,18 +70,18 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         match event {
-            Event::Dismissed => {
-                let leaving = matches!(self.standby_tasks.phase, Phase::Leaving { .. } | Phase::Seized);
-                assert!(leaving, "they are gone only after they were dismissed");
-                self.standby_tasks.phase = Phase::Away;
+            Event::StandbyTasksDead => {
+                let stopping = matches!(self.standby_tasks.phase, Phase::Stopping { .. } | Phase::Seized);
+                assert!(stopping, "they are dead only after they were stopped");
+                self.standby_tasks.phase = Phase::Dead;
                 self.start_soon(now, state);
             }
             Event::Asked { .. } => {
-                if let Phase::Leaving { seize_at } = &mut self.standby_tasks.phase
+                if let Phase::Stopping { seize_at } = &mut self.standby_tasks.phase
                     && self.standby_tasks.asked
                 {
                     *seize_at = (*seize_at).min(now.plus(GUARD_PATIENCE));
-                    actions.push(Action::Dismiss(Dismissal::Kill));
+                    actions.push(Action::StopStandbyTasks(StandbyStop::Kill));
                 }
                 self.standby_tasks.asked = true;
             }
@@ -113,7 +114,7 @@ impl Core {
     }
 
     /// Runs them while the candidate is a standby that knows that it does not lead, and stops them otherwise.
-    pub(super) fn attend(&mut self, now: BootInstant, state: &State, actions: &mut Vec<Action>) {
+    pub(super) fn start_or_stop_standby_tasks(&mut self, now: BootInstant, state: &State, actions: &mut Vec<Action>) {
         if !self.settings.standby_tasks {
             return;
         }
@@ -123,26 +124,26 @@ impl Core {
         };
         let known = self.waiting.error.is_some() || self.waiting.obstacle().is_some();
         match self.standby_tasks.phase {
-            Phase::Away if standby && known => {
-                self.standby_tasks.phase = Phase::Present;
-                actions.push(Action::Attend);
+            Phase::Dead if standby && known => {
+                self.standby_tasks.phase = Phase::Running;
+                actions.push(Action::StartStandbyTasks);
             }
-            Phase::Present if !standby => {
+            Phase::Running if !standby => {
                 let grace = self.settings.timing.stop_grace;
-                self.standby_tasks.phase = Phase::Leaving { seize_at: now.plus(grace).plus(GUARD_PATIENCE) };
-                self.standby_tasks.told = Told::Nothing;
-                actions.push(Action::Dismiss(Dismissal::Orderly { kill_after: grace }));
+                self.standby_tasks.phase = Phase::Stopping { seize_at: now.plus(grace).plus(GUARD_PATIENCE) };
+                self.standby_tasks.reported = Reported::Nothing;
+                actions.push(Action::StopStandbyTasks(StandbyStop::Orderly { kill_after: grace }));
             }
-            Phase::Leaving { seize_at } if now >= seize_at => {
+            Phase::Stopping { seize_at } if now >= seize_at => {
                 self.standby_tasks.phase = Phase::Seized;
                 actions.push(Action::SeizeStandbyTasks);
             }
-            Phase::Away | Phase::Present | Phase::Leaving { .. } | Phase::Seized => {}
+            Phase::Dead | Phase::Running | Phase::Stopping { .. } | Phase::Seized => {}
         }
         match self.standby_tasks.phase {
-            Phase::Present => self.tell_who_leads(actions),
-            Phase::Away => actions.extend(self.standby_tasks.farewell.take().map(Action::End)),
-            Phase::Leaving { .. } | Phase::Seized => {}
+            Phase::Running => self.tell_who_leads(actions),
+            Phase::Dead => actions.extend(self.standby_tasks.farewell.take().map(Action::End)),
+            Phase::Stopping { .. } | Phase::Seized => {}
         }
     }
 
@@ -154,17 +155,17 @@ impl Core {
             // Others go first, and may lead already; or nothing is known yet.
             (Some(Hold::HandedOver { .. } | Hold::StandingBack { .. }), _) | (None, Some(_) | None) => return,
         };
-        let leads = |holder: &Holder| Told::Leads(holder.owner.clone(), holder.term);
-        let told = leader.as_ref().map_or(Told::NobodyLeads, leads);
-        if self.standby_tasks.told != told {
-            self.standby_tasks.told = told;
+        let leads = |holder: &Holder| Reported::Leads(holder.owner.clone(), holder.term);
+        let report = leader.as_ref().map_or(Reported::NobodyLeads, leads);
+        if self.standby_tasks.reported != report {
+            self.standby_tasks.reported = report;
             actions.push(Action::LeaderChanged(leader));
         }
     }
 
     /// The election is over. [`Action::End`] follows once they are dead as well.
     pub(super) fn end(&mut self, outcome: Outcome, actions: &mut Vec<Action>) -> State {
-        if self.standby_tasks.are_away() {
+        if self.standby_tasks.are_dead() {
             actions.push(Action::End(outcome));
         } else {
             self.standby_tasks.farewell = Some(outcome);

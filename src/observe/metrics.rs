@@ -81,7 +81,7 @@ impl Metrics {
         match event {
             Event::Tick
             | Event::Doubted
-            | Event::Dismissed
+            | Event::StandbyTasksDead
             | Event::RotationDue
             | Event::Asked { .. }
             | Event::Counted { answer: Ok(None) }
@@ -156,8 +156,8 @@ impl Metrics {
             | Action::Settle { .. }
             | Action::ForgetHandover { .. }
             | Action::ForgetRenewals
-            | Action::Attend
-            | Action::Dismiss(_)
+            | Action::StartStandbyTasks
+            | Action::StopStandbyTasks(_)
             | Action::SeizeStandbyTasks
             | Action::LeaderChanged(_)
             | Action::ReleaseOver { .. }

@@ -4,7 +4,7 @@
 //! of its own with a bound on its time, and the loop only waits for the next event.
 
 use crate::election::{
-    Action, CommandEnd, Dismissal, Election, Event, Notice, Outcome, Ran, Settings, StartError, Stop, TreeEvent, View,
+    Action, CommandEnd, Election, Event, Notice, Outcome, Ran, Settings, StandbyStop, StartError, Stop, TreeEvent, View,
 };
 use crate::lease::{Candidate, Deadline, Shard, Term};
 use crate::notes::history::History;
@@ -34,7 +34,7 @@ const BEGINS_AFTER: Duration = Duration::from_secs(1);
 /// What an election needs from its host: a timer that wakes it, the signals that ask it to stop, and its tree.
 pub trait Host {
     /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`], [`Event::Tree`] or
-    /// [`Event::Dismissed`]. Cancelling it loses no event.
+    /// [`Event::StandbyTasksDead`]. Cancelling it loses no event.
     ///
     /// # Errors
     /// The operating system refused something that every candidate needs.
@@ -63,11 +63,11 @@ pub trait Host {
     fn seize(&mut self);
 
     /// The candidate is a standby: starts the standby tasks.
-    fn attend(&mut self) {}
+    fn start_standby_tasks(&mut self) {}
 
-    /// Stops the standby tasks; [`Event::Dismissed`] follows.
-    fn dismiss(&mut self, dismissal: Dismissal) {
-        let _ = dismissal;
+    /// Stops the standby tasks; [`Event::StandbyTasksDead`] follows.
+    fn stop_standby_tasks(&mut self, stop: StandbyStop) {
+        let _ = stop;
     }
 
     /// Kills the standby tasks without their guards.
@@ -302,8 +302,8 @@ impl Driver {
             Action::Extend(deadline) => host.extend(deadline),
             Action::Stop(stop) => host.stop(stop),
             Action::Seize => host.seize(),
-            Action::Attend => host.attend(),
-            Action::Dismiss(dismissal) => host.dismiss(dismissal),
+            Action::StartStandbyTasks => host.start_standby_tasks(),
+            Action::StopStandbyTasks(stop) => host.stop_standby_tasks(stop),
             Action::SeizeStandbyTasks => host.seize_standby_tasks(),
             Action::LeaderChanged(leader) => host.leader_changed(leader),
             Action::ReleaseOver { failed } => host.release_over(failed),

@@ -9,7 +9,7 @@
 //! it kills the tree beside its guard and backstop, and these last, if they have not ended by themselves: a frozen one
 //! never does, and keeps its children from becoming ours.
 
-use crate::election::{Dismissal, HookEnd, Stop, StopReason, TreeEvent, Unhealthy};
+use crate::election::{HookEnd, StandbyStop, Stop, StopReason, TreeEvent, Unhealthy};
 use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
 use crate::guard::health::Health;
@@ -197,10 +197,10 @@ impl GuardHandle {
     }
 
     /// Stops a standby task, which has no hooks.
-    pub fn dismiss(&self, dismissal: Dismissal) {
-        self.order(match dismissal {
-            Dismissal::Orderly { kill_after } => Order::Stop { kill_after: Some(kill_after) },
-            Dismissal::Kill => Order::Kill,
+    pub fn stop_standby_task(&self, stop: StandbyStop) {
+        self.order(match stop {
+            StandbyStop::Orderly { kill_after } => Order::Stop { kill_after: Some(kill_after) },
+            StandbyStop::Kill => Order::Kill,
         });
     }
 

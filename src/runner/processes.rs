@@ -3,7 +3,7 @@
 //! The hazard: two kinds of signals arrive on the same path. The candidate obeys some itself, because it alone decides
 //! when COMMAND ends. The others are for COMMAND, which must receive each one as if no process stood in between.
 
-use crate::election::{Action, Dismissal, Event, Role, StartError, Stop, TreeEvent, View};
+use crate::election::{Action, Event, Role, StandbyStop, StartError, Stop, TreeEvent, View};
 use crate::guard::priority;
 use crate::lease::{Candidate, Deadline, Term};
 use crate::observe::Observer;
@@ -139,7 +139,7 @@ impl Processes {
         if matches!(happening, Happening::Seizing) {
             self.reap();
         }
-        self.standby_tasks.take(happening).then_some(Event::Dismissed)
+        self.standby_tasks.take(happening).then_some(Event::StandbyTasksDead)
     }
 
     fn guard_event(&mut self, event: GuardEvent) -> Option<Event> {
@@ -253,12 +253,12 @@ impl Host for Processes {
         self.with_guard(GuardHandle::seize);
     }
 
-    fn attend(&mut self) {
-        self.standby_tasks.attend();
+    fn start_standby_tasks(&mut self) {
+        self.standby_tasks.start();
     }
 
-    fn dismiss(&mut self, dismissal: Dismissal) {
-        self.standby_tasks.dismiss(dismissal);
+    fn stop_standby_tasks(&mut self, stop: StandbyStop) {
+        self.standby_tasks.stop(stop);
     }
 
     fn seize_standby_tasks(&mut self) {

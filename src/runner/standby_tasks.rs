@@ -7,7 +7,7 @@
 //! to which task they belong. So killing the task that started first also kills the other one. COMMAND's tree is never
 //! among them.
 
-use crate::election::{CommandEnd, Dismissal, GUARD_PATIENCE, TreeEvent};
+use crate::election::{CommandEnd, GUARD_PATIENCE, StandbyStop, TreeEvent};
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
 use crate::lease::{Candidate, Deadline, Term, show};
@@ -61,14 +61,15 @@ pub struct StandbyTasks {
     restart_at: Option<Instant>,
     pause: Pause,
     /// The next news for the hook, while the hook still runs for an earlier leader.
-    untold: Option<Environment>,
+    news: Option<Environment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Away,
-    Present,
-    Leaving,
+    Dead,
+    /// The tasks run, or are about to.
+    Running,
+    Stopping,
 }
 
 struct Task {
@@ -87,7 +88,7 @@ pub enum Happening {
     Seizing,
     /// Start the standby command again.
     Restart,
-    /// All are gone, after [`StandbyTasks::dismiss`].
+    /// All are gone, after [`StandbyTasks::stop`].
     Gone,
 }
 
@@ -97,33 +98,33 @@ impl StandbyTasks {
         Self {
             duties,
             candidate: candidate.clone(),
-            phase: Phase::Away,
+            phase: Phase::Dead,
             standby: None,
             hook: None,
             restart_at: None,
             pause: Pause::default(),
-            untold: None,
+            news: None,
         }
     }
 
     /// Lets the tasks run from now on.
-    pub fn attend(&mut self) {
-        assert_eq!(self.phase, Phase::Away, "they come once");
-        self.phase = Phase::Present;
+    pub fn start(&mut self) {
+        assert_eq!(self.phase, Phase::Dead, "they start once");
+        self.phase = Phase::Running;
         self.pause = Pause::default();
         self.start_standby();
     }
 
     /// Stops the tasks, and lets none start. [`Happening::Gone`] follows when none is left.
-    pub fn dismiss(&mut self, dismissal: Dismissal) {
-        self.phase = Phase::Leaving;
-        (self.restart_at, self.untold) = (None, None);
+    pub fn stop(&mut self, stop: StandbyStop) {
+        self.phase = Phase::Stopping;
+        (self.restart_at, self.news) = (None, None);
         if let Some(standby) = &self.standby {
             tracing::debug!("stopping the standby command");
-            standby.guard.dismiss(dismissal);
+            standby.guard.stop_standby_task(stop);
         }
         if let Some(hook) = &self.hook {
-            hook.guard.dismiss(Dismissal::Kill);
+            hook.guard.stop_standby_task(StandbyStop::Kill);
         }
     }
 
@@ -142,8 +143,8 @@ impl StandbyTasks {
     /// Runs the hook with the new leader, or with nobody. This replaces earlier news that the hook has not received
     /// yet.
     pub fn leader_changed(&mut self, leader: Option<Holder>) {
-        if self.duties.on_leader_change.is_some() && self.phase == Phase::Present {
-            self.untold = Some(of_leader(leader));
+        if self.duties.on_leader_change.is_some() && self.phase == Phase::Running {
+            self.news = Some(of_leader(leader));
             self.start_hook();
         }
     }
@@ -155,7 +156,7 @@ impl StandbyTasks {
 
     /// Waits for the next event. Cancelling it loses none.
     pub async fn next(&mut self) -> Happening {
-        if self.phase == Phase::Leaving && self.standby.is_none() && self.hook.is_none() {
+        if self.phase == Phase::Stopping && self.standby.is_none() && self.hook.is_none() {
             return Happening::Gone;
         }
         loop {
@@ -178,7 +179,7 @@ impl StandbyTasks {
         }
     }
 
-    /// Handles an event. True when the tasks were dismissed and none is left.
+    /// Handles an event. True when the tasks were stopped and none is left.
     #[must_use]
     pub fn take(&mut self, happening: Happening) -> bool {
         match happening {
@@ -190,7 +191,7 @@ impl StandbyTasks {
                 self.start_standby();
             }
             Happening::Gone => {
-                self.phase = Phase::Away;
+                self.phase = Phase::Dead;
                 return true;
             }
         }
@@ -209,9 +210,9 @@ impl StandbyTasks {
             TreeEvent::Dead => {
                 let (end, ran) = (standby.end, BootInstant::now().since(standby.since));
                 self.standby = None;
-                if self.phase == Phase::Present {
+                if self.phase == Phase::Running {
                     let pause = self.pause.after(ran);
-                    let how = end.map_or_else(|| "was killed".to_owned(), told);
+                    let how = end.map_or_else(|| "was killed".to_owned(), how_it_ended);
                     if end == Some(CommandEnd::Exited(0)) {
                         tracing::info!("the standby command {how}; starting it again in {}", show(pause));
                     } else {
@@ -238,12 +239,12 @@ impl StandbyTasks {
                 let most = self.duties.hook_timeout;
                 match end {
                     // Our own leadership, or our end, cut the hook short.
-                    _ if self.phase != Phase::Present => {}
+                    _ if self.phase != Phase::Running => {}
                     Some(CommandEnd::Exited(0)) | None => {}
                     Some(CommandEnd::Signalled(9)) if ran >= most => {
                         tracing::warn!("the hook of --on-leader-change was killed: it took longer than {}", show(most));
                     }
-                    Some(end) => tracing::warn!("the hook of --on-leader-change {}", told(end)),
+                    Some(end) => tracing::warn!("the hook of --on-leader-change {}", how_it_ended(end)),
                 }
                 self.start_hook();
             }
@@ -253,7 +254,7 @@ impl StandbyTasks {
     fn start_standby(&mut self) {
         let Some(string) = self.duties.standby.clone() else { return };
         let environment = inherited(&self.candidate, false);
-        match self.start(string, environment, self.duties.grace, Deadline::NONE) {
+        match self.start_task(string, environment, self.duties.grace, Deadline::NONE) {
             Ok(task) => self.standby = Some(task),
             Err(error) => {
                 let pause = self.pause.after(Duration::ZERO);
@@ -265,18 +266,18 @@ impl StandbyTasks {
 
     fn start_hook(&mut self) {
         let (None, Some(string)) = (&self.hook, &self.duties.on_leader_change) else { return };
-        let Some(told) = self.untold.take() else { return };
-        let environment = inherited(&self.candidate, false).into_iter().chain(told).collect();
+        let Some(news) = self.news.take() else { return };
+        let environment = inherited(&self.candidate, false).into_iter().chain(news).collect();
         // The guard kills the hook then, even if we are frozen.
         let kill_at = BootInstant::now().plus(self.duties.hook_timeout);
         let deadline = Deadline { term_at: kill_at, kill_at, backstop_at: kill_at.plus(GUARD_PATIENCE) };
-        match self.start(string.clone(), environment, Duration::ZERO, deadline) {
+        match self.start_task(string.clone(), environment, Duration::ZERO, deadline) {
             Ok(task) => self.hook = Some(task),
             Err(error) => tracing::warn!("cannot start the guard of --on-leader-change: {error}"),
         }
     }
 
-    fn start(
+    fn start_task(
         &self,
         string: OsString,
         environment: Environment,
@@ -306,16 +307,16 @@ impl StandbyTasks {
 fn of_leader(leader: Option<Holder>) -> Environment {
     let Holder { owner, term, host, .. } = leader.unwrap_or_default();
     let term = term.map(|term| term.to_string()).unwrap_or_default();
-    let mut told: Environment = vec![
+    let mut news: Environment = vec![
         ("LEADERRUN_EVENT".into(), "leader-change".into()),
         ("LEADERRUN_LEADER".into(), owner.into()),
         ("LEADERRUN_LEADER_TERM".into(), term.into()),
     ];
-    told.extend(host.map(|host| ("LEADERRUN_LEADER_HOST".into(), host.into())));
-    told
+    news.extend(host.map(|host| ("LEADERRUN_LEADER_HOST".into(), host.into())));
+    news
 }
 
-fn told(end: CommandEnd) -> String {
+fn how_it_ended(end: CommandEnd) -> String {
     match end {
         CommandEnd::Exited(status) => format!("exited with {status}"),
         CommandEnd::Signalled(signal) => format!("was ended by signal {signal}"),

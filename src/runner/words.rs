@@ -2,7 +2,7 @@
 //!
 //! JSON has the values as well, which text leaves out (`observe::log`).
 
-use crate::election::{Action, Booking, Directives, Dismissal, Event, Outcome, Stop, StopReason, TreeEvent};
+use crate::election::{Action, Booking, Directives, Event, Outcome, StandbyStop, Stop, StopReason, TreeEvent};
 use crate::lease::{Deadline, show, show_seconds};
 use crate::store::{Claim, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -74,7 +74,7 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
             None => "nobody announces itself".to_owned(),
         }),
         Event::Asked { signal } => format!("signal {signal}"),
-        Event::Dismissed => "the standby tasks are dead".to_owned(),
+        Event::StandbyTasksDead => "the standby tasks are dead".to_owned(),
     })
 }
 
@@ -97,11 +97,11 @@ fn done(action: &Action, now: BootInstant) -> Option<String> {
         Action::Stop(stop) => stops(stop),
         Action::Seize => "kill the guard and the tree".to_owned(),
         Action::ForgetRenewals => "ignore answers to renewals from here on".to_owned(),
-        Action::Attend => "start the standby tasks".to_owned(),
-        Action::Dismiss(Dismissal::Orderly { kill_after }) => {
+        Action::StartStandbyTasks => "start the standby tasks".to_owned(),
+        Action::StopStandbyTasks(StandbyStop::Orderly { kill_after }) => {
             format!("stop the standby tasks, SIGKILL after {}", show(*kill_after))
         }
-        Action::Dismiss(Dismissal::Kill) => "kill the standby tasks".to_owned(),
+        Action::StopStandbyTasks(StandbyStop::Kill) => "kill the standby tasks".to_owned(),
         Action::SeizeStandbyTasks => "kill the standby tasks and their guards".to_owned(),
         Action::LeaderChanged(Some(leader)) => format!("tell the standby tasks that {leader} leads"),
         Action::LeaderChanged(None) => "tell the standby tasks that nobody leads".to_owned(),

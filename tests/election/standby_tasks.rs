@@ -1,4 +1,4 @@
-//! What runs beside a standby: when it begins, when it is dismissed, and what waits for that.
+//! What runs beside a standby: when it begins, when it is stopped, and what waits for that.
 
 use super::*;
 
@@ -10,11 +10,11 @@ fn attended(change: impl FnOnce(&mut Settings)) -> Play {
     });
     assert_eq!(play.tell(Event::Tick), [Action::Claim]);
     let actions = play.claimed(Ok(Claim::Refused(other())));
-    assert!(actions.ends_with(&[Action::Attend, Action::LeaderChanged(Some(other()))]), "{actions:?}");
+    assert!(actions.ends_with(&[Action::StartStandbyTasks, Action::LeaderChanged(Some(other()))]), "{actions:?}");
     play
 }
 
-const DISMISS: Action = Action::Dismiss(Dismissal::Orderly { kill_after: Duration::from_secs(5) });
+const STOP_TASKS: Action = Action::StopStandbyTasks(StandbyStop::Orderly { kill_after: Duration::from_secs(5) });
 
 /// It was granted the lease at 2.5 s, at the latest.
 fn attended_and_granted() -> Play {
@@ -22,7 +22,7 @@ fn attended_and_granted() -> Play {
     assert_eq!(play.until(2.5), [Action::Observe]);
     assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
     let actions = play.claimed(Ok(granted()));
-    assert!(has(&actions, &DISMISS) && !starts(&actions), "{actions:?}");
+    assert!(has(&actions, &STOP_TASKS) && !starts(&actions), "{actions:?}");
     play
 }
 
@@ -35,12 +35,12 @@ fn what_runs_beside_a_standby_begins_once_it_is_known_that_others_lead_and_not_b
     let mut leader = Play::new(|settings| settings.standby_tasks = true);
     assert_eq!(leader.tell(Event::Tick), [Action::Claim]);
     let actions = leader.claimed(Ok(granted()));
-    assert!(starts(&actions) && !has(&actions, &Action::Attend), "{actions:?}");
+    assert!(starts(&actions) && !has(&actions, &Action::StartStandbyTasks), "{actions:?}");
 
     let mut cut_off = Play::new(|settings| settings.standby_tasks = true);
     let _ = cut_off.tell(Event::Tick);
     let actions = cut_off.claimed(Err(away()));
-    assert_eq!(actions.last(), Some(&Action::Attend), "who leads is not known: {actions:?}");
+    assert_eq!(actions.last(), Some(&Action::StartStandbyTasks), "who leads is not known: {actions:?}");
 
     let mut patient = Play::new(|settings| (settings.standby_tasks, settings.patience) = (true, Patience::Once));
     let _ = patient.tell(Event::Tick);
@@ -77,7 +77,7 @@ fn command_waits_for_what_ran_beside_the_standby_and_the_lease_is_renewed_meanwh
         assert!(renewals(&actions) > 0 && !starts(&actions), "{actions:?}");
         let _ = play.renewed(Ok(Renewal::Renewed));
     }
-    let actions = play.tell(Event::Dismissed);
+    let actions = play.tell(Event::StandbyTasksDead);
     assert!(matches!(actions[..], [Action::Start { term: TERM, .. }]), "{actions:?}");
 }
 
@@ -86,7 +86,7 @@ fn command_starts_on_a_renewed_lease_where_that_took_long() {
     let mut play = attended_and_granted();
     let begun = play.now.as_secs_f64();
     let _ = play.until(begun + 5.1);
-    let actions = play.tell(Event::Dismissed);
+    let actions = play.tell(Event::StandbyTasksDead);
     assert!(!starts(&actions), "too little is left: {actions:?}");
     let actions = [play.until(begun + 5.3), play.renewed(Ok(Renewal::Renewed))].concat();
     assert!(starts(&actions), "{actions:?}");
@@ -103,7 +103,7 @@ fn guards_that_do_not_stop_what_runs_beside_a_standby_are_passed_over() {
     assert!(has(&actions, &Action::SeizeStandbyTasks) && !starts(&actions), "{actions:?}");
     actions = play.until(begun + 6.5);
     assert!(!has(&actions, &Action::SeizeStandbyTasks), "once is enough: {actions:?}");
-    assert!(starts(&play.tell(Event::Dismissed)));
+    assert!(starts(&play.tell(Event::StandbyTasksDead)));
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn nothing_starts_where_the_lease_is_lost_before_what_ran_beside_the_standby_is_
     let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(has(&actions, &Action::Claim) && !starts(&actions), "{actions:?}");
     let actions = play.claimed(Ok(Claim::Refused(other())));
-    assert!(!has(&actions, &Action::Attend), "what was there before still dies: {actions:?}");
-    assert_eq!(play.tell(Event::Dismissed), [Action::Attend, Action::LeaderChanged(Some(other()))]);
+    assert!(!has(&actions, &Action::StartStandbyTasks), "what was there before still dies: {actions:?}");
+    assert_eq!(play.tell(Event::StandbyTasksDead), [Action::StartStandbyTasks, Action::LeaderChanged(Some(other()))]);
 }
 
 #[test]
@@ -129,21 +129,21 @@ fn nothing_starts_on_a_lease_that_ended_while_the_store_was_away() {
         }
     }
     assert!(has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))) && !starts(&actions), "{actions:?}");
-    let actions = play.tell(Event::Dismissed);
+    let actions = play.tell(Event::StandbyTasksDead);
     assert!(!starts(&actions), "{actions:?}");
 }
 
 #[test]
 fn it_comes_back_after_a_leadership_when_its_tree_is_dead_and_others_lead() {
     let mut play = attended_and_granted();
-    assert!(starts(&play.tell(Event::Dismissed)));
+    assert!(starts(&play.tell(Event::StandbyTasksDead)));
     let _ = play.until(play.now.as_secs_f64() + 5.0);
     let mut actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(!has(&actions, &Action::Attend));
+    assert!(!has(&actions, &Action::StartStandbyTasks));
     actions = play.dead();
-    assert!(!has(&actions, &Action::Attend) && has(&actions, &Action::Claim), "{actions:?}");
+    assert!(!has(&actions, &Action::StartStandbyTasks) && has(&actions, &Action::Claim), "{actions:?}");
     actions = play.claimed(Ok(Claim::Refused(other())));
-    assert!(actions.ends_with(&[Action::Attend, Action::LeaderChanged(Some(other()))]), "{actions:?}");
+    assert!(actions.ends_with(&[Action::StartStandbyTasks, Action::LeaderChanged(Some(other()))]), "{actions:?}");
 }
 
 #[test]
@@ -152,33 +152,33 @@ fn a_pause_that_was_ordered_lets_it_run_and_tells_that_nobody_leads() {
     play.orders = None;
     let _ = play.until(2.5);
     let _ = play.tell(Event::Observed { answer: Ok(Observation::Free) });
-    assert!(has(&play.claimed(Ok(granted())), &DISMISS));
+    assert!(has(&play.claimed(Ok(granted())), &STOP_TASKS));
     let pause = Pause { keep: false, left: None, said: "by me".to_owned() };
     let actions = play.ordered(Directives { pause: Some(pause), handover: None });
     assert!(has(&actions, &Action::Release { term: TERM }), "{actions:?}");
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(!has(&actions, &Action::Attend), "{actions:?}");
-    assert_eq!(play.tell(Event::Dismissed), [Action::Attend, Action::LeaderChanged(None)]);
+    assert!(!has(&actions, &Action::StartStandbyTasks), "{actions:?}");
+    assert_eq!(play.tell(Event::StandbyTasksDead), [Action::StartStandbyTasks, Action::LeaderChanged(None)]);
 }
 
 #[test]
 fn who_leaves_waits_for_what_runs_beside_it_and_who_is_asked_again_does_not() {
     let mut play = attended(|_| {});
-    assert_eq!(play.tell(Event::Asked { signal: 15 }), [DISMISS]);
+    assert_eq!(play.tell(Event::Asked { signal: 15 }), [STOP_TASKS]);
     assert_eq!(play.until(5.9), []);
     assert_eq!(play.until(6.0), [Action::SeizeStandbyTasks]);
-    assert_eq!(play.tell(Event::Dismissed), [Action::End(Outcome::Interrupted(15))]);
+    assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 
     let mut hurried = attended(|_| {});
     let _ = hurried.tell(Event::Asked { signal: 15 });
-    assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::Dismiss(Dismissal::Kill)]);
+    assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::StopStandbyTasks(StandbyStop::Kill)]);
     assert_eq!(hurried.until(0.9), []);
     assert_eq!(hurried.until(1.0), [Action::SeizeStandbyTasks]);
-    assert_eq!(hurried.tell(Event::Dismissed), [Action::End(Outcome::Interrupted(15))]);
+    assert_eq!(hurried.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 
     let mut timed = attended(|settings| settings.patience = Patience::AtMost(Duration::from_secs(1)));
-    assert_eq!(timed.until(1.0), [DISMISS]);
-    assert!(matches!(timed.tell(Event::Dismissed)[..], [Action::End(Outcome::NotAcquired(Some(_)))]));
+    assert_eq!(timed.until(1.0), [STOP_TASKS]);
+    assert!(matches!(timed.tell(Event::StandbyTasksDead)[..], [Action::End(Outcome::NotAcquired(Some(_)))]));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
     assert_eq!(actions, [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
-    assert_eq!(play.tell(Event::Dismissed), [Action::End(Outcome::Interrupted(15))]);
+    assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 }
 
 #[test]

@@ -427,7 +427,9 @@ impl Host {
                     guard.seized = true;
                 }
             }
-            Action::Attend | Action::Dismiss(_) | Action::SeizeStandbyTasks => self.attend(action, events, cx),
+            Action::StartStandbyTasks | Action::StopStandbyTasks(_) | Action::SeizeStandbyTasks => {
+                self.attend(action, events, cx)
+            }
             Action::ForgetRenewals => {
                 for message in &mut self.messages {
                     message.waiting &= !matches!(message.request, Request::Renew { .. });

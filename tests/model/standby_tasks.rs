@@ -4,7 +4,7 @@
 use crate::host::{Context, Host};
 use crate::mutants::Mutant;
 use crate::world::Met;
-use leaderrun::internals::election::{Action, Dismissal, Event};
+use leaderrun::internals::election::{Action, Event, StandbyStop};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,21 +33,21 @@ impl Host {
     pub fn attend(&mut self, action: &Action, events: &mut VecDeque<Event>, cx: &Context<'_>) {
         let mutated = cx.world.mutant == Some(Mutant::AttendantsTakenForDead);
         match action {
-            Action::Attend => {
+            Action::StartStandbyTasks => {
                 assert!(mutated || self.standby_tasks == StandbyTasks::Away, "they come when the last ones are dead");
                 if self.term.is_some() {
                     cx.world.meet(Met::AttendantsBack);
                 }
                 self.standby_tasks = StandbyTasks::Run;
             }
-            Action::Dismiss(dismissal) => {
-                self.standby_tasks = match (dismissal, self.standby_tasks) {
+            Action::StopStandbyTasks(stop) => {
+                self.standby_tasks = match (stop, self.standby_tasks) {
                     (_, StandbyTasks::Dead) => StandbyTasks::Dead,
-                    (Dismissal::Kill, _) => StandbyTasks::Dying,
-                    (Dismissal::Orderly { .. }, _) => StandbyTasks::Asked,
+                    (StandbyStop::Kill, _) => StandbyTasks::Dying,
+                    (StandbyStop::Orderly { .. }, _) => StandbyTasks::Asked,
                 };
                 if mutated {
-                    events.push_back(Event::Dismissed);
+                    events.push_back(Event::StandbyTasksDead);
                 }
             }
             Action::SeizeStandbyTasks => {
@@ -74,7 +74,7 @@ impl Host {
         if cx.world.mutant == Some(Mutant::AttendantsTakenForDead) {
             return;
         }
-        self.tell(Event::Dismissed, cx);
+        self.tell(Event::StandbyTasksDead, cx);
         if self.guard.is_some() || self.starting.is_some() {
             cx.world.meet(Met::CommandWaited);
         }

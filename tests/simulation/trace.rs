@@ -8,8 +8,8 @@
 
 use crate::clock::elapsed;
 use leaderrun::internals::election::{
-    Action, Booking, CommandEnd, Directives, Dismissal, Ended, Event, Hold, HookEnd, Loss, Notice, Obstacle, Outcome,
-    Ran, Skipped, StartError, Stop, TreeEvent, Unhealthy,
+    Action, Booking, CommandEnd, Directives, Ended, Event, Hold, HookEnd, Loss, Notice, Obstacle, Outcome, Ran,
+    Skipped, StandbyStop, StartError, Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::guard::hooks::Reason;
 use leaderrun::internals::guard::policy::{Effect, Input, Order};
@@ -94,7 +94,7 @@ fn event_words(event: &Event) -> String {
             format!("counted {}", answered(answer, |count| or_dash(count.as_ref(), ToString::to_string)))
         }
         Event::Asked { signal } => format!("asked {signal}"),
-        Event::Dismissed => "dismissed".to_owned(),
+        Event::StandbyTasksDead => "dismissed".to_owned(),
     }
 }
 
@@ -114,9 +114,11 @@ fn action_words(action: &Action) -> String {
         Action::Stop(stop) => format!("stop {}", stop_words(*stop)),
         Action::Seize => "seize".to_owned(),
         Action::ForgetRenewals => "forget-renewals".to_owned(),
-        Action::Attend => "attend".to_owned(),
-        Action::Dismiss(Dismissal::Orderly { kill_after }) => format!("dismiss orderly {}", nanos(*kill_after)),
-        Action::Dismiss(Dismissal::Kill) => "dismiss kill".to_owned(),
+        Action::StartStandbyTasks => "attend".to_owned(),
+        Action::StopStandbyTasks(StandbyStop::Orderly { kill_after }) => {
+            format!("dismiss orderly {}", nanos(*kill_after))
+        }
+        Action::StopStandbyTasks(StandbyStop::Kill) => "dismiss kill".to_owned(),
         Action::ReleaseOver { failed } => format!("release-over {}", or_dash(failed.as_ref(), Clone::clone)),
         Action::SeizeStandbyTasks => "seize-attendants".to_owned(),
         Action::LeaderChanged(leader) => format!("leader-changed {}", or_dash(leader.as_ref(), holder_words)),

@@ -153,7 +153,7 @@ fn parse(said: &str) -> Option<Event> {
         "the guard sent the stop signal at its deadline" => Event::Tree(TreeEvent::DeadlineReached),
         "the guard failed" => Event::Tree(TreeEvent::GuardFailed),
         "the tree is dead" => Event::Tree(TreeEvent::Dead),
-        "the standby task is dead" => Event::Dismissed,
+        "the standby task is dead" => Event::StandbyTasksDead,
         _ => return None,
     })
 }

@@ -1,6 +1,6 @@
 //! The actions of a story, in words.
 
-use leaderrun::internals::election::{Action, CommandEnd, Dismissal, Outcome, Stop, StopReason};
+use leaderrun::internals::election::{Action, CommandEnd, Outcome, StandbyStop, Stop, StopReason};
 use leaderrun::internals::lease::{Deadline, show};
 use leaderrun::internals::time::BootInstant;
 use std::time::Duration;
@@ -46,11 +46,11 @@ pub fn in_words(action: &Action) -> String {
         Action::Stop(Stop::Kill) => "kill command".to_owned(),
         Action::Seize => "kill guard and tree without the guard".to_owned(),
         Action::ForgetRenewals => "ignore answers to renewals from here on".to_owned(),
-        Action::Attend => "start the standby task".to_owned(),
-        Action::Dismiss(Dismissal::Orderly { kill_after }) => {
+        Action::StartStandbyTasks => "start the standby task".to_owned(),
+        Action::StopStandbyTasks(StandbyStop::Orderly { kill_after }) => {
             format!("stop the standby task: {}", then_kill(Some(*kill_after)))
         }
-        Action::Dismiss(Dismissal::Kill) => "kill the standby task".to_owned(),
+        Action::StopStandbyTasks(StandbyStop::Kill) => "kill the standby task".to_owned(),
         Action::SeizeStandbyTasks => "kill the standby task without its guard".to_owned(),
         Action::LeaderChanged(Some(leader)) => format!("report the leader: {leader}"),
         Action::LeaderChanged(None) => "report that nobody leads".to_owned(),
