@@ -36,7 +36,7 @@ pub trait Observer {
     fn ended(&mut self) {}
 
     /// The candidate was asked to stop.
-    fn asked(&mut self) {}
+    fn asked_to_stop(&mut self) {}
 
     /// Sees an event before the election does.
     fn saw(&mut self, event: &Event) {

@@ -8,4 +8,4 @@ pub mod processes;
 pub mod rotation;
 pub mod signals;
 pub mod standby_tasks;
-mod words;
+mod trace;

@@ -47,8 +47,8 @@ pub struct Announced {
     pub paused: Vec<Shard>,
 }
 
-/// Announces `candidate` again and again, until the future is dropped. Reports failures to `told`.
-pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeout: Duration, told: impl Fn(&str)) {
+/// Announces `candidate` again and again, until the future is dropped. Reports failures to `report`.
+pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeout: Duration, report: impl Fn(&str)) {
     let text = text(candidate);
     let mut standing = None;
     let mut pause = second_after(&candidate.session);
@@ -65,8 +65,8 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
         };
         match tokio::time::timeout(timeout, announced).await {
             Ok(Ok(())) => standing = Some(text.clone()),
-            Ok(Err(error)) => told(&error.message),
-            Err(_) => told("the store did not answer"),
+            Ok(Err(error)) => report(&error.message),
+            Err(_) => report("the store did not answer"),
         }
         tokio::time::sleep(std::mem::replace(&mut pause, EVERY)).await;
     }

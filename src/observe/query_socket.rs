@@ -146,7 +146,7 @@ impl QuerySocket {
     /// The variables for COMMAND's environment.
     #[must_use]
     pub fn variables(&self) -> [(&'static str, String); 2] {
-        [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.told())]
+        [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.to_text())]
     }
 
     /// Answers every question, without end. Cancel-safe.

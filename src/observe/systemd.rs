@@ -187,7 +187,7 @@ impl Observer for Notifier {
         self.attend();
     }
 
-    fn asked(&mut self) {
+    fn asked_to_stop(&mut self) {
         self.wanted.stopping = true;
     }
 
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(heard(&manager), ["READY=1", "STATUS=standby: somebody leads"]);
         notifier.show(&behind("somebody"));
         assert!(heard(&manager).is_empty());
-        notifier.asked();
+        notifier.asked_to_stop();
         notifier.show(&view(Role::Leader(Term(4))));
         assert_eq!(heard(&manager), ["STOPPING=1", "STATUS=stopping; leading in term 4"]);
     }

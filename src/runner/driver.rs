@@ -11,7 +11,7 @@ use crate::notes::history::History;
 use crate::notes::jobs::{Job, JobGate};
 use crate::notes::{orders, standbys};
 use crate::runner::rotation::Schedule;
-use crate::runner::words;
+use crate::runner::trace;
 use crate::slots::Campaign;
 use crate::store::{Holder, StoreError, within};
 use crate::time::BootInstant;
@@ -138,7 +138,7 @@ pub async fn run(
             timeout: settings.timing.request_timeout,
             job_gate,
         },
-        asked: JoinSet::new(),
+        one_at_a_time: JoinSet::new(),
         renewals: JoinSet::new(),
         entries: JoinSet::new(),
         changes: JoinSet::new(),
@@ -151,12 +151,12 @@ pub async fn run(
         options,
         term: None,
         led,
-        told: Told::default(),
+        logged: Logged::default(),
         events: VecDeque::from([Event::Tick]),
         outcome: None,
     };
     loop {
-        driver.settle(&mut host);
+        driver.handle_events(&mut host);
         if let Some(outcome) = driver.outcome {
             // Bounded, because safety does not depend on these notes.
             let written = async { while driver.notes.join_next().await.is_some() {} };
@@ -169,7 +169,7 @@ pub async fn run(
         tokio::select! {
             biased;
             Some(event) = driver.renewals.join_next() => driver.events.extend(heard(event)),
-            Some(event) = driver.asked.join_next() => driver.events.extend(heard(event)),
+            Some(event) = driver.one_at_a_time.join_next() => driver.events.extend(heard(event)),
             Some(event) = driver.entries.join_next() => driver.events.extend(heard(event)),
             Some(event) = driver.doubts.join_next() => driver.events.extend(heard(event)),
             Some(event) = driver.changes.join_next() => driver.events.extend(heard(event)),
@@ -183,14 +183,14 @@ pub async fn run(
 struct Driver {
     election: Election,
     requests: Requests,
-    /// Claims, looks and releases: one at a time.
-    asked: JoinSet<Event>,
+    /// Claims, looks and releases. Each ends the one before.
+    one_at_a_time: JoinSet<Event>,
     renewals: JoinSet<Event>,
     /// Writes to the job's ledger. They are never cut short, because the next one depends on what they wrote.
     entries: JoinSet<Event>,
     /// A standby's wait for a change in the store.
     changes: JoinSet<Event>,
-    /// A leader's wait for a warning from the store.
+    /// A leader's wait for a doubt of the store: something that may have ended the lease.
     doubts: JoinSet<Event>,
     /// The wait for the schedule's next rotation, while we lead.
     rotations: JoinSet<Event>,
@@ -206,14 +206,14 @@ struct Driver {
     term: Option<Term>,
     /// The shard that we lead, as the store names it.
     led: Shard,
-    told: Told,
+    logged: Logged,
     events: VecDeque<Event>,
     outcome: Option<Outcome>,
 }
 
 /// What the log has said.
 #[derive(Default)]
-struct Told {
+struct Logged {
     /// In this wait, whom the candidate waits for.
     waiting: bool,
     leading: Leading,
@@ -231,12 +231,12 @@ enum Leading {
 
 impl Driver {
     /// Feeds the election until no event is left, and starts or ends what runs beside it.
-    fn settle(&mut self, host: &mut impl Host) {
+    fn handle_events(&mut self, host: &mut impl Host) {
         while let Some(event) = self.events.pop_front() {
-            words::trace_heard(&event);
+            trace::event(&event);
             host.saw(&event);
             for action in self.election.handle(BootInstant::now(), event) {
-                words::trace_done(&action);
+                trace::action(&action);
                 host.did(&action);
                 self.carry_out(action, host);
             }
@@ -315,14 +315,14 @@ impl Driver {
     /// Starts a request and aborts the one before, which was given up: the rest of an old release would end a new
     /// claim.
     fn ask(&mut self, request: impl Future<Output = Event> + Send + 'static) {
-        cancel(&mut self.asked);
-        self.asked.spawn(request);
+        cancel(&mut self.one_at_a_time);
+        self.one_at_a_time.spawn(request);
     }
 
     /// Says that we lead, unless it was said.
     fn say_leading(&mut self, important: bool) {
-        let Leading::Unsaid(term) = self.told.leading else { return };
-        self.told.leading = Leading::Said;
+        let Leading::Unsaid(term) = self.logged.leading else { return };
+        self.logged.leading = Leading::Said;
         let (shard, owner, notice) = (self.led.as_str(), self.requests.candidate.owner.as_str(), Notice::Leading(term));
         if important {
             tracing::info!(shard, term = term.0, owner, "{notice}");
@@ -336,25 +336,27 @@ impl Driver {
             Notice::Leading(term) => {
                 self.term = Some(*term);
                 self.led = self.requests.leader().shard.clone();
-                self.told = Told { waiting: false, leading: Leading::Unsaid(*term) };
+                self.logged = Logged { waiting: false, leading: Leading::Unsaid(*term) };
                 return;
             }
             // Nothing was started.
-            Notice::Released(_) if matches!(self.told.leading, Leading::Unsaid(_)) => {
+            Notice::Released(_) if matches!(self.logged.leading, Leading::Unsaid(_)) => {
                 self.say_leading(false);
-                self.told.leading = Leading::No;
+                self.logged.leading = Leading::No;
             }
             _ => self.say_leading(true),
         }
         let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
         let term = self.term.map(|term| term.0);
         match notice {
-            Notice::Waiting(_) if logs_waiting && !self.told.waiting => {
-                self.told.waiting = true;
+            Notice::Waiting(_) if logs_waiting && !self.logged.waiting => {
+                self.logged.waiting = true;
                 tracing::info!(shard, owner, "{notice}");
             }
             Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(shard, owner, "{notice}"),
-            Notice::Released(_) if self.told.leading == Leading::No => tracing::debug!(shard, term, owner, "{notice}"),
+            Notice::Released(_) if self.logged.leading == Leading::No => {
+                tracing::debug!(shard, term, owner, "{notice}");
+            }
             Notice::Leading(_)
             | Notice::HoldingBack(..)
             | Notice::TroubleOver
@@ -382,7 +384,7 @@ impl Driver {
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
             self.term = None;
-            self.told.leading = Leading::No;
+            self.logged.leading = Leading::No;
             self.led = self.requests.candidate.shard.clone();
         }
     }

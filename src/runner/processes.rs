@@ -109,8 +109,8 @@ impl Processes {
         self.metrics_file.iter_mut().for_each(|file| tell(file));
     }
 
-    fn asked(&mut self, signal: Signal) -> Event {
-        self.tell(|observer| observer.asked());
+    fn asked_to_stop(&mut self, signal: Signal) -> Event {
+        self.tell(|observer| observer.asked_to_stop());
         Event::Asked { signal: signal as i32 }
     }
 
@@ -118,10 +118,10 @@ impl Processes {
     fn signalled(&mut self, signal: Signal) -> Option<Event> {
         match signal {
             Signal::SIGCHLD => self.reap(),
-            Signal::SIGTERM | Signal::SIGINT => return Some(self.asked(signal)),
+            Signal::SIGTERM | Signal::SIGINT => return Some(self.asked_to_stop(signal)),
             // A terminal that hangs up, or Ctrl-\, ends a standby; a service's reload does not.
             Signal::SIGHUP | Signal::SIGQUIT if self.guard.is_none() && self.command.terminal_group.is_some() => {
-                return Some(self.asked(signal));
+                return Some(self.asked_to_stop(signal));
             }
             _ => match &self.guard {
                 Some(guard) => guard.signal(signal as i32),
@@ -284,7 +284,7 @@ impl Host for Processes {
     fn show(&mut self, view: View) {
         let waits = matches!(view.role, Role::Standby(Some(_)));
         if waits && !self.waits {
-            tokio::spawn(settle_down());
+            tokio::spawn(free_memory_of_the_start());
         }
         self.waits = waits;
         self.tell(|observer| observer.show(&view));
@@ -293,7 +293,7 @@ impl Host for Processes {
 
 /// Frees the memory of code that only the start needed: a standby uses a small part of the program. It waits a moment,
 /// because the rest of the start is still to come.
-async fn settle_down() {
+async fn free_memory_of_the_start() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     sys::forget_instructions();
 }

@@ -118,7 +118,7 @@ impl Clock {
     }
 
     /// Whether all dates of the last `period` agreed.
-    pub fn settled(&self, now: BootInstant, period: Duration) -> bool {
+    pub fn agreed_for(&self, now: BootInstant, period: Duration) -> bool {
         self.contradicted.is_none_or(|contradicted| now.since(contradicted) > period)
     }
 }
@@ -158,7 +158,7 @@ impl Wait {
         // then.
         let at_most = now.plus(with_drift(self.duration));
         let by_date = match clock.reaches(self.until_millis, now) {
-            Some(reached) if clock.settled(now, with_drift(self.duration)) => reached,
+            Some(reached) if clock.agreed_for(now, with_drift(self.duration)) => reached,
             None if wall_millis > self.until_millis.saturating_add(millis(WALL_CLOCK_SLACK)) => now,
             Some(_) | None => at_most,
         };
@@ -181,7 +181,7 @@ pub fn left_of_lease(
 ) -> Duration {
     // A lease that was not prolonged for its whole length on our own clock is over, whatever dates say.
     let by_age = with_drift(lease).saturating_sub(stood);
-    let dated = clock.bounds(now).filter(|_| clock.settled(now, with_drift(lease)));
+    let dated = clock.bounds(now).filter(|_| clock.agreed_for(now, with_drift(lease)));
     let by_date =
         dated.map(|bounds| Duration::from_millis(expires_millis.saturating_sub(bounds.lower.min(wall_millis))));
     by_date.map_or(by_age, |by_date| by_date.min(by_age))
@@ -262,12 +262,12 @@ mod tests {
     fn contradicting_dates_are_both_believed_and_prove_nothing_for_a_while() {
         let mut clock = Clock::default();
         clock.sample(date_at(10_000), at(10_000), at(10_001));
-        assert!(clock.settled(at(10_001), Duration::from_secs(15)));
+        assert!(clock.agreed_for(at(10_001), Duration::from_secs(15)));
         clock.sample(date_at(10_000) + 3600, at(12_000), at(12_001));
         let bounds = clock.bounds(at(12_001)).unwrap();
         assert!(bounds.lower <= (EPOCH + 12) * 1000 && bounds.upper >= (EPOCH + 3610) * 1000, "{bounds:?}");
-        assert!(!clock.settled(at(27_000), Duration::from_secs(15)));
-        assert!(clock.settled(at(27_002), Duration::from_secs(15)));
+        assert!(!clock.agreed_for(at(27_000), Duration::from_secs(15)));
+        assert!(clock.agreed_for(at(27_002), Duration::from_secs(15)));
     }
 
     #[test]

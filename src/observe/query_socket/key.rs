@@ -24,7 +24,7 @@ impl Key {
         Ok(Self { user: nix::unistd::geteuid().as_raw(), number: Session::random()?.as_str().to_owned() })
     }
 
-    pub(super) fn told(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         format!("{}:{}", self.user, self.number)
     }
 
@@ -70,9 +70,9 @@ mod tests {
     #[test]
     fn a_key_is_read_as_it_is_written_and_does_not_print() {
         let key = Key::random().unwrap();
-        assert_eq!(Key::read(&key.told()), Some(key.clone()));
+        assert_eq!(Key::read(&key.to_text()), Some(key.clone()));
         assert_eq!(format!("{key:?}"), "(secret)");
-        for bad in ["", ":", "0:", "x:y", &key.told()[1..], &format!("{}0", key.told()), "redis://u:p@h"] {
+        for bad in ["", ":", "0:", "x:y", &key.to_text()[1..], &format!("{}0", key.to_text()), "redis://u:p@h"] {
             assert_eq!(Key::read(bad), None, "{bad}");
         }
     }

@@ -77,7 +77,7 @@ impl Leases for Bucket {
             lease.prolong(sequence, candidate.lease, self.objects.expiry(sent, candidate.lease));
             draft.term = term.0;
             let is_written = self.write(shard, &draft, Condition::Unchanged(&version)).await?;
-            if is_written && self.is_settled(sent) {
+            if is_written && self.is_uncontradicted(sent) {
                 let mut seen = self.seen.lock();
                 let seen = seen.entry(shard.clone()).or_default();
                 seen.renewed = seen.renewed.max((term.0, sequence));
@@ -116,9 +116,9 @@ impl Leases for Bucket {
 impl Bucket {
     /// Whether no answer since `sent` contradicted what was known of the server's clock then. If one did, the expiry
     /// that was written may be too early, and has to be written again.
-    fn is_settled(&self, sent: BootInstant) -> bool {
+    fn is_uncontradicted(&self, sent: BootInstant) -> bool {
         let now = BootInstant::now();
-        self.objects.clock().settled(now, now.since(sent))
+        self.objects.clock().agreed_for(now, now.since(sent))
     }
 
     /// Writes the object of a shard. False if the condition failed: then what is known of the shard is forgotten.
@@ -195,7 +195,7 @@ impl Bucket {
         let since_millis = self.objects.wall_clock_millis();
         draft.lease = Some(Lease::new(candidate, self.objects.expiry(sent, candidate.lease), since_millis));
         let condition = version.as_ref().map_or(Condition::Absent, Condition::Unchanged);
-        if !self.write(shard, &draft, condition).await? || !self.is_settled(sent) {
+        if !self.write(shard, &draft, condition).await? || !self.is_uncontradicted(sent) {
             return Ok(None);
         }
         if draft.led_ms >= millis(candidate.lease) {

@@ -219,7 +219,7 @@ impl Lease {
 
     /// Time since the last write, to about a second. None where the server has no dates, or contradicts itself.
     pub fn renewed_ago(&self, clock: &Clock, now: BootInstant) -> Option<Duration> {
-        let bounds = clock.bounds(now).filter(|_| clock.settled(now, with_drift(self.duration())))?;
+        let bounds = clock.bounds(now).filter(|_| clock.agreed_for(now, with_drift(self.duration())))?;
         // The writer took the latest time that the server's clock could show; the two errors cancel each other out.
         let written = self.expires_ms.saturating_sub(self.millis);
         Some(Duration::from_millis(bounds.upper.saturating_sub(written)))

@@ -125,7 +125,7 @@ impl DynamoDb {
         let clock = self.table.clock();
         let now = BootInstant::now();
         // Earlier knowledge holds, unless this answer contradicted it: looking back from now only adds drift to it.
-        if known && clock.settled(now, now.since(sent)) {
+        if known && clock.agreed_for(now, now.since(sent)) {
             return true;
         }
         clock.bounds(sent).is_none_or(|bounds| {

@@ -27,7 +27,7 @@ pub struct Place<'a> {
 
 impl Place<'_> {
     /// The server, with the endpoint if a request went there.
-    fn asked(&self) -> String {
+    fn server_or_endpoint(&self) -> String {
         if self.endpoint.is_empty() { self.server.to_owned() } else { format!("DynamoDB at {}", self.endpoint) }
     }
 }
@@ -42,18 +42,23 @@ where
 {
     if causes(error).any(<dyn Error>::is::<TooLong>) {
         // Nothing was sent to DynamoDB if the request was for a source of credentials.
-        return without_credentials(place, error)
-            .unwrap_or_else(|| StoreError::unknown(allowance::complaint(&place.asked(), "DynamoDB", MOST)));
+        return without_credentials(place, error).unwrap_or_else(|| {
+            StoreError::unknown(allowance::complaint(&place.server_or_endpoint(), "DynamoDB", MOST))
+        });
     }
     match error {
         SdkError::ConstructionFailure(_) => {
             StoreError::not_applied(format!("cannot ask {}: {}", place.server, innermost(error)))
         }
-        SdkError::TimeoutError(_) => StoreError::unknown(format!("cannot reach {}: no answer in time", place.asked())),
-        SdkError::DispatchFailure(failure) => undelivered(place, error, failure.is_timeout()),
-        SdkError::ResponseError(_) => {
-            StoreError::unknown(format!("cannot understand the answer of {}: {}", place.asked(), innermost(error)))
+        SdkError::TimeoutError(_) => {
+            StoreError::unknown(format!("cannot reach {}: no answer in time", place.server_or_endpoint()))
         }
+        SdkError::DispatchFailure(failure) => undelivered(place, error, failure.is_timeout()),
+        SdkError::ResponseError(_) => StoreError::unknown(format!(
+            "cannot understand the answer of {}: {}",
+            place.server_or_endpoint(),
+            innermost(error)
+        )),
         SdkError::ServiceError(answer) => {
             refused(place, action, answer.err().code(), answer.err().message(), answer.raw().status().as_u16())
         }
@@ -67,7 +72,7 @@ fn undelivered(place: &Place<'_>, error: &(dyn Error + 'static), timeout: bool) 
         return failure;
     }
     let cause = if timeout { "no answer in time".to_owned() } else { innermost(error) };
-    let message = format!("cannot reach {}: {cause}", place.asked());
+    let message = format!("cannot reach {}: {cause}", place.server_or_endpoint());
     if never_connected(error) { StoreError::not_applied(message) } else { StoreError::unknown(message) }
 }
 

@@ -33,7 +33,7 @@ pub async fn list(store: &DynamoDb, prefix: &str) -> Result<Vec<(Shard, Report)>
                     record.map_or_else(|| Some(Holder::stranger()), |record| store.holder(&shard, &record, sent));
                 found.entry(shard).or_default().0 = holder;
             } else {
-                let last = term::told(&store.table, &shard, &item);
+                let last = term::last_in(&store.table, &shard, &item);
                 found.entry(shard).or_default().1 = last;
             }
         }

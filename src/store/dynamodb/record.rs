@@ -82,7 +82,7 @@ impl Record {
     /// Time since the last write, to about a second. None where the server has no dates, or contradicts itself.
     pub fn renewed_ago(&self, clock: &Clock, now: BootInstant) -> Option<Duration> {
         let ours = self.ours.as_ref()?;
-        let bounds = clock.bounds(now).filter(|_| clock.settled(now, with_drift(ours.lease)))?;
+        let bounds = clock.bounds(now).filter(|_| clock.agreed_for(now, with_drift(ours.lease)))?;
         // The writer took the latest time that the server's clock could show; the two errors cancel each other out.
         let written = ours.expires_millis.saturating_sub(millis(ours.lease));
         Some(Duration::from_millis(bounds.upper.saturating_sub(written)))
@@ -212,12 +212,12 @@ impl Snapshot {
         let until = |millis: u64| Duration::from_millis(end.saturating_sub(millis));
         let stood = moment.now.since(self.since);
         if let Some(bounds) = clock.bounds(moment.now) {
-            let settling = if clock.settled(moment.now, STRANGERS_PATIENCE) {
+            let least = if clock.agreed_for(moment.now, STRANGERS_PATIENCE) {
                 Duration::ZERO
             } else {
                 STRANGERS_PATIENCE.saturating_sub(stood)
             };
-            return until(bounds.lower).max(settling);
+            return until(bounds.lower).max(least);
         }
         // A server without dates: use our wall clock, but not if it jumps, and not if it is ahead at first sight.
         let wall = until(moment.wall_millis).max(until(self.wall_millis).saturating_sub(stood));

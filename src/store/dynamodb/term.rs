@@ -110,7 +110,7 @@ pub async fn last(table: &Table, shard: &Shard) -> Result<Option<(Term, Option<S
 }
 
 /// As [`last`], from an item that was read already. None if it cannot be read.
-pub fn told(table: &Table, shard: &Shard, item: &Item) -> Option<(Term, Option<Session>)> {
+pub fn last_in(table: &Table, shard: &Shard, item: &Item) -> Option<(Term, Option<Session>)> {
     LastTerm::read(&table.name, shard, item).ok().map(|last| (Term(last.term), last.holder))
 }
 

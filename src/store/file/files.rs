@@ -149,10 +149,10 @@ fn hand_over(made: &File, directory: &Metadata) -> io::Result<()> {
         // If we may not give it away, it stays ours alone.
         let _ = fchown(made, owner, group);
     }
-    settle_mode(made, directory)
+    set_right_mode(made, directory)
 }
 
-fn settle_mode(file: &File, directory: &Metadata) -> io::Result<()> {
+fn set_right_mode(file: &File, directory: &Metadata) -> io::Result<()> {
     let now = file.metadata()?;
     let mode = right_mode(&now, directory);
     if mode == now.mode() & ALL_BITS { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
@@ -191,7 +191,7 @@ pub(super) fn make_directory(path: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => settle_mode(&open_directory(path)?, &directory_of(path)?),
+        Ok(()) => set_right_mode(&open_directory(path)?, &directory_of(path)?),
         Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }

@@ -88,7 +88,7 @@ impl Bucket {
     }
 
     /// Returns when everything is stored that the stream's leader had accepted before this was called.
-    pub async fn settle(&self) -> Result<(), StoreError> {
+    pub async fn earlier_writes_are_stored(&self) -> Result<(), StoreError> {
         self.store(SCRATCH, HeaderMap::new(), b"what came before this?".to_vec(), None).await.map(drop)
     }
 

@@ -281,7 +281,7 @@ impl Nats {
             if !self.bucket.may_be_replicated().await? {
                 return Ok(true);
             }
-            self.bucket.settle().await?;
+            self.bucket.earlier_writes_are_stored().await?;
             Ok(self.look(&candidate.shard).await?.is_some_and(|now| now.revision == snapshot.revision))
         };
         let sole = look.await;

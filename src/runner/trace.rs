@@ -1,4 +1,4 @@
-//! The words of `-vv`: what an election hears and does.
+//! The log lines of `-vv`: each event and action of an election, in words.
 //!
 //! JSON has the values as well, which text leaves out (`observe::log`).
 
@@ -9,7 +9,7 @@ use crate::time::BootInstant;
 use std::time::Duration;
 use tracing::Level;
 
-pub(super) fn trace_heard(event: &Event) {
+pub(super) fn event(event: &Event) {
     if !tracing::enabled!(Level::TRACE) {
         return;
     }
@@ -20,7 +20,7 @@ pub(super) fn trace_heard(event: &Event) {
     }
 }
 
-pub(super) fn trace_done(action: &Action) {
+pub(super) fn action(action: &Action) {
     if !tracing::enabled!(Level::TRACE) {
         return;
     }
@@ -35,21 +35,21 @@ pub(super) fn trace_done(action: &Action) {
 fn heard(event: &Event, now: BootInstant) -> Option<String> {
     Some(match event {
         Event::Tick => return None,
-        Event::Claimed { sent, answer } => told("claim", Some(now.since(*sent)), answer, |claim| match claim {
+        Event::Claimed { sent, answer } => answered("claim", Some(now.since(*sent)), answer, |claim| match claim {
             Claim::Granted(grant) => match grant.start_after.map(|start_after| start_after.since(now)) {
                 Some(wait) => format!("granted, term {}, to start in {}", grant.term, millis(wait)),
                 None => format!("granted, term {}", grant.term),
             },
             Claim::Refused(holder) => format!("refused: {}", leads(holder)),
         }),
-        Event::Observed { answer } => told("look", None, answer, |seen| match seen {
+        Event::Observed { answer } => answered("look", None, answer, |seen| match seen {
             Observation::Free => "nobody leads".to_owned(),
             Observation::Held(holder) => leads(holder),
         }),
-        Event::Changed(answer) => told("watch", None, answer, |()| "something changed".to_owned()),
+        Event::Changed(answer) => answered("watch", None, answer, |()| "something changed".to_owned()),
         Event::Doubted => "the store saw something that may have ended the lease".to_owned(),
         Event::Renewed { sent, answer, orders: brought } => {
-            told("renewal", Some(now.since(*sent)), answer, |renewal| match (renewal, brought) {
+            answered("renewal", Some(now.since(*sent)), answer, |renewal| match (renewal, brought) {
                 (Renewal::Renewed, Some(brought)) => format!("renewed; orders: {}", orders(brought)),
                 (Renewal::Renewed, None) => "renewed".to_owned(),
                 (Renewal::Overtaken, _) => "a later one came first".to_owned(),
@@ -57,19 +57,21 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
                 (Renewal::Lost(None), _) => "lost: the record is gone".to_owned(),
             })
         }
-        Event::Released { answer } => told("release", None, answer, |release| match release {
+        Event::Released { answer } => answered("release", None, answer, |release| match release {
             Release::Released => "released".to_owned(),
             Release::NotHeld => "there was nothing to release".to_owned(),
         }),
-        Event::Ordered { answer } => told("orders", None, answer, orders),
-        Event::Booked { answer, .. } => told("ledger", None, answer, |booking| match booking {
+        Event::Ordered { answer } => answered("orders", None, answer, orders),
+        Event::Booked { answer, .. } => answered("ledger", None, answer, |booking| match booking {
             Booking::Booked => "the run is entered".to_owned(),
             Booking::Done(skipped) => format!("no run is needed: {}", skipped.said),
         }),
-        Event::Settled { answer, .. } => told("ledger", None, answer, |()| "the end of the run is written".to_owned()),
+        Event::Settled { answer, .. } => {
+            answered("ledger", None, answer, |()| "the end of the run is written".to_owned())
+        }
         Event::Tree(event) => tree(event),
         Event::RotationDue => "the time has come to hand over".to_owned(),
-        Event::Counted { answer } => told("standbys", None, answer, |count| match count {
+        Event::Counted { answer } => answered("standbys", None, answer, |count| match count {
             Some(count) => format!("{count} others wait"),
             None => "nobody announces itself".to_owned(),
         }),
@@ -113,7 +115,7 @@ fn done(action: &Action, now: BootInstant) -> Option<String> {
 }
 
 /// The answer to a request, and how long it took.
-fn told<T>(
+fn answered<T>(
     what: &str,
     took: Option<Duration>,
     answer: &Result<T, StoreError>,
