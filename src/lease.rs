@@ -4,8 +4,8 @@ mod timing;
 
 pub(crate) use timing::parts_of_a_stop;
 pub use timing::{
-    DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_RENEW, DEFAULT_RETRY, Deadline, HookTimes, Timing, TimingOptions,
-    TimingRequest, show, show_seconds,
+    DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_RENEW, DEFAULT_RETRY, DRIFT_PARTS, Deadline, TimeForHooks, Timing,
+    TimingOptions, TimingRequest, show, show_seconds,
 };
 
 use crate::text::quoted;

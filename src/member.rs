@@ -158,7 +158,7 @@ impl fmt::Debug for Builder {
 
 fn timing(chosen: TimingOptions, location: &Location) -> Result<Timing, Error> {
     // The messages are written for the command line.
-    Timing::new(chosen.request(location.is_dear())).map_err(|message| Error::Timing(message.replace("--", "")))
+    Timing::new(chosen.request(location.is_frugal())).map_err(|message| Error::Timing(message.replace("--", "")))
 }
 
 fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candidate, Error> {

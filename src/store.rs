@@ -28,9 +28,8 @@ pub mod etcd;
 #[cfg(feature = "aws")]
 mod expiry;
 pub mod file;
-pub(crate) mod fnv;
 #[cfg(feature = "tls")]
-mod kept;
+mod kept_connection;
 mod location;
 pub mod memory;
 #[cfg(feature = "mysql")]
@@ -52,6 +51,7 @@ mod server_clock;
 mod session_lock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
+pub(crate) mod stable_hash;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -12,7 +12,7 @@ use leaderrun::internals::election::{
     Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped, StandbyStop,
     StartError, Stop, StopReason, TreeEvent, Unhealthy,
 };
-use leaderrun::internals::lease::{HookTimes, Term, Timing, TimingRequest};
+use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
 use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError};
 use leaderrun::internals::time::BootInstant;
 use std::path::Path;
@@ -1280,7 +1280,7 @@ fn a_job_whose_hook_failed_is_withdrawn_and_tried_again() {
 #[test]
 fn hooks_around_a_stop_have_their_time_before_a_guard_is_passed_over() {
     let second = Duration::from_secs(1);
-    let hooks = HookTimes { lead: 30 * second, losing: 2 * second, lost: 2 * second };
+    let hooks = TimeForHooks { lead: 30 * second, losing: 2 * second, lost: 2 * second };
     let lease = 60 * second;
     let play = |max_run| {
         Play::leading(move |settings| {

@@ -8,7 +8,7 @@
 use super::policy::Policy;
 use crate::election::{CommandEnd, HookEnd};
 use crate::exit;
-use crate::lease::HookTimes;
+use crate::lease::TimeForHooks;
 use crate::sys::{self, Birth};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -124,10 +124,10 @@ impl Hooks {
     }
 
     #[must_use]
-    pub fn times(&self) -> HookTimes {
+    pub fn times(&self) -> TimeForHooks {
         let HookTimeouts { lead, losing, lost } = self.hook_timeouts();
         let [lead, losing, lost] = [lead, losing, lost].map(Option::unwrap_or_default);
-        HookTimes { lead, losing, lost }
+        TimeForHooks { lead, losing, lost }
     }
 
     fn command(&self, hook: Hook) -> Option<&Vec<u8>> {

@@ -24,7 +24,7 @@ const FRUGAL_RETRY: Duration = Duration::from_secs(10);
 /// the other half for the processes that act if the guard does not.
 const KILL_LATENCY: Duration = Duration::from_millis(600);
 /// The rates of two clocks differ by less than 1 part in this many (guarantee 1).
-const DRIFT_PARTS: u32 = 100;
+pub const DRIFT_PARTS: u32 = 100;
 /// With a shorter timeout, requests would fail just because the network is slow.
 const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Waiting longer for one answer does not help: another attempt on another connection is more likely to succeed.
@@ -45,7 +45,7 @@ pub struct TimingRequest {
     pub stop_grace: Duration,
     pub request_timeout: Option<Duration>,
     pub margin: Option<Duration>,
-    pub hooks: HookTimes,
+    pub hooks: TimeForHooks,
 }
 
 /// The durations that a user has chosen. The store and the lease decide the others.
@@ -59,9 +59,9 @@ pub struct TimingOptions {
     pub margin: Option<Duration>,
 }
 
-/// The timeout of each hook; zero if there is no hook.
+/// How much time of a stop, or before COMMAND, each hook may take; zero if there is no hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct HookTimes {
+pub struct TimeForHooks {
     /// Before COMMAND. The lease is renewed meanwhile.
     pub lead: Duration,
     /// Before the stop signal.
@@ -70,7 +70,7 @@ pub struct HookTimes {
     pub lost: Duration,
 }
 
-impl HookTimes {
+impl TimeForHooks {
     #[must_use]
     pub fn around_a_stop(self) -> Duration {
         self.losing.saturating_add(self.lost)
@@ -86,7 +86,7 @@ impl Default for TimingRequest {
             stop_grace: DEFAULT_GRACE,
             request_timeout: None,
             margin: None,
-            hooks: HookTimes::default(),
+            hooks: TimeForHooks::default(),
         }
     }
 }
@@ -124,15 +124,15 @@ pub struct Timing {
     pub stop_grace: Duration,
     /// From SIGKILL to the end of the lease: clock drift and the time a kill takes.
     pub margin: Duration,
-    pub hooks: HookTimes,
+    pub hooks: TimeForHooks,
 }
 
 impl TimingOptions {
     /// Fills in the defaults: in a short lease, the time between renewals is a third of it and the grace a fifth. Where
-    /// each write has a price that shows (`is_dear`), the defaults make a quarter of the requests.
+    /// each write has a price that shows (`frugal`), the defaults make a quarter of the requests.
     #[must_use]
-    pub fn request(self, is_dear: bool) -> TimingRequest {
-        let (lease, renew, retry) = if is_dear {
+    pub fn request(self, frugal: bool) -> TimingRequest {
+        let (lease, renew, retry) = if frugal {
             (FRUGAL_LEASE, FRUGAL_RENEW, FRUGAL_RETRY)
         } else {
             (DEFAULT_LEASE, DEFAULT_RENEW, DEFAULT_RETRY)
@@ -145,14 +145,14 @@ impl TimingOptions {
             stop_grace: self.grace.unwrap_or(DEFAULT_GRACE.min(lease / 5)),
             request_timeout: self.request_timeout,
             margin: self.margin,
-            hooks: HookTimes::default(),
+            hooks: TimeForHooks::default(),
         }
     }
 }
 
 impl TimingRequest {
     /// Advice if there is no room. Names the options to lower. Defaults adapt by themselves.
-    fn advice(&self, hooks: HookTimes) -> String {
+    fn advice(&self, hooks: TimeForHooks) -> String {
         let mut lower = vec!["--renew", "--grace"];
         lower.extend((!hooks.around_a_stop().is_zero()).then_some("--hook-timeout"));
         lower.extend(self.request_timeout.map(|_| "--request-timeout"));
@@ -286,7 +286,11 @@ impl<'de> Deserialize<'de> for BootInstant {
 }
 
 /// Joins what `each` makes of the parts of a stop, in order. It gets the name of a part, and the part with its length.
-pub(crate) fn parts_of_a_stop(stop_grace: Duration, hooks: HookTimes, each: impl Fn(&str, String) -> String) -> String {
+pub(crate) fn parts_of_a_stop(
+    stop_grace: Duration,
+    hooks: TimeForHooks,
+    each: impl Fn(&str, String) -> String,
+) -> String {
     let parts = [("on-losing", hooks.losing), ("grace", stop_grace), ("on-lost", hooks.lost)];
     let shown = parts.iter().filter(|(name, length)| *name == "grace" || !length.is_zero());
     shown.map(|(name, length)| each(name, format!("{name} {}", show(*length)))).collect()
@@ -366,13 +370,13 @@ mod tests {
 
     #[test]
     fn hooks_without_room_are_refused_with_their_timeouts_in_the_sum() {
-        let hooks = HookTimes { losing: seconds(7), ..HookTimes::default() };
+        let hooks = TimeForHooks { losing: seconds(7), ..TimeForHooks::default() };
         let refusal = Timing::new(TimingRequest { hooks, ..TimingRequest::default() }).unwrap_err();
         assert!(
             refusal.contains("+ on-losing 7s + grace 3s + margin") && refusal.contains("--hook-timeout"),
             "{refusal}"
         );
-        let hooks = HookTimes { lead: seconds(9), losing: seconds(2), lost: seconds(2) };
+        let hooks = TimeForHooks { lead: seconds(9), losing: seconds(2), lost: seconds(2) };
         let timing = Timing::new(TimingRequest { hooks, lease: seconds(20), ..TimingRequest::default() }).unwrap();
         let deadline = timing.deadline(BootInstant::from_nanos(0).plus(seconds(100)));
         assert_eq!(deadline.kill_at.since(deadline.term_at), seconds(7));
@@ -397,13 +401,13 @@ mod tests {
                 stop_grace: part(4),
                 request_timeout: Some(part(9)),
                 margin: Some(part(20)),
-                hooks: HookTimes { lead: part(1), losing: part(15), lost: part(25) },
+                hooks: TimeForHooks { lead: part(1), losing: part(15), lost: part(25) },
             };
             let drop_one = source.below(16);
             let asked = TimingRequest {
                 request_timeout: asked.request_timeout.filter(|_| drop_one & 1 == 0),
                 margin: asked.margin.filter(|_| drop_one & 2 == 0),
-                hooks: if drop_one < 12 { HookTimes::default() } else { asked.hooks },
+                hooks: if drop_one < 12 { TimeForHooks::default() } else { asked.hooks },
                 ..asked
             };
             input.show(|| format!("{asked:?}"));
@@ -438,7 +442,7 @@ mod tests {
             let asked = TimingRequest {
                 lease: ms(lease), renew_interval: ms(renew), retry_interval: ms(retry), stop_grace: ms(grace),
                 request_timeout: timeout.map(ms), margin: margin.map(ms),
-                hooks: HookTimes { lead: ms(lease), losing: ms(losing), lost: ms(lost) },
+                hooks: TimeForHooks { lead: ms(lease), losing: ms(losing), lost: ms(lost) },
             };
             if let Ok(t) = Timing::new(asked) {
                 prop_assert!(t.renew_interval + t.request_timeout + t.stop_time() + t.margin < t.lease);

@@ -10,7 +10,7 @@
 //! shard, and a store lists these notes without reading the orders of every name.
 
 use crate::lease::{Candidate, Session, Shard};
-use crate::store::fnv::fnv1a;
+use crate::store::stable_hash::fnv1a;
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};

@@ -168,9 +168,10 @@ impl Location {
         }
     }
 
-    /// Whether requests cost so much that the default timing should make few.
+    /// Whether the default timing makes few requests here. [`Store::is_metered`](super::Store::is_metered) is about any
+    /// price, this about one that shows.
     #[must_use]
-    pub fn is_dear(&self) -> bool {
+    pub fn is_frugal(&self) -> bool {
         match self {
             #[cfg(feature = "bucket")]
             Self::Bucket(_) => true,

@@ -59,8 +59,6 @@ use watch::Subscription;
 
 /// The holder that a server names if it may have forgotten a lease.
 const FORGOTTEN: &str = "a leader that the server may have forgotten";
-/// Rates of clocks differ by less than one part in this many.
-const DRIFT_PARTS: u32 = 100;
 
 pub struct Redis {
     client: Client,

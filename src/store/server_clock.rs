@@ -13,21 +13,19 @@
 //!
 //! If the two do not meet, the server's clock was set, or another front end with another clock answered. Then neither
 //! is believed alone: the interval becomes both and everything between them, and no date proves anything until a whole
-//! lease has passed in agreement ([`Clock::settled`]).
+//! lease has passed in agreement ([`Clock::agreed_for`]).
 
 #![cfg_attr(
     not(all(feature = "dynamodb", feature = "bucket")),
     allow(dead_code, reason = "each store uses a part of it")
 )]
 
-use crate::lease::show_seconds;
+use crate::lease::{DRIFT_PARTS, show_seconds};
 use crate::time::{BootInstant, millis};
 use std::time::Duration;
 
 /// How far D may be behind the clock that it was taken from: it is a whole second, and is shown for a second.
 const MOST_DATE_AGE: i128 = 2 * SECOND;
-/// Clock rates differ by less than one part in this many.
-const DRIFT_PARTS: i128 = 100;
 /// A wide interval: the age of a date, and an answer that took long.
 const WIDE: Duration = Duration::from_secs(6);
 /// On a server without dates, a wall clock says whether an instant is in the past. It may be wrong by this much.
@@ -67,7 +65,7 @@ impl Clock {
         }
         let sample = Offset {
             low: date - received_at,
-            high: date + MOST_DATE_AGE - sent_at + (received_at - sent_at) / DRIFT_PARTS,
+            high: date + MOST_DATE_AGE - sent_at + (received_at - sent_at) / i128::from(DRIFT_PARTS),
             as_of: received,
         };
         let Some(known) = self.offset else {
@@ -126,7 +124,7 @@ impl Clock {
 impl Offset {
     /// The same knowledge at another instant: wider by the drift between the two.
     fn at(self, at: BootInstant) -> Self {
-        let drift = (nanos(at) - nanos(self.as_of)).abs() / DRIFT_PARTS + 1;
+        let drift = (nanos(at) - nanos(self.as_of)).abs() / i128::from(DRIFT_PARTS) + 1;
         Self { low: self.low - drift, high: self.high + drift, as_of: at }
     }
 }

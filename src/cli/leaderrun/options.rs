@@ -435,7 +435,7 @@ impl Flags {
             return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
         self.health.refuse_zeros()?;
-        let is_dear = store.as_ref().is_ok_and(|store| store.location.is_dear());
+        let frugal = store.as_ref().is_ok_and(|store| store.location.is_frugal());
         let chosen = TimingOptions {
             lease: self.timing.lease,
             renew: self.timing.renew,
@@ -444,7 +444,7 @@ impl Flags {
             request_timeout: self.advanced.request_timeout,
             margin: self.advanced.margin,
         };
-        let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen.request(is_dear) })?;
+        let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen.request(frugal) })?;
         Ok(Job { shard, timing, store: store?, words, ledger: self.ledger()? })
     }
 

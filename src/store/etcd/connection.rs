@@ -19,7 +19,7 @@ use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost;
-use crate::store::kept::{self, Asked, Kept, Pending};
+use crate::store::kept_connection::{self, Asked, Kept, Pending};
 use crate::store::tls;
 use crate::store::url::{Secret, TlsFiles};
 use futures_util::future::{BoxFuture, FutureExt};
@@ -163,11 +163,11 @@ impl Client {
 
     /// The time bound of one operation.
     pub fn bound(&self) -> Duration {
-        kept::bound(self.request_timeout)
+        kept_connection::bound(self.request_timeout)
     }
 
     fn patience(&self) -> Duration {
-        kept::patience(self.bound())
+        kept_connection::patience(self.bound())
     }
 
     pub fn user(&self) -> Option<&str> {
@@ -210,7 +210,7 @@ impl Client {
                 attempt(self.connection().await?).await
             });
             let has_ended = |_: &StoreError| proven && connection.broken.load(Ordering::Relaxed);
-            kept::once_more(first, has_ended, again).await
+            kept_connection::once_more(first, has_ended, again).await
         })
         .await
     }

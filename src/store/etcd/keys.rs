@@ -15,7 +15,7 @@
 
 use crate::lease::{Session, Shard};
 use crate::store::Page;
-use crate::store::fnv::fnv1a;
+use crate::store::stable_hash::fnv1a;
 
 /// The mark after the shard's name in the key of a standby's note. It is not in the alphabet of shards.
 pub const STANDBY_MARK: char = '=';

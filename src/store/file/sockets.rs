@@ -27,7 +27,7 @@ use super::files::is_shared;
 use super::listeners::{self, Listener};
 use crate::lease::{Session, Shard};
 use crate::mounts::{Mount, mounts};
-use crate::store::fnv::fnv1a;
+use crate::store::stable_hash::fnv1a;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};

@@ -16,7 +16,7 @@ use super::failure::{Site, Trouble};
 use super::statement::{Statements, notes_name, quoted};
 use crate::mutex::Mutex;
 use crate::store::error::worst;
-use crate::store::kept::{self, once_more};
+use crate::store::kept_connection::{self, once_more};
 use crate::store::{ErrorKind, StoreError, tls_mode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -107,7 +107,7 @@ impl Server {
         Ok(Self {
             statements,
             tls: tls.map(|config| TlsConnector::from(Arc::new(config))),
-            bound: kept::bound(request_timeout),
+            bound: kept_connection::bound(request_timeout),
             last: Mutex::default(),
             preferred: AtomicUsize::new(0),
             pool: Mutex::default(),

@@ -22,8 +22,8 @@ use super::address::{Address, LONGEST_NAME};
 use super::connection::{Outcome, SERVER};
 use super::wire::Row;
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::fnv::fnv1a;
 use crate::store::rows::{FOR_EVER, LIST_PAGE, REVOKED, Record, Seen};
+use crate::store::stable_hash::fnv1a;
 use std::fmt::Write as _;
 use std::time::Duration;
 

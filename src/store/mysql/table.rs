@@ -10,7 +10,7 @@ use super::server::Server;
 use super::statement::{MARKER, NAMES, NOW, quoted, text};
 use super::wire::{Complaint, Row};
 use crate::store::error::in_short;
-use crate::store::fnv::fnv1a;
+use crate::store::stable_hash::fnv1a;
 use crate::store::{ErrorKind, StoreError};
 use tokio::time::timeout_at;
 

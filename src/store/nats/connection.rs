@@ -16,7 +16,7 @@ use super::login::options;
 use super::meter::{BUSY_LOOK, IDLE_LOOK, Meter, in_moderation};
 use crate::lease::show;
 use crate::store::allowance::{MOST_OF_NATS, complaint};
-use crate::store::kept::{self, Kept, Pending};
+use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::{ErrorKind, StoreError, tls};
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -80,7 +80,7 @@ impl Connections {
         tls::install_provider();
         let connections = Self {
             address: address.clone(),
-            bound: kept::bound(request_timeout),
+            bound: kept_connection::bound(request_timeout),
             current: Arc::default(),
             preferred: AtomicUsize::new(0),
         };
@@ -163,7 +163,7 @@ impl Connections {
     }
 
     fn patience(&self) -> Duration {
-        kept::patience(self.bound)
+        kept_connection::patience(self.bound)
     }
 
     /// Sends the request over a new connection. Returns only with an answer: if there is none, the first attempt

@@ -17,7 +17,7 @@ use super::statement::{self, Statements};
 use super::watch::Known;
 use crate::mutex::Mutex;
 use crate::store::error::worst;
-use crate::store::kept::{self, Kept, once_more};
+use crate::store::kept_connection::{self, Kept, once_more};
 use crate::store::tls_mode;
 use crate::store::{ErrorKind, StoreError};
 use std::os::fd::OwnedFd;
@@ -103,7 +103,7 @@ impl Server {
             table: Relation::leases(address),
         };
         let notes = Site { table: Relation::notes(address), ..site.clone() };
-        let bound = kept::bound(request_timeout);
+        let bound = kept_connection::bound(request_timeout);
         // The server gives up before we do, so its answer is definite.
         let server_bound = bound - bound / 10;
         let statements = Statements {

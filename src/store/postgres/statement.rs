@@ -16,8 +16,8 @@
 
 use super::address::{Address, LONGEST_NAME};
 use crate::lease::{Session, Term};
-use crate::store::fnv::fnv1a;
 use crate::store::rows::{LIST_PAGE, REVOKED, Record, Seen};
+use crate::store::stable_hash::fnv1a;
 use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};

@@ -5,8 +5,8 @@
 //! they have seen.
 
 use super::script::{Counts, Reply};
-use super::{DRIFT_PARTS, Redis, Rival, Seen, record, unknown};
-use crate::lease::{Candidate, Shard, Term};
+use super::{Redis, Rival, Seen, record, unknown};
+use crate::lease::{Candidate, DRIFT_PARTS, Shard, Term};
 use crate::store::{
     Claim, Doubt, Grant, Holder, Leases, Note, Observation, Page, Release, Renewal, Renewed, StoreError,
 };

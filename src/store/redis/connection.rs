@@ -14,7 +14,7 @@ use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST_OF_REDIS};
 use crate::store::error::innermost;
-use crate::store::kept::{self, Kept, Pending};
+use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::tls;
 use crate::store::url::Host;
 use futures_util::future::select_ok;
@@ -66,7 +66,12 @@ impl Client {
             Some(files) => Some(TlsConnector::from(Arc::new(tls::client_config(files)?))),
             None => None,
         };
-        Ok(Self { address: address.clone(), tls, timeout: kept::bound(request_timeout), shared: Kept::default() })
+        Ok(Self {
+            address: address.clone(),
+            tls,
+            timeout: kept_connection::bound(request_timeout),
+            shared: Kept::default(),
+        })
     }
 
     /// When a request that begins now must be over.
@@ -278,7 +283,7 @@ impl Connection {
     }
 
     fn is_lively(&self, timeout: Duration) -> bool {
-        !self.driver.is_finished() && !self.pending.is_silent(kept::patience(timeout))
+        !self.driver.is_finished() && !self.pending.is_silent(kept_connection::patience(timeout))
     }
 }
 
@@ -325,7 +330,7 @@ impl Talk<'_> {
         let forget = |_| {
             client.shared.forget(connection);
         };
-        let asked = connection.pending.begin(kept::patience(client.timeout), forget);
+        let asked = connection.pending.begin(kept_connection::patience(client.timeout), forget);
         connection.allowance.begin_again();
         let mut pipe = self.connection.pipe.clone();
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;

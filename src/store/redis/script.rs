@@ -9,7 +9,7 @@
 use super::connection::{Client, Talk};
 use super::failure::Failure;
 use crate::store::StoreError;
-use crate::store::kept::once_more;
+use crate::store::kept_connection::once_more;
 use crate::time::whole_millis;
 use redis::{Cmd, Value, cmd};
 use std::time::Duration;
