@@ -5,14 +5,16 @@
 //! about to end takes the process down with it ([`Overrun`]).
 #![deny(missing_docs, clippy::missing_errors_doc)]
 
+mod error;
 mod host;
 mod leadership;
+mod role;
 mod roles;
-mod words;
 
+pub use error::Error;
 pub use leadership::Leadership;
+pub use role::{Ending, Leader, Overrun, Role};
 pub use roles::Roles;
-pub use words::{Ending, Error, Leader, Overrun, Role};
 
 use crate::lease::{Candidate, Shard, Term, Timing, TimingOptions};
 use crate::store::Location;
@@ -43,16 +45,16 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How long a lease lasts without renewal (default 15 s, in a bucket a minute). After a crash, nobody leads for that
-    /// long.
+    /// How long a lease lasts without renewal (default 15 s, in a bucket a minute). After a crash, nobody leads for
+    /// that long.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.timing.lease = Some(lease);
         self
     }
 
     /// The time from one renewal to the next (default: 5 s, in a bucket 20 s, or a third of a shorter lease). Together
-    /// with a request, the grace and the margin it must fit into the lease. If it does not, [`join`](Self::join) refuses
-    /// and shows the sum.
+    /// with a request, the grace and the margin it must fit into the lease. If it does not, [`join`](Self::join)
+    /// refuses and shows the sum.
     pub fn renew(mut self, interval: Duration) -> Self {
         self.timing.renew = Some(interval);
         self

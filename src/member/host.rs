@@ -3,8 +3,8 @@
 //! The hazard: the program's own runtime belongs to the program, and a task that blocks it would stop the renewals. So
 //! nothing of the election runs there.
 
+use super::error::{Error, farewell};
 use super::leadership::{Inquiries, Shared};
-use super::words::{Error, farewell};
 use crate::election::{Event, Outcome, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
 use crate::runner::driver::{self, Host, Options};

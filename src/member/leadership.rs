@@ -13,7 +13,8 @@
 //! [`Policy`], which also decides for the guard, decides whether a leadership may go on. The lease is released after
 //! [`TreeEvent::Dead`], which is sent when the leadership has been ended and the last [`Leadership`] is dropped.
 
-use super::words::{Ending, Error, Leader, Overrun, Role};
+use super::error::Error;
+use super::role::{Ending, Leader, Overrun, Role};
 use crate::election::Role as Standing;
 use crate::election::{Event, Obstacle, Stop, StopReason, TreeEvent, View};
 use crate::guard::policy::{Effect, Input, Order, Policy};

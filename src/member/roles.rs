@@ -3,7 +3,7 @@
 //! The hazard: a borrowed role is locked, and the next change of it would wait, in the thread that renews the lease. So
 //! every role that leaves this module is a copy.
 
-use super::words::Role;
+use super::role::Role;
 use std::fmt;
 use tokio::sync::watch;
 

@@ -1,78 +1,9 @@
-//! The words of the library: roles, endings and errors.
+//! Why a member could not join, or has left.
 
 use crate::election::Outcome;
-use crate::store::{ErrorKind, Holder, StoreError};
-use crate::text::on_one_line;
+use crate::store::{ErrorKind, StoreError};
 use std::fmt;
 use std::io;
-
-/// The state of a [`Member`](crate::Member).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Role {
-    /// It waits to lead.
-    Standby {
-        /// The leader, as far as is known.
-        leader: Option<Leader>,
-        /// What it waits for, as text: the leader's name, or that an operator has paused the shard.
-        waiting_for: Option<String>,
-    },
-    /// It leads.
-    Leading {
-        /// The fencing token: it rises with every leadership of the shard.
-        term: u64,
-    },
-    /// It has to stop leading, and a [`Leadership`](crate::Leadership) has not been dropped yet.
-    Ending {
-        /// The fencing token.
-        term: u64,
-        /// Why it has to stop.
-        why: Ending,
-    },
-    /// It has left the election, for good.
-    Stopped,
-}
-
-/// The leader, by the store's record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Leader {
-    /// Its owner name.
-    pub owner: String,
-    /// The name of its host.
-    pub host: Option<String>,
-    /// Its process number there.
-    pub pid: Option<u32>,
-    /// The fencing token.
-    pub term: Option<u64>,
-}
-
-/// Why a leadership ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Ending {
-    /// This member was asked to stop, or was dropped. The lease is renewed until the work has ended.
-    Asked,
-    /// An operator paused the shard, or wants another member to lead. The lease is renewed until the work has ended.
-    Ordered,
-    /// The lease could not be renewed in time and is about to end. Nobody else leads before that.
-    Late,
-    /// Lost for certain: the store says that another candidate holds the lease, or has no record of it.
-    Lost,
-}
-
-/// What happens to work that still holds a [`Leadership`](crate::Leadership) when its time is over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Overrun {
-    /// The process is aborted. Nothing else stops a thread that does not want to stop, so nothing else keeps the
-    /// promise.
-    #[default]
-    Abort,
-    /// A log line says so, and the work goes on: **beside its successor's**. Choose this only if every effect of the
-    /// work carries the term as a fencing token to something that checks it.
-    Warn,
-}
 
 /// Why a member could not join, or has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,17 +31,6 @@ pub enum Error {
     Stopped,
     /// The election itself failed: a defect of this crate.
     Failed(String),
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Asked => "asked to stop",
-            Self::Ordered => "ordered by an operator",
-            Self::Late => "the lease could not be renewed in time",
-            Self::Lost => "the lease is lost",
-        })
-    }
 }
 
 impl fmt::Display for Error {
@@ -146,14 +66,6 @@ impl From<StoreError> for Error {
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::System(error.to_string())
-    }
-}
-
-impl From<&Holder> for Leader {
-    fn from(holder: &Holder) -> Self {
-        let host = holder.host.clone().map(on_one_line);
-        let owner = on_one_line(holder.owner.clone());
-        Self { owner, host, pid: holder.pid, term: holder.term.map(|term| term.0) }
     }
 }
 

@@ -1,0 +1,92 @@
+//! What a member is at a moment: a standby that waits, a leader, or a leader that has to stop.
+
+use crate::store::Holder;
+use crate::text::on_one_line;
+use std::fmt;
+
+/// The state of a [`Member`](crate::Member).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// It waits to lead.
+    Standby {
+        /// The leader, as far as is known.
+        leader: Option<Leader>,
+        /// What it waits for, as text: the leader's name, or that an operator has paused the shard.
+        waiting_for: Option<String>,
+    },
+    /// It leads.
+    Leading {
+        /// The fencing token: it rises with every leadership of the shard.
+        term: u64,
+    },
+    /// It has to stop leading, and a [`Leadership`](crate::Leadership) has not been dropped yet.
+    Ending {
+        /// The fencing token.
+        term: u64,
+        /// Why it has to stop.
+        why: Ending,
+    },
+    /// It has left the election, for good.
+    Stopped,
+}
+
+/// The leader, by the store's record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// Its owner name.
+    pub owner: String,
+    /// The name of its host.
+    pub host: Option<String>,
+    /// Its process number there.
+    pub pid: Option<u32>,
+    /// The fencing token.
+    pub term: Option<u64>,
+}
+
+/// Why a leadership ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ending {
+    /// This member was asked to stop, or was dropped. The lease is renewed until the work has ended.
+    Asked,
+    /// An operator paused the shard, or wants another member to lead. The lease is renewed until the work has ended.
+    Ordered,
+    /// The lease could not be renewed in time and is about to end. Nobody else leads before that.
+    Late,
+    /// Lost for certain: the store says that another candidate holds the lease, or has no record of it.
+    Lost,
+}
+
+/// What happens to work that still holds a [`Leadership`](crate::Leadership) when its time is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Overrun {
+    /// The process is aborted. Nothing else stops a thread that does not want to stop, so nothing else keeps the
+    /// promise.
+    #[default]
+    Abort,
+    /// A log line says so, and the work goes on: **beside its successor's**. Choose this only if every effect of the
+    /// work carries the term as a fencing token to something that checks it.
+    Warn,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "asked to stop",
+            Self::Ordered => "ordered by an operator",
+            Self::Late => "the lease could not be renewed in time",
+            Self::Lost => "the lease is lost",
+        })
+    }
+}
+
+impl From<&Holder> for Leader {
+    fn from(holder: &Holder) -> Self {
+        let host = holder.host.clone().map(on_one_line);
+        let owner = on_one_line(holder.owner.clone());
+        Self { owner, host, pid: holder.pid, term: holder.term.map(|term| term.0) }
+    }
+}
