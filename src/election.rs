@@ -11,7 +11,8 @@
 //!   such a claim releases first, in case the claim was granted.
 //! - An answer may be late. A renewal counts from when it was *sent*, and an answer never moves the end of the lease
 //!   backwards.
-//! - The lease may be granted while the candidate is asked to stop. Then COMMAND is not started, and the lease is released.
+//! - The lease may be granted while the candidate is asked to stop. Then COMMAND is not started, and the lease is
+//!   released.
 //! - Operators' orders are not part of the lease, and an answer may be as old as the request for it. So orders are read
 //!   *after* every grant and before COMMAND starts. A pause that was written while nobody led takes effect then.
 //! - A job's run is entered into a ledger before COMMAND starts. How it ended is written there before the release

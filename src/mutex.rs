@@ -1,7 +1,7 @@
 //! A lock that a panic does not poison.
 //!
-//! The hazard: a panic in one thread must not keep another from ending COMMAND or giving the lease back. No code of ours
-//! panics while it holds a lock; even if it did, each value would still be right.
+//! The hazard: a panic in one thread must not keep another from ending COMMAND or giving the lease back. No code of
+//! ours panics while it holds a lock; even if it did, each value would still be right.
 
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 

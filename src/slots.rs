@@ -370,7 +370,8 @@ impl Slots {
         })
     }
 
-    /// Looks at all slots but one. Returns the free ones, in the order in which a claim tries them, and the last failure.
+    /// Looks at all slots but one. Returns the free ones, in the order in which a claim tries them, and the last
+    /// failure.
     async fn look_at_all(&self, but: Option<usize>, in_the_way: &mut InTheWay) -> (Vec<usize>, Option<StoreError>) {
         let slots: Vec<usize> = self.in_order().filter(|&slot| Some(slot) != but).collect();
         let (mut free, mut failure) = (Vec::new(), None);

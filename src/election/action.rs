@@ -56,8 +56,8 @@ pub enum Action {
     ForgetRenewals,
     /// Run the standby tasks, until they are stopped.
     StartStandbyTasks,
-    /// Stop the standby tasks, or stop them faster. [`Event::StandbyTasksDead`](super::Event::StandbyTasksDead) follows,
-    /// even if none runs.
+    /// Stop the standby tasks, or stop them faster. [`Event::StandbyTasksDead`](super::Event::StandbyTasksDead)
+    /// follows, even if none runs.
     StopStandbyTasks(StandbyStop),
     /// Kill the guards of the standby tasks, which took too long, and then the tasks, from this process.
     SeizeStandbyTasks,
@@ -81,8 +81,8 @@ pub enum Action {
 pub enum Stop {
     /// Stop signal, and SIGKILL after `kill_after` if it is given.
     Orderly { reason: StopReason, kill_after: Option<Duration> },
-    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first. A loss is certain if the store said
-    /// so. Otherwise the lease could not be renewed in time.
+    /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first. A loss is certain if the store
+    /// said so. Otherwise the lease could not be renewed in time.
     Losing { certain: bool },
     /// SIGKILL now.
     Kill,

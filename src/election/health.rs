@@ -2,10 +2,10 @@
 //!
 //! The hazards:
 //!
-//! - A COMMAND that hangs may not obey the stop signal either. If its drain had no limit, it would lead for ever. So here the
-//!   grace is the limit, unless there is a limit for the drain.
-//! - The candidate that gives a lease back is the first to know that it is free. So it stands back, longer each time, as
-//!   after a hook that failed.
+//! - A COMMAND that hangs may not obey the stop signal either. If its drain had no limit, it would lead for ever. So
+//!   here the grace is the limit, unless there is a limit for the drain.
+//! - The candidate that gives a lease back is the first to know that it is free. So it stands back, longer each time,
+//!   as after a hook that failed.
 //! - A COMMAND that was stopped may exit with 0. That does not mean that it has done its work.
 
 use super::hooks::HookEnd;

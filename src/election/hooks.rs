@@ -1,7 +1,7 @@
 //! The hook before COMMAND: a host that is not ready gives the lease back.
 //!
-//! The hazard: the candidate that gives a lease back is the first to know that it is free. If it claimed again at once, it
-//! would win and fail for ever, while a host that is ready waits. So it stands back, longer each time, until another
+//! The hazard: the candidate that gives a lease back is the first to know that it is free. If it claimed again at once,
+//! it would win and fail for ever, while a host that is ready waits. So it stands back, longer each time, until another
 //! candidate leads or the time is over.
 
 use super::state::{EndCause, Leadership, Tree};

@@ -1,7 +1,8 @@
 //! The job gate: COMMAND starts only when its run is in the ledger.
 //!
 //! The hazard: the next leader reads the ledger at once, and must not repeat the job. So the run is entered *after* the
-//! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the release.
+//! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the
+//! release.
 
 use super::state::{Leadership, Releasing, State, Then, Tree, log_is_due};
 use super::{Action, Booking, Core, Next, Notice, Outcome};

@@ -2,7 +2,8 @@
 //!
 //! The hazard: several things may end a leadership, in any order or at once: COMMAND ends, a signal comes, an operator
 //! orders it, the lease is lost, its deadline comes, the guard dies. Then the tree takes time to die. The first cause
-//! says how the leadership ended, a certain loss makes the stop hurry, and only [`TreeEvent::Dead`] ends the leadership.
+//! says how the leadership ended, a certain loss makes the stop hurry, and only [`TreeEvent::Dead`] ends the
+//! leadership.
 
 use super::health;
 use super::job_gate::Entry;

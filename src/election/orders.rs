@@ -1,9 +1,9 @@
 //! The operators' orders.
 //!
 //! The hazard: an answer shows the orders as they were at the request, so a pause may be written between a look and a
-//! claim. A leader therefore reads the orders *after* its grant, before it starts COMMAND. After that they come with the
-//! answer to every renewal, or are read when that answer does not bring them. A standby that orders keep from leading
-//! claims nothing, and reads them until they allow it.
+//! claim. A leader therefore reads the orders *after* its grant, before it starts COMMAND. After that they come with
+//! the answer to every renewal, or are read when that answer does not bring them. A standby that orders keep from
+//! leading claims nothing, and reads them until they allow it.
 //!
 //! Answers may arrive in another order than their requests were sent. So orders that are older than those already heard
 //! are ignored: a pause that is over must not stop COMMAND, and an order is not taken back by an earlier answer.

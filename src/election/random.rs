@@ -28,14 +28,15 @@ impl Random {
         mean.mul_f64(0.75 + 0.5 * self.fraction())
     }
 
-    /// The pause after this many failures in a row. It doubles up to `most`; a random part, up to half of it, is left out.
+    /// The pause after this many failures in a row. It doubles up to `most`; a random part, up to half of it, is left
+    /// out.
     pub fn backoff(&mut self, failures: u32, most: Duration) -> Duration {
         let doubled = FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16));
         doubled.min(most).mul_f64(0.5 + 0.5 * self.fraction())
     }
 
-    /// The pause before attempt `number` in a row. It doubles from `first` up to `most`; a random part, up to a quarter, is
-    /// left out.
+    /// The pause before attempt `number` in a row. It doubles from `first` up to `most`; a random part, up to a
+    /// quarter, is left out.
     pub fn grown(&mut self, first: Duration, number: u32, most: Duration) -> Duration {
         let doubled = first.max(FIRST_BACKOFF).saturating_mul(1 << number.saturating_sub(1).min(16));
         doubled.min(most.max(FIRST_BACKOFF)).mul_f64(0.75 + 0.25 * self.fraction())

@@ -1,8 +1,8 @@
 //! A candidate that gives its lease back, after its tree is dead.
 //!
-//! The hazard: the store may be away while an operator waits for the candidate to leave. So it tries until the lease has
-//! ended by itself, or until a second signal. It reports a lease that was not released, because a standby then has to wait
-//! for the end of the lease.
+//! The hazard: the store may be away while an operator waits for the candidate to leave. So it tries until the lease
+//! has ended by itself, or until a second signal. It reports a lease that was not released, because a standby then has
+//! to wait for the end of the lease.
 
 use super::state::{Releasing, Settling, State, Then};
 use super::{Action, Core, Next, Notice, Outcome, Ran, WITHDRAWAL};

@@ -2,8 +2,9 @@
 //!
 //! The hazards:
 //!
-//! - Between two runs there is a lease and no tree. Anything that would have stopped COMMAND ends the leadership then too: a
-//!   signal, an order, the loss of the lease. A loss may also come after COMMAND has ended and before its tree is dead.
+//! - Between two runs there is a lease and no tree. Anything that would have stopped COMMAND ends the leadership then
+//!   too: a signal, an order, the loss of the lease. A loss may also come after COMMAND has ended and before its tree
+//!   is dead.
 //! - An operator may have ordered a pause meanwhile, and rely on it: nothing may start. So the orders are read again
 //!   before each run, as after a grant.
 //! - A COMMAND that cannot work on this host would keep the lease from hosts where it can. So when the allowed
@@ -80,7 +81,8 @@ impl Core {
         self.settings.restart.is_some_and(|restart| restart.wants(end))
     }
 
-    /// A leadership without a tree is about to end. If COMMAND was started in it, records the end and begins a new wait.
+    /// A leadership without a tree is about to end. If COMMAND was started in it, records the end and begins a new
+    /// wait.
     pub(super) fn ends_between_runs(
         &mut self,
         now: BootInstant,

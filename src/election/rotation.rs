@@ -3,10 +3,10 @@
 //! The hazards:
 //!
 //! - If no other candidate waits, a handover is only an outage. So the leader counts the standbys first, if it can. A
-//!   standby may be gone by the time of the handover, so the old leader may lead again after a while. Without permission
-//!   to count, a leader would never hand over, so it hands over without counting.
-//! - Each host has its own clock for a schedule, and the clocks differ. The new leader may reach the scheduled time after it
-//!   has taken over, and must not hand over again. So a leadership that has just begun ignores it.
+//!   standby may be gone by the time of the handover, so the old leader may lead again after a while. Without
+//!   permission to count, a leader would never hand over, so it hands over without counting.
+//! - Each host has its own clock for a schedule, and the clocks differ. The new leader may reach the scheduled time
+//!   after it has taken over, and must not hand over again. So a leadership that has just begun ignores it.
 //! - The record that was given up may still be in the store, under our own name. Only another term shows that another
 //!   candidate has led.
 

@@ -2,8 +2,8 @@
 //!
 //! The hazard: what a standby knows may be out of date. If the store reports a change while a look is under way, the
 //! answer to the look may be older than the change. And a claim without an answer may have been granted. So the standby
-//! remembers the change until the answer has come, and a candidate that leaves after a claim in doubt releases the lease
-//! that it may hold.
+//! remembers the change until the answer has come, and a candidate that leaves after a claim in doubt releases the
+//! lease that it may hold.
 
 use super::state::{Releasing, Request, Standby, State, Then, Waiting};
 use super::{Action, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
@@ -11,8 +11,8 @@ use crate::store::{Delivery, ErrorKind, Grant, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// How long after the end of a lease a standby looks whether it was renewed: a random time between these two. All standbys
-/// know the same end, and a thousand of them must not look at once.
+/// How long after the end of a lease a standby looks whether it was renewed: a random time between these two. All
+/// standbys know the same end, and a thousand of them must not look at once.
 const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(820));
 
 impl Core {
@@ -145,8 +145,8 @@ impl Core {
         State::Standby(next)
     }
 
-    /// No event reports a crash, so a standby looks shortly after the end of the lease that it saw, and not all standbys at
-    /// once. A live leader has renewed by then, so this costs about one look per lease.
+    /// No event reports a crash, so a standby looks shortly after the end of the lease that it saw, and not all
+    /// standbys at once. A live leader has renewed by then, so this costs about one look per lease.
     pub(super) fn after_expiry(&mut self, holder: &Holder) -> Duration {
         let lease = self.settings.timing.lease;
         let left = holder.expires_in.unwrap_or(lease).min(lease);

@@ -1,8 +1,9 @@
 //! Standby tasks: the standby command, and the hook that learns who leads.
 //!
-//! The hazard: the lease is granted while they run, and COMMAND may need what they hold (a port, a directory). So they are
-//! stopped at the grant, the lease is renewed meanwhile, and COMMAND starts only after they are shown to be dead. If the
-//! lease is lost before that, the candidate is a standby again while they are dying, and starts them only afterwards.
+//! The hazard: the lease is granted while they run, and COMMAND may need what they hold (a port, a directory). So they
+//! are stopped at the grant, the lease is renewed meanwhile, and COMMAND starts only after they are shown to be dead.
+//! If the lease is lost before that, the candidate is a standby again while they are dying, and starts them only
+//! afterwards.
 
 use super::state::State;
 use super::{Action, Event, Hold, Outcome, StandbyStop};
@@ -101,8 +102,8 @@ impl Core {
         }
     }
 
-    /// Prepares the start of COMMAND. The tasks may have taken long to die: too little of the lease may be left, and the
-    /// orders may be out of date.
+    /// Prepares the start of COMMAND. The tasks may have taken long to die: too little of the lease may be left, and
+    /// the orders may be out of date.
     fn start_soon(&self, now: BootInstant, state: &mut State) {
         let least = self.settings.timing.least_to_start();
         if let State::Leading(leadership) = state {

@@ -1,7 +1,8 @@
 //! The states of an election.
 //!
 //! The hazard: a leadership lasts while it is being ended, and its lease while its tree dies. So the cause of the end
-//! (`EndCause`), what is left of the tree (`Tree`) and the end of the lease are kept apart, and none follows from another.
+//! (`EndCause`), what is left of the tree (`Tree`) and the end of the lease are kept apart, and none follows from
+//! another.
 
 use super::hooks::HookEnd;
 use super::job_gate::Entry;
@@ -137,8 +138,8 @@ pub(super) struct Leadership {
 }
 
 impl Leadership {
-    /// The longest time between two attempts to renew. An outage may end shortly before the stop signal is due, so this is
-    /// at most one of `parts` of the time until then.
+    /// The longest time between two attempts to renew. An outage may end shortly before the stop signal is due, so this
+    /// is at most one of `parts` of the time until then.
     pub(super) fn pause(&self, timing: Timing, now: BootInstant, parts: u32) -> Duration {
         let most = timing.renew_interval.min(timing.retry_interval);
         let left = timing.deadline(self.valid_until).term_at.since(now);

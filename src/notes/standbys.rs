@@ -72,8 +72,8 @@ pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeo
     }
 }
 
-/// The time from the first announcement to the second: a quarter of the usual time to all of it, as the session, which is
-/// random, decides.
+/// The time from the first announcement to the second: a quarter of the usual time to all of it, as the session, which
+/// is random, decides.
 fn second_after(session: &Session) -> Duration {
     let most = EVERY * 3 / 4;
     let part = fnv1a(session.as_str().bytes()) % whole_millis(most);

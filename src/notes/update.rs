@@ -2,8 +2,8 @@
 //!
 //! The hazard: a write may be applied although its answer was lost. To write again blindly would then be refused, or
 //! would change what another writer has put there since. So [`update`] returns the error, and
-//! [`update_and_make_sure`] reads the note again and applies the edit to what is there now. Each edit recognises its own
-//! work, and leaves it.
+//! [`update_and_make_sure`] reads the note again and applies the edit to what is there now. Each edit recognises its
+//! own work, and leaves it.
 
 use crate::lease::Shard;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};

@@ -1,5 +1,5 @@
-//! `--listen`: the state of this candidate over HTTP, for probes, load balancers and Prometheus. `leaderctl serve` shows
-//! a whole store by the same server.
+//! `--listen`: the state of this candidate over HTTP, for probes, load balancers and Prometheus. `leaderctl serve`
+//! shows a whole store by the same server.
 //!
 //! The hazard: clients share the thread whose event loop renews the lease, and anybody may connect. So each client gets
 //! little of it: one request per connection, five seconds for it, a thousand new connections per second, and 32 at the

@@ -1,7 +1,7 @@
 //! Log lines on standard error: text for people and journald, or JSON with one object per line.
 //!
-//! If standard error goes to journald, each line begins with its priority (sd-daemon(3)), which journald removes. A text
-//! line begins with the time, unless journald adds one, or a person reads along at a terminal.
+//! If standard error goes to journald, each line begins with its priority (sd-daemon(3)), which journald removes. A
+//! text line begins with the time, unless journald adds one, or a person reads along at a terminal.
 //!
 //! The hazard: a program that reads JSON must get nothing else, and the worst mistakes are found before the options are
 //! known. So the format is chosen as soon as possible ([`choose`]), and every line of ours asks for it.

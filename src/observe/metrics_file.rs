@@ -1,9 +1,9 @@
 //! `--metrics-file`: the result of each run of COMMAND in a file, for the textfile collector of node_exporter. So a job
 //! that lives for a second is seen.
 //!
-//! The hazards: a file system may hang, and the thread of the event loop renews the lease. So another thread writes, and
-//! a candidate that ends waits only a moment for it. The collector may read at any instant, so the file is replaced as a
-//! whole. And a run that fails must not hide the last success, so that is read from the file that is replaced.
+//! The hazards: a file system may hang, and the thread of the event loop renews the lease. So another thread writes,
+//! and a candidate that ends waits only a moment for it. The collector may read at any instant, so the file is replaced
+//! as a whole. And a run that fails must not hide the last success, so that is read from the file that is replaced.
 
 use super::Observer;
 use crate::election::{Action, CommandEnd, Ended, Event, TreeEvent};

@@ -219,8 +219,8 @@ struct Logged {
     leading: Leading,
 }
 
-/// Whether the log has said that the candidate leads. It says so when COMMAND starts, or when there is something else to
-/// say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
+/// Whether the log has said that the candidate leads. It says so when COMMAND starts, or when there is something else
+/// to say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Leading {
     #[default]

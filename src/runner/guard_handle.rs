@@ -1,5 +1,5 @@
-//! The candidate's side of a tree: it starts guard and backstop, talks to them, and kills the tree itself when the guard
-//! does not, even if the backstop is gone.
+//! The candidate's side of a tree: it starts guard and backstop, talks to them, and kills the tree itself when the
+//! guard does not, even if the backstop is gone.
 //!
 //! The hazard: the guard's last report and the kernel's news of the guard's end arrive on different paths, in any
 //! order. The tree counts as dead on one of two grounds only. Either the backstop reported it: it has no descendant
@@ -38,7 +38,8 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// How long a guard and a backstop that work need at most to see a killed tree end. A frozen one delays the proof by this.
+/// How long a guard and a backstop that work need at most to see a killed tree end. A frozen one delays the proof by
+/// this.
 const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
 
 /// One end of a line, with readiness events.
@@ -342,9 +343,9 @@ impl GuardHandle {
     }
 }
 
-/// Reaps the processes that ended. Called on SIGCHLD, and on [`GuardEvent::Seizing`]. The kernel reports each child once
-/// only, so `handles` must contain all our trees. Without any, the process was an orphan that became ours because we
-/// are PID 1 or a subreaper.
+/// Reaps the processes that ended. Called on SIGCHLD, and on [`GuardEvent::Seizing`]. The kernel reports each child
+/// once only, so `handles` must contain all our trees. Without any, the process was an orphan that became ours because
+/// we are PID 1 or a subreaper.
 pub fn reap<'a>(handles: impl IntoIterator<Item = &'a mut GuardHandle>) {
     let mut handles: Vec<&mut GuardHandle> = handles.into_iter().collect();
     while let Ok(Some((pid, _))) = wait_any(WaitPidFlag::WEXITED) {

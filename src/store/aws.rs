@@ -81,8 +81,8 @@ async fn find_profile(account: &Account) -> Result<(), StoreError> {
     )))
 }
 
-/// DynamoDB Local, MinIO and similar servers on this machine check nothing. So a user without a region or credentials need not
-/// invent them, and nothing is looked up over the network.
+/// DynamoDB Local, MinIO and similar servers on this machine check nothing. So a user without a region or credentials
+/// need not invent them, and nothing is looked up over the network.
 fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) -> ConfigLoader {
     let mut region_of_profile = ProfileFileRegionProvider::builder();
     let mut profile = ProfileFileCredentialsProvider::builder().configure(

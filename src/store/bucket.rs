@@ -5,12 +5,12 @@
 //! everything that makes the object a lease happens here, on hosts whose clocks are wrong, over a network that loses
 //! answers and delivers writes late:
 //!
-//! - A write applies only over exactly the object that its writer saw. So a write that arrives late changes nothing, and
-//!   a takeover is refused if the object changes in any way after it was judged expired.
+//! - A write applies only over exactly the object that its writer saw. So a write that arrives late changes nothing,
+//!   and a takeover is refused if the object changes in any way after it was judged expired.
 //! - A claim whose answer was lost is made again, and is granted over the lease of the same session. A renewal that is
 //!   refused looks: the session in the object tells whether it was an earlier one of its own that changed it.
-//! - Whether a lease has expired is judged by the server's clock, as far as it can be known (`server_clock`), and by how
-//!   long the lease stayed unchanged on our own clock.
+//! - Whether a lease has expired is judged by the server's clock, as far as it can be known (`server_clock`), and by
+//!   how long the lease stayed unchanged on our own clock.
 //! - The operators' orders are a part of the object. So a renewal that is granted has proved that they are those that
 //!   the leader knows, and one that is refused reads them. A renewal is one request.
 //! - The object is never deleted, so its term rises for ever. If an operator deletes it, a tree may still run. So a

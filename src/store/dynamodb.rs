@@ -10,12 +10,12 @@
 //! - A claim whose answer was lost is made again, and is granted over the record of the same session.
 //! - A takeover applies only to exactly the record that was judged expired. If the record changes in between in any
 //!   way, the takeover is refused. That is why standbys may look with eventually consistent reads.
-//! - Whether a record has expired is judged by the server's clock, as far as it can be known (`server_clock`), and by how long
-//!   the record stayed unchanged on our own clock.
+//! - Whether a record has expired is judged by the server's clock, as far as it can be known (`server_clock`), and by
+//!   how long the record stayed unchanged on our own clock.
 //! - Orders are an item of their own. A leader that read them with every renewal would double its cost. So who writes
 //!   orders then puts a stamp into the lock item, and the answer to the next renewal shows it (`notes`).
-//! - A record that vanished without a release leaves a tree behind that may still run (`term`). Revoking a lease makes its
-//!   record vanish. All records of a shard may vanish at once; a separate led mark shows that.
+//! - A record that vanished without a release leaves a tree behind that may still run (`term`). Revoking a lease makes
+//!   its record vanish. All records of a shard may vanish at once; a separate led mark shows that.
 //!
 //! Other programs may use the same table with the same four attributes (`record`). The store uses no transactions,
 //! because multi-region strongly consistent tables do not have them.

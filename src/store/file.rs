@@ -58,7 +58,8 @@ pub struct FileStore {
 /// The files and sockets that hold a lease. Closing them is the release, once backstop and guard have closed theirs.
 #[derive(Debug)]
 struct Held {
-    // Closed before the lock: a candidate that finds the lock free, or waits for it, would otherwise still find the sockets.
+    // Closed before the lock: a candidate that finds the lock free, or waits for it, would otherwise still find the
+    // sockets.
     sockets: Vec<UnixListener>,
     lock: File,
 }

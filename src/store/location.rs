@@ -88,7 +88,8 @@ impl Location {
     /// # Errors
     /// One line that says what is wrong with the URL.
     pub fn from_url(url: &str) -> Result<Self, String> {
-        // A blank would be part of a name at the end of the URL, and so name another store than the same URL without it.
+        // A blank would be part of a name at the end of the URL, and so name another store than the same URL without
+        // it.
         if !url.is_empty() && url.trim() != url {
             return Err("the store URL begins or ends with a blank or a line break: remove it".to_owned());
         }

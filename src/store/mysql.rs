@@ -2,19 +2,19 @@
 //!
 //! The hazards, and the defence against each:
 //!
-//! - Two candidates claim at once. Every write is one statement with its condition, which looks at the latest version of
-//!   the row once that is locked, at every isolation level: the second claim sees the first. In a Galera cluster one of
-//!   two writes on different nodes fails when it is committed (1213), and then nothing was applied.
+//! - Two candidates claim at once. Every write is one statement with its condition, which looks at the latest version
+//!   of the row once that is locked, at every isolation level: the second claim sees the first. In a Galera cluster one
+//!   of two writes on different nodes fails when it is committed (1213), and then nothing was applied.
 //! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. A renewal names
 //!   session, term and sequence, and applies only over a lower sequence. Claims and releases carry the instant at which
 //!   they were sent, on the `CLOCK_BOOTTIME` that all processes of a session share. A claim or release that was sent
 //!   before the last one that was applied, or was applied before, does nothing.
 //! - A write is not committed: the session is without autocommit, by a setting of the server or by a proxy. Each answer
 //!   says whether a transaction is open, and then it proves nothing (`connection`).
-//! - The table forgets: it was dropped, truncated, restored from a dump, or the server failed over to a replica that had
-//!   not received everything. A marker row says since when the table remembers. It is believed only if it was written
-//!   into this very table on this very server (`statement`). Otherwise it is written again. A candidate that is granted
-//!   a lease less than one lease after that must wait (`Grant::start_after`), whatever the row says.
+//! - The table forgets: it was dropped, truncated, restored from a dump, or the server failed over to a replica that
+//!   had not received everything. A marker row says since when the table remembers. It is believed only if it was
+//!   written into this very table on this very server (`statement`). Otherwise it is written again. A candidate that is
+//!   granted a lease less than one lease after that must wait (`Grant::start_after`), whatever the row says.
 //! - A user deletes the row of a lease that is held. A trigger on the table prevents it (`table`). Without the trigger,
 //!   the first leader of a shard always waits.
 //! - The server's clock is set. Leases end by it, so they end early or late by that much. Nothing here can detect that;

@@ -168,7 +168,8 @@ impl Wait {
 ///
 /// `expires_millis` is an upper bound of when it ends on the server's clock. `stood` is how long its record was seen to
 /// be unchanged. `wall_millis` is our wall clock, a second witness: it can only delay a takeover. The hazard: a server
-/// whose clock was set forward says the same hour in every answer, and a candidate that starts then sees no contradiction.
+/// whose clock was set forward says the same hour in every answer, and a candidate that starts then sees no
+/// contradiction.
 pub fn left_of_lease(
     clock: &Clock,
     lease: Duration,

@@ -1,7 +1,8 @@
 //! What operators do with the bucket: list, revoke, forget, `leaderctl store init`.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So `revoke` writes into the object until when the next
-//! leader has to wait. And no object of a shard is deleted: a deletion can come late, and then delete a next leader's lease.
+//! The hazard: an operator may end a lease while its tree still runs. So `revoke` writes into the object until when the
+//! next leader has to wait. And no object of a shard is deleted: a deletion can come late, and then delete a next
+//! leader's lease.
 
 use super::notes::{NOTES, STANDBYS};
 use super::objects::Condition;
@@ -79,7 +80,8 @@ impl Administration for Bucket {
         Err(StoreError::not_applied(format!("the object of shard {shard} changes faster than it can be forgotten")))
     }
 
-    /// Tries the server, and writes the marker. It makes no bucket: its name, region and rules are an operator's choice.
+    /// Tries the server, and writes the marker. It makes no bucket: its name, region and rules are an operator's
+    /// choice.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let (name, server) = (&self.objects.name, self.objects.server());
         if term::find_marker(self).await?.is_some() {

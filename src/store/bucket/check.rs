@@ -2,8 +2,8 @@
 //!
 //! The hazard: a bucket may look right and not be. A server that does not honour conditions lets two candidates lead
 //! (`trial`). A lifecycle rule deletes objects that are old, and the object of a shard that nobody led for a while is
-//! old. A restored backup brings back a lease of the past. And a missing permission shows only when it is needed, so the
-//! check tries each one.
+//! old. A restored backup brings back a lease of the past. And a missing permission shows only when it is needed, so
+//! the check tries each one.
 
 use super::address::Kind;
 use super::failure::MOST_SIGNATURE_AGE_SECONDS;

@@ -218,8 +218,8 @@ fn no_retries() -> RetryConfig {
 
 /// Credentials from the SDK's chain. The library asks for them with each request.
 ///
-/// The hazard: they may be replaced before the end that they name, or name none, and the chain reads a file only once. So
-/// after an answer that refuses them, the next request asks another chain.
+/// The hazard: they may be replaced before the end that they name, or name none, and the chain reads a file only once.
+/// So after an answer that refuses them, the next request asks another chain.
 struct Credentials {
     state: tokio::sync::Mutex<State>,
     /// An answer has refused the credentials that are known.

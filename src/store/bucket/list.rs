@@ -1,7 +1,8 @@
 //! Lists the shards, and their leaders.
 //!
-//! The hazard: a list tells names alone, so each shard is read by a request of its own, as of another instant. The names
-//! come in the order of the keys, where a '/' is another letter, so they are put in order before the first is read.
+//! The hazard: a list tells names alone, so each shard is read by a request of its own, as of another instant. The
+//! names come in the order of the keys, where a '/' is another letter, so they are put in order before the first is
+//! read.
 
 use super::Bucket;
 use super::record::{Found, SHARDS, name_of, shard_of};

@@ -2,9 +2,9 @@
 //! `note/SHARD/runs`, `note/SHARD/once=JOB`, `standby/SHARD/SESSION`.
 //!
 //! The hazard: a bucket compares, but knows no time while it does so. So the end of a note is written from the upper
-//! bound of the server's clock (`server_clock`), and judged by the lower bound: no note ends early, and each may stay for
-//! some seconds more. In those seconds two hosts may disagree on whether the note has ended. Writes are compared and
-//! swapped all the same.
+//! bound of the server's clock (`server_clock`), and judged by the lower bound: no note ends early, and each may stay
+//! for some seconds more. In those seconds two hosts may disagree on whether the note has ended. Writes are compared
+//! and swapped all the same.
 //!
 //! Deletions are not conditional everywhere. So a note that is removed becomes one without a text. Only announcements
 //! of standbys are deleted, which the next one of the same session replaces.

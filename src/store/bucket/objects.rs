@@ -2,8 +2,8 @@
 //!
 //! The hazards: S3 names a version of an object by the MD5 of its bytes, so an object that gets the same bytes again
 //! has an old version again, and a late write could apply over it. So each write contains a random text
-//! ([`unique`]). And servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is gone. All
-//! of them mean the same here: look again.
+//! ([`unique`]). And servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is
+//! gone. All of them mean the same here: look again.
 
 use super::address::{Address, Kind};
 use super::connection::{self, Clients};

@@ -19,7 +19,8 @@ fn per_thousand(kind: Kind) -> (f64, f64) {
     }
 }
 
-/// The price of a leader and two standbys, and what it is for. None where it is not known: a server that the user named.
+/// The price of a leader and two standbys, and what it is for. None where it is not known: a server that the user
+/// named.
 #[must_use]
 pub fn price(address: &Address, timing: &Timing) -> Option<(String, String)> {
     if address.endpoint.is_some() {

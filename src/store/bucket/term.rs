@@ -1,10 +1,11 @@
 //! Terms, and how long a new leader has to wait for a tree that may still run.
 //!
 //! The hazard: an object that is absent does not say why. Its shard is new, or the object was deleted: by an operator,
-//! by a lifecycle rule, or with all the others of the bucket. After a deletion its holder may not know yet, and its tree
-//! runs until its deadline. So each shard that was led has a second object, the led mark, with the longest lease that it
-//! had, and the bucket has a marker that says since when it remembers. Both may be deleted as well, all at once: then
-//! there is no marker, and nobody leads until an operator has run `leaderctl store init`, which writes a new one.
+//! by a lifecycle rule, or with all the others of the bucket. After a deletion its holder may not know yet, and its
+//! tree runs until its deadline. So each shard that was led has a second object, the led mark, with the longest lease
+//! that it had, and the bucket has a marker that says since when it remembers. Both may be deleted as well, all at
+//! once: then there is no marker, and nobody leads until an operator has run `leaderctl store init`, which writes a new
+//! one.
 
 use super::objects::{Condition, Outcome, unique};
 use super::record::{MARKER, led_key};

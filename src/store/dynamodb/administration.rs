@@ -1,7 +1,7 @@
 //! What operators do with the table: list, revoke, forget, `leaderctl store init`.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So `revoke` deletes the lock item alone: the term item
-//! names a holder that did not release, and the next leader waits for its tree.
+//! The hazard: an operator may end a lease while its tree still runs. So `revoke` deletes the lock item alone: the term
+//! item names a holder that did not release, and the next leader waits for its tree.
 
 use super::claim::unchanged;
 use super::description::{TTL, describe, is_usable, other_keys, ttl, ttl_attribute};

@@ -2,15 +2,15 @@
 //! their shard.
 //!
 //! The hazard: DynamoDB compares, but knows no time while it does. So the end of a note is an attribute. It is written
-//! from the upper bound of the server's clock (`server_clock`), and judged by the lower bound: no note ends early, and each
-//! may stay for some seconds more. In those seconds two hosts may disagree on whether the note has ended. Writes are
-//! compared and swapped all the same. DynamoDB's own TTL deletes by a clock that nobody here has seen, and compares
+//! from the upper bound of the server's clock (`server_clock`), and judged by the lower bound: no note ends early, and
+//! each may stay for some seconds more. In those seconds two hosts may disagree on whether the note has ended. Writes
+//! are compared and swapped all the same. DynamoDB's own TTL deletes by a clock that nobody here has seen, and compares
 //! nothing. So a note that lasts for a time gets a `ttl` of a day more than that, and a note without an end gets none.
 //!
-//! Another hazard: a leader hears of orders by a stamp in its lock item, which is written after them, and a writer may die
-//! in between, or be of a release that writes none. So the stamp holds no order: it only says that they changed, and the
-//! leader reads them then. A stamp that is lost delays an order, and one that is left over costs a read. The leader also
-//! reads them after every grant, and when what it read is a minute old.
+//! Another hazard: a leader hears of orders by a stamp in its lock item, which is written after them, and a writer may
+//! die in between, or be of a release that writes none. So the stamp holds no order: it only says that they changed,
+//! and the leader reads them then. A stamp that is lost delays an order, and one that is left over costs a read. The
+//! leader also reads them after every grant, and when what it read is a minute old.
 
 use super::DynamoDb;
 use super::record::{Item, PARTITION, n, number, partition, shard_of, text, ttl_of};

@@ -1,7 +1,7 @@
 //! What operators do with the keys: list, revoke, forget, `leaderctl store init`.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So `revoke` deletes the lock and not the etcd lease: as
-//! long as that lives, the next leader waits. `forget` deletes all keys of a shard in one transaction.
+//! The hazard: an operator may end a lease while its tree still runs. So `revoke` deletes the lock and not the etcd
+//! lease: as long as that lives, the next leader waits. `forget` deletes all keys of a shard in one transaction.
 
 use super::claim::given_back;
 use super::connection::Connection;

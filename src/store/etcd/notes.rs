@@ -50,8 +50,8 @@ impl Etcd {
         Ok(left.map_or(Found::Gone, |left| Found::Stands(Note::lasting(text, Some(left.at_most)))))
     }
 
-    /// What a linearizable read finds under `key`, and in the same request the orders of `shards`. The orders are None if
-    /// they need a second look: they end some time, or cannot be read.
+    /// What a linearizable read finds under `key`, and in the same request the orders of `shards`. The orders are None
+    /// if they need a second look: they end some time, or cannot be read.
     pub(super) async fn get_with_orders(
         &self,
         connection: &Arc<Connection>,

@@ -1,7 +1,7 @@
 //! What operators do with a directory of leases: list, forget, `leaderctl store init`.
 //!
-//! The hazard: the kernel keeps a lease for as long as a process holds it open, whatever happens to its files. So `revoke`
-//! names the process to end, and `forget` removes the file only while its own candidate holds the lock.
+//! The hazard: the kernel keeps a lease for as long as a process holds it open, whatever happens to its files. So
+//! `revoke` names the process to end, and `forget` removes the file only while its own candidate holds the lock.
 
 use super::{FileStore, check, explain};
 use crate::lease::{Candidate, Shard, Term};

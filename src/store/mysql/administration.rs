@@ -1,7 +1,7 @@
 //! What operators do with the tables: list, revoke, forget, `leaderctl store init`.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So `revoke` keeps the row, which then belongs to nobody
-//! until the lease would have ended, and `forget` deletes only a row that was released.
+//! The hazard: an operator may end a lease while its tree still runs. So `revoke` keeps the row, which then belongs to
+//! nobody until the lease would have ended, and `forget` deletes only a row that was released.
 
 use super::failure::Site;
 use super::statement::notes_name;

@@ -1,8 +1,9 @@
 //! `leaderctl store check`: whether an election can rely on the tables.
 //!
-//! The hazard: a table may look right and not be. Without its trigger a user can delete a lease that is held. A table of
-//! another engine than InnoDB knows no transactions, and may be broken or empty after a crash. A server that does not
-//! wait for its disk may forget a lease that it granted. Permissions are tried, in a transaction that is rolled back.
+//! The hazard: a table may look right and not be. Without its trigger a user can delete a lease that is held. A table
+//! of another engine than InnoDB knows no transactions, and may be broken or empty after a crash. A server that does
+//! not wait for its disk may forget a lease that it granted. Permissions are tried, in a transaction that is rolled
+//! back.
 
 use super::Mysql;
 use super::address::Place;

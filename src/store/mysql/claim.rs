@@ -96,7 +96,8 @@ impl Mysql {
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
             match self.seen(&answer, 3)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
-                // A row with the instant of this very claim is from the first of two attempts, which may have found none.
+                // A row with the instant of this very claim is from the first of two attempts, which may have found
+                // none.
                 Seen::Record(record)
                     if record.is_of(candidate) && (updated || inserted || !record.free && record.sent == sent) =>
                 {
@@ -157,10 +158,10 @@ impl Mysql {
     /// Renews, and reads the orders of `shards` behind it. That the notes cannot be read, or not in time, does no harm
     /// to the lease.
     ///
-    /// The lease then ends by the clock of the server that answers, and a claim at another node of a cluster must not go
-    /// by its own clock. It does not if the marker names the server that answers, because it waits for a lease after the
-    /// marker names another one. So what is applied elsewhere does not count until the marker names the server, and the
-    /// row is still ours.
+    /// The lease then ends by the clock of the server that answers, and a claim at another node of a cluster must not
+    /// go by its own clock. It does not if the marker names the server that answers, because it waits for a lease after
+    /// the marker names another one. So what is applied elsewhere does not count until the marker names the server, and
+    /// the row is still ours.
     async fn renew_row(
         &self,
         candidate: &Candidate,

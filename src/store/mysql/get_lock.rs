@@ -1,5 +1,5 @@
-//! `get_lock=NAME`: the lock of GET_LOCK that is held in addition to the lease, so that leaderrun and programs that elect
-//! with `GET_LOCK('NAME', ...)` exclude each other.
+//! `get_lock=NAME`: the lock of GET_LOCK that is held in addition to the lease, so that leaderrun and programs that
+//! elect with `GET_LOCK('NAME', ...)` exclude each other.
 //!
 //! The hazards, beside those of every such lock (`session_lock`):
 //!
@@ -7,8 +7,8 @@
 //!   confirm that it holds the lock, and takes the lock again if it does not. If another program was faster, the
 //!   leadership ends. For the same reason the server may end a session that is silent: not before the lease ends.
 //! - A session of ours that is lost to us and not to the server is ended, and no other one may be. A session's number
-//!   does not show whose it is: after a restart the server counts from the beginning. So each session of ours first takes
-//!   a lock with a name that nobody else knows, and what holds such a lock is ours.
+//!   does not show whose it is: after a restart the server counts from the beginning. So each session of ours first
+//!   takes a lock with a name that nobody else knows, and what holds such a lock is ours.
 //! - Behind a proxy that gives each statement another session, the lock would belong to the next client. So the session
 //!   that took it must be the one that answers.
 

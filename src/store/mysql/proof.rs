@@ -104,7 +104,8 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 }
 
 /// `base` to the power of `exponent`, modulo `modulus`: numbers of many bytes, the highest first. Slow and plain, for
-/// one number at a time. Its time depends on the number; an attacker who can measure it in here has the password anyway.
+/// one number at a time. Its time depends on the number; an attacker who can measure it in here has the password
+/// anyway.
 fn power(base: &[u8], exponent: &[u8], modulus: &[u8]) -> Vec<u8> {
     let (base, modulus) = (digits(base, modulus.len()), digits(modulus, modulus.len()));
     let mut result = digits(&[1], modulus.len() * 4);

@@ -178,8 +178,9 @@ impl Server {
     }
 
     /// After a failover, all candidates wait for one lease, which begins when the first of us has noticed. So each new
-    /// connection to a server that has changed records that, without waiting for the next claim. A leader must not renew
-    /// there before that: its lease then ends by this server's clock, and a claim at another one must not trust its own.
+    /// connection to a server that has changed records that, without waiting for the next claim. A leader must not
+    /// renew there before that: its lease then ends by this server's clock, and a claim at another one must not trust
+    /// its own.
     async fn note_failover(
         &self,
         site: &Site,

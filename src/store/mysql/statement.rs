@@ -9,8 +9,8 @@
 //! - `UTC_TIMESTAMP` is read when a statement begins, before it waits for a row, whatever the session's time zone is. A
 //!   lease that had expired then is still expired after the wait. And a granted lease counts from then, which is after
 //!   the request was sent.
-//! - Assignments may see the columns that earlier ones in the same statement have set, or not: `sql_mode` says which. No
-//!   assignment here names another column that is set before it.
+//! - Assignments may see the columns that earlier ones in the same statement have set, or not: `sql_mode` says which.
+//!   No assignment here names another column that is set before it.
 //! - `sql_mode` also says what quotes and backslashes mean. So texts are written as hexadecimal numbers, and names
 //!   between backticks.
 //! - A row counts as changed only if one of its columns has another value. So each write changes a counter.

@@ -1,7 +1,7 @@
 //! The tables: their columns, the trigger that keeps leases, how to make them, and what is in their place.
 //!
-//! The hazard: without its trigger a user can delete a lease that is held, and then two candidates would lead. Only some
-//! users may make a trigger. So the marker's row says whether there is one, and without it nobody relies on it.
+//! The hazard: without its trigger a user can delete a lease that is held, and then two candidates would lead. Only
+//! some users may make a trigger. So the marker's row says whether there is one, and without it nobody relies on it.
 
 use super::connection::Connection;
 use super::failure::{Site, Trouble};

@@ -1,8 +1,8 @@
 //! How a standby hears of a release: it waits in GET_LOCK for the leader lock of the shard.
 //!
 //! The session in which a leader claims and renews takes this lock in the same requests, and frees it with the release.
-//! So a leader needs neither another request for it nor another connection. The lock also becomes free when that session
-//! ends.
+//! So a leader needs neither another request for it nor another connection. The lock also becomes free when that
+//! session ends.
 //!
 //! The hazards:
 //!
@@ -10,8 +10,8 @@
 //!   was lost takes it again only when it renews, and the nodes of a cluster do not know of each other's locks. So a
 //!   standby that could have the lock looks, and polls if the lease is held all the same.
 //! - The host of the leader may be gone, and the server keeps its session and the lock for a while (`connection`). A
-//!   standby also looks when the lease that it saw would end. Until the next leader has the lock, that is how it hears of
-//!   a release. A wait has an end, too.
+//!   standby also looks when the lease that it saw would end. Until the next leader has the lock, that is how it hears
+//!   of a release. A wait has an end, too.
 //! - A proxy, or an administrator's script, may end what takes long. So a wait that fails is followed by a look.
 
 use super::Mysql;
@@ -40,8 +40,8 @@ impl Mysql {
                 Err(_) => (true, self.look(shard).await?),
             };
             let Some(holder) = look.holder() else { return Ok(()) };
-            // The lock of `get_lock=` may be held without the leader lock, by another program or by a session of which the
-            // row has ended, and nobody waits for it.
+            // The lock of `get_lock=` may be held without the leader lock, by another program or by a session of which
+            // the row has ended, and nobody waits for it.
             at_most = match (&self.get_lock, holder.expires_in) {
                 (None, _) => LONGEST,
                 (Some(_), Some(left)) => LONGEST.min(left + POLL / 4),

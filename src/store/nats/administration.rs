@@ -1,7 +1,8 @@
 //! What operators do with the bucket: list, revoke, forget, `leaderctl store init`.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So `revoke` deletes the record as a user would, and the
-//! mark of that deletion makes the next leader wait. `forget` removes the record of its own candidate, which has no tree.
+//! The hazard: an operator may end a lease while its tree still runs. So `revoke` deletes the record as a user would,
+//! and the mark of that deletion makes the next leader wait. `forget` removes the record of its own candidate, which
+//! has no tree.
 
 use super::address::{Address, NOTHING, is_note_of, key_of, led_mark_of};
 use super::bucket::{Bucket, Put, Refusal, STREAM_NAME_TAKEN};

@@ -21,7 +21,8 @@ impl Leases for Nats {
             return Err(lock.is_ours(&candidate.shard));
         }
         if let Taken::Theirs(stranger) = lock.take(candidate).await? {
-            // If a leader of ours has both, its record says more. A record of our own is from a leadership that was lost.
+            // If a leader of ours has both, its record says more. A record of our own is from a leadership that was
+            // lost.
             let Observation::Held(holder) = self.observe_record(&candidate.shard).await? else {
                 return Ok(Claim::Refused(stranger));
             };

@@ -9,9 +9,9 @@
 //! - The server cannot write two keys in one step. So a claim takes the key of the others first and the record second;
 //!   a renewal counts only after both were written; and a release frees the key first, so that the standbys that the
 //!   record wakes find it free. A process that dies in between leaves one of them to end by itself.
-//! - The key has to last as long as our tree may live. So the time after which the server forgets it must not be shorter
-//!   than the lease, and a bucket that forgets nothing would keep it for ever: both are refused. Our own records must
-//!   not be forgotten, so they are in another bucket, unless the server can forget single messages.
+//! - The key has to last as long as our tree may live. So the time after which the server forgets it must not be
+//!   shorter than the lease, and a bucket that forgets nothing would keep it for ever: both are refused. Our own
+//!   records must not be forgotten, so they are in another bucket, unless the server can forget single messages.
 //! - A key that is gone while we lead was deleted, or the server lost it. Then another program may have led meanwhile.
 //!   So the leadership is lost; but the renewal that finds this takes the key again, so that no other program begins
 //!   before our tree is dead.

@@ -6,7 +6,8 @@
 //! - The session may end while we lead: a restart, `pg_terminate_backend`. Then only the connection can tell us, and
 //!   not reliably. So each renewal makes the server confirm that our backend holds the lock, and takes the lock again
 //!   if it does not. If another program was faster, the leadership ends.
-//! - The whole machine may vanish. So the server is configured to check whether we are there: not before the lease ends.
+//! - The whole machine may vanish. So the server is configured to check whether we are there: not before the lease
+//!   ends.
 //! - Behind a pooler in transaction mode, the lock would belong to the pooler's next client. So it is refused there.
 
 use super::connection::{Backend, Connection};

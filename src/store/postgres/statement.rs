@@ -156,9 +156,9 @@ impl Statements {
         )
     }
 
-    /// Parameters: shard, session, term, sequence, lease, the pid and start of the backend that holds the advisory lock,
-    /// and as many shards whose orders are read. Returns: whether it was applied; whether that backend holds the lock;
-    /// the notes of those shards; the row as it was before.
+    /// Parameters: shard, session, term, sequence, lease, the pid and start of the backend that holds the advisory
+    /// lock, and as many shards whose orders are read. Returns: whether it was applied; whether that backend holds the
+    /// lock; the notes of those shards; the row as it was before.
     pub fn renew(&self, orders_of: usize) -> String {
         let (context, table) = (self.context(false), &self.table);
         let locked = match self.advisory_lock {

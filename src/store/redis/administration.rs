@@ -1,7 +1,7 @@
 //! What operators do with the leases of a server: list, revoke, forget, `leaderctl store init`.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So a lock is removed by a script, which records at
-//! the same instant that it was not released, and the next leader waits.
+//! The hazard: an operator may end a lease while its tree still runs. So a lock is removed by a script, which records
+//! at the same instant that it was not released, and the next leader waits.
 
 use super::check::{self, remembered};
 use super::{Redis, list, script};

@@ -1,5 +1,5 @@
-//! `lock_key=KEY`: the lock of other programs that is held in addition to the lease, so that leaderrun and programs that
-//! take `SET KEY id NX PX ttl` exclude each other.
+//! `lock_key=KEY`: the lock of other programs that is held in addition to the lease, so that leaderrun and programs
+//! that take `SET KEY id NX PX ttl` exclude each other.
 //!
 //! The hazards:
 //!
