@@ -183,9 +183,9 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
         Verb::Status(status) => target()?.ask(async |store, patience| status.show(&*store, patience).await),
         Verb::List(list) => target()?.ask(async |store, patience| while_read(list.show(&*store, patience)).await),
-        Verb::Watch(watch) => target()?.ask(async |store, patience| {
-            while_read(watch::watch(store, &watch, patience)).await.map(|()| ExitCode::SUCCESS)
-        }),
+        Verb::Watch(watch) => {
+            target()?.ask(async |store, patience| while_read(watch::watch(store, &watch, patience)).await)
+        }
         Verb::Wait(wait) => target()?.ask(async |store, patience| wait.wait(&*store, patience).await),
         Verb::StepDown(step_down) => {
             meant(step_down.check())?.ask(async |store, patience| step_down.order(&*store, patience).await)
@@ -296,7 +296,7 @@ async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError
 
 /// Continues `watching` until nobody reads standard output any more. A pipe reports that only to a writer, and a watch
 /// may have nothing to write for days.
-async fn while_read<T: Default>(watching: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+async fn while_read(watching: impl Future<Output = Result<ExitCode, StoreError>>) -> Result<ExitCode, StoreError> {
     let reader_is_gone = async {
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         let is_gone = || {
@@ -311,7 +311,7 @@ async fn while_read<T: Default>(watching: impl Future<Output = Result<T, StoreEr
     tokio::select! {
         biased;
         done = watching => done,
-        () = reader_is_gone => Ok(T::default()),
+        () = reader_is_gone => Ok(ExitCode::SUCCESS),
     }
 }
 

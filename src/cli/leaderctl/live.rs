@@ -34,7 +34,8 @@ impl Live {
         Self { json, terminal: !json && stdout().is_terminal(), known: BTreeMap::new() }
     }
 
-    /// Continues until the output cannot be written, or its reader is gone. `read` reads the list again; an outage of the store is reported once.
+    /// Continues until the output cannot be written, or its reader is gone. `read` reads the list again; an outage of
+    /// the store is reported once.
     pub async fn show(
         mut self,
         first: Vec<(Shard, Shown)>,

@@ -9,16 +9,16 @@
 use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
-use super::{PROGRAM, fail, inspect, rfc3339};
-use crate::exit;
+use super::{PROGRAM, inspect, printed, rfc3339};
 use crate::lease::{Session, Shard};
 use crate::observe::terminal;
 use crate::store::{Delivery, Holder, Report, Store, StoreError};
-use crate::text::{in_words, on_one_line};
+use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write, stdout};
+use std::io::{self, Write, stdout};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -44,11 +44,11 @@ pub struct WatchFlags {
     json: bool,
 }
 
-/// Prints until the reader of the output is gone.
+/// Prints until the output cannot be written, or its reader is gone.
 ///
 /// # Errors
 /// If a first check fails.
-pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<(), StoreError> {
+pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<ExitCode, StoreError> {
     let watch = Watch { store, json: flags.json, orders: flags.orders, patience };
     if flags.shards.is_empty() {
         return watch.all().await;
@@ -59,8 +59,9 @@ pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration
         let first = watch.look(shard).await?;
         watches.spawn(Arc::clone(&watch).follow(shard.clone(), first));
     }
-    while watches.join_next().await.is_some_and(|read| matches!(read, Ok(true))) {}
-    Ok(())
+    // The first one that ends says why. The others have nowhere to go either, and end when they are dropped.
+    let over = watches.join_next().await.expect("there is a watch for each shard");
+    Ok(printed(Err(over.expect("a watch neither panics nor is cancelled"))))
 }
 
 struct Watch {
@@ -71,7 +72,7 @@ struct Watch {
 }
 
 impl Watch {
-    async fn all(&self) -> Result<(), StoreError> {
+    async fn all(&self) -> Result<ExitCode, StoreError> {
         let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
         let mut list = self.list().await?;
         let mut away = false;
@@ -82,8 +83,9 @@ impl Watch {
                 now.entry(shard.clone()).or_default();
             }
             for (shard, shown) in &now {
-                if !self.tell(shard, known.get(shard), shown) {
-                    return Ok(());
+                let told = self.tell(shard, known.get(shard), shown);
+                if told.is_err() {
+                    return Ok(printed(told));
                 }
             }
             known = now;
@@ -102,20 +104,20 @@ impl Watch {
         }
     }
 
-    /// Returns false when nobody reads the output any more.
-    async fn follow(self: Arc<Self>, shard: Shard, first: Shown) -> bool {
+    /// Returns when the output cannot be written any more.
+    async fn follow(self: Arc<Self>, shard: Shard, first: Shown) -> io::Error {
         let mut known = first;
         let mut away = false;
-        if !self.tell(&shard, None, &known) {
-            return false;
+        if let Err(error) = self.tell(&shard, None, &known) {
+            return error;
         }
         loop {
             until_it_may_have_changed(&*self.store, &shard).await;
             match self.look(&shard).await {
                 Ok(shown) => {
                     away = false;
-                    if !self.tell(&shard, Some(&known), &shown) {
-                        return false;
+                    if let Err(error) = self.tell(&shard, Some(&known), &shown) {
+                        return error;
                     }
                     known = shown;
                 }
@@ -155,9 +157,8 @@ impl Watch {
         Ok(list.into_iter().map(shown).collect())
     }
 
-    /// Prints what has changed since `known`; all that matters if that is None. False if nobody reads the output any
-    /// more. If it cannot be written, the program ends.
-    fn tell(&self, shard: &Shard, known: Option<&Shown>, shown: &Shown) -> bool {
+    /// Prints what has changed since `known`; all that matters if that is None.
+    fn tell(&self, shard: &Shard, known: Option<&Shown>, shown: &Shown) -> io::Result<()> {
         let led = known.is_none_or(|known| identity(&known.report) != identity(&shown.report));
         // What could not be read has not ended.
         let pause = match known {
@@ -165,7 +166,7 @@ impl Watch {
             Some(known) => is_read(shown) && is_read(known) && pause_id(known) != pause_id(shown),
         };
         if !led && !pause {
-            return true;
+            return Ok(());
         }
         let mut out = stdout().lock();
         let now = rfc3339(wall_clock_millis());
@@ -182,17 +183,7 @@ impl Watch {
                 .filter(|(told, _)| *told)
                 .try_for_each(|(_, what)| writeln!(out, "{now} {shard}: {what}"))
         };
-        match written.and_then(|()| out.flush()) {
-            Ok(()) => true,
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
-            Err(error) => {
-                let message = in_words(&error);
-                fail(exit::OS_ERROR, &format!("cannot write to standard output: {message}"));
-                terminal::close();
-                // Nothing is left to put back, and the other shards have nowhere to go either.
-                std::process::exit(i32::from(exit::OS_ERROR))
-            }
-        }
+        written.and_then(|()| out.flush())
     }
 }
 
